@@ -1,0 +1,60 @@
+# Everything that a developer of Weir runs. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+CODE := src tests examples scripts $(wildcard benchmarks)
+
+# How often `make soak` runs the demo, each time with another seed, and how often each run is killed.
+SOAK_RUNS ?= 20
+SOAK_KILLS ?= 3
+SOAK_SEED ?= 1
+
+# How many seeds `make sim` runs.
+SIM_SEEDS ?= 20000
+
+.PHONY: help setup lint test test-fast demo sim bench soak lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
+
+setup: ## make .venv with all dependencies, and install Java 17 where there is none (as root)
+	@scripts/setup.sh
+
+lint: setup ## ruff and mypy --strict
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy --strict
+
+test: lint ## lint, then every test: what continuous integration runs
+	$(BIN)/pytest
+
+test-fast: setup ## only the tests that start no JVM and kill no process: seconds
+	$(BIN)/pytest -m "not spark and not kill"
+
+demo: setup ## kill a running job three times and prove that no row is lost or doubled
+	$(BIN)/weir demo --kill 3
+
+sim: setup ## SIM_SEEDS runs of the simulator: minutes
+	$(BIN)/weir sim --seeds $(SIM_SEEDS)
+
+bench: setup ## Weir against plain Structured Streaming, the coordinator's cost, incremental checkpoints: an hour
+	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.coordinator
+	$(BIN)/python -m benchmarks.incremental
+
+soak: sim ## the simulator, then the demo SOAK_RUNS times with changing seeds, until one fails
+	@for ((run = 0; run < $(SOAK_RUNS); run++)); do \
+		seed=$$(($(SOAK_SEED) + run)); \
+		echo "soak: run $$((run + 1)) of $(SOAK_RUNS), seed $$seed"; \
+		$(BIN)/weir demo --kill $(SOAK_KILLS) --seed "$$seed"; \
+	done
+
+lock: setup ## resolve pyproject.toml anew into requirements.lock, as versions only
+	$(BIN)/python scripts/lock.py
+
+clean: ## remove what builds, tests and demos left behind; keeps .venv
+	rm -rf build dist .weir spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

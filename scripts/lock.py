@@ -1,0 +1,47 @@
+"""Writes requirements.lock: the exact versions of everything that development, tests and demo install.
+
+Resolves the project with its ``demo`` extra and its ``dev`` group in an empty virtual environment, without
+installing anything of it, and writes ``name==version`` lines. No index, host or file address is recorded, so the
+lock file works with whatever package index the reader's pip is set up to use. Run it with ``make lock``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "requirements.lock"
+HEADER = """\
+# Exact versions of all that setup installs. Written by `make lock` from pyproject.toml; do not edit by hand.
+"""
+
+
+def resolve() -> dict[str, str]:
+    """Versions by package name, without Weir itself."""
+    with tempfile.TemporaryDirectory(prefix="weir-lock-") as scratch:
+        subprocess.run([sys.executable, "-m", "venv", scratch], check=True)
+        pip = [str(Path(scratch, "bin", "python")), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        # Dependency groups need pip 25.1 or newer; what ships with Python may be older.
+        subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
+        report = Path(scratch, "report.json")
+        command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]
+        subprocess.run([*command, ".[demo]", "--group", "dev"], check=True, cwd=ROOT)
+        installed = json.loads(report.read_text())["install"]
+    versions = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in installed}
+    del versions["weir"]
+    return versions
+
+
+def main() -> None:
+    """Write the lock file."""
+    lines = [f"{name}=={version}\n" for name, version in sorted(resolve().items())]
+    LOCK.write_text(HEADER + "".join(lines))
+    print(f"{LOCK.name}: {len(lines)} packages")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# Makes .venv with Weir and everything that its tests and demo need, and sees to it that Java is there.
+#
+# Every step is skipped when its result is there already, so running it again costs well under a second. What was
+# installed is remembered in .venv/weir-setup as a checksum over the files that decide it. Needs Python 3.11 or newer
+# and make; as root on a Debian system it installs what else is missing, otherwise it says what to install.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv=.venv
+stamp=$venv/weir-setup
+java_package=openjdk-17-jre-headless
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+# apt_install PACKAGE WHY: install a Debian package as root, or say what to install.
+apt_updated=no
+apt_install() {
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        fail "$2 is missing: install it (on Debian and Ubuntu: apt-get install $1) and run 'make setup' again."
+    fi
+    say "installing $1 ($2 is missing)"
+    if [ "$apt_updated" = no ]; then apt-get update -qq; apt_updated=yes; fi
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" >/dev/null
+}
+
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "no Python 3.11 or newer was found: install one, or name it with PYTHON=/path/to/python make setup."
+}
+
+# java_major JAVA: the major version of a java binary, 0 if it does not run.
+java_major() {
+    local text
+    text=$("$1" -version 2>&1) || { echo 0; return; }
+    sed -nE '1,3s/.*version "([0-9]+).*/\1/p' <<<"$text" | head -n 1 | grep . || echo 0
+}
+
+# The same places, in the same order, in which a Spark session looks: JAVA_HOME decides where it is set.
+have_java() {
+    local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
+    [ "$(java_major "$java")" -ge 17 ]
+}
+
+# Follows what is installed: the declared and the pinned dependencies, this script and the interpreter.
+fingerprint() {
+    { cat pyproject.toml requirements.lock scripts/setup.sh; "$python" -c 'import sys; print(sys.version)'; pwd; } \
+        | cksum
+}
+
+if ! have_java; then
+    if [ -n "${JAVA_HOME:-}" ]; then
+        fail "JAVA_HOME=$JAVA_HOME holds no Java 17 or newer: point it to one, or unset it and run 'make setup' again."
+    fi
+    apt_install "$java_package" "Java 17 or newer"
+    have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and run again."
+fi
+
+python=$(find_python)
+wanted=$(fingerprint)
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x "$venv/bin/weir" ]; then
+    say "nothing to do"
+    exit 0
+fi
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+    apt_install python3-venv "Python's venv module"
+fi
+say "installing into $venv (the first time this takes a few minutes)"
+version='import sys; print(sys.version)'
+if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
+    "$python" -m venv --clear "$venv"
+fi
+"$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements.lock
+# Without build isolation: the build backend is pinned in the lock file like everything else.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+printf '%s\n' "$wanted" >"$stamp"
+say "done"
