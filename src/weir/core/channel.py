@@ -1,0 +1,93 @@
+"""What travels from one task to another: the entries of a channel, and the two messages that carry it.
+
+A channel leads from one task (the producer) to one consumer and is named after the producer. Its entries are strictly
+ordered; none overtakes another (MISSION C6). Spark writes a segment once for all consumers of a step, each of
+whom has a channel of its own::
+
+    Segment(3) Segment(4) Barrier(7) Segment(5) EndOfUserRecords Barrier(8) EndOfPartition
+
+A consumer reads a channel up to a barrier and no further until it has that barrier on every channel. With aligned
+checkpoints a channel is therefore empty at its barrier: what the producer restores is all that the consumer needs, and
+no entry is ever part of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weir.core.types import Payload, SnapshotKind, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """The rows that one step of the producer put out."""
+
+    #: The producer's step. Grows along the channel.
+    position: int
+    rows: int
+    #: Bytes of its files.
+    size: int
+    #: What the port needs to let a consumer read it: JSON values.
+    payload: Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointBarrier:
+    """What was put out before it belongs to the checkpoint, what comes after it does not."""
+
+    checkpoint_id: int
+    kind: SnapshotKind
+    #: When the checkpoint was triggered, in milliseconds since the Unix epoch.
+    timestamp_ms: int
+    #: Directory of a savepoint; None for a checkpoint.
+    target: str | None
+    full: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelCheckpointMarker:
+    """No barrier of this checkpoint will come: nobody may wait for it (MISSION B3)."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOfUserRecords:
+    """No segment comes any more, and the producer's windows and timers have fired (PROTOCOL P28)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOfPartition:
+    """Nothing comes any more: the producer is FINISHED. The channel counts as aligned from here on."""
+
+
+ChannelEntry: TypeAlias = (
+    Segment | CheckpointBarrier | CancelCheckpointMarker | EndOfUserRecords | EndOfPartition
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelAppended:
+    """S -> S: the producer ``channel`` appended an entry to its channel to ``vertex``."""
+
+    vertex: VertexId
+    channel: VertexId
+    entry: ChannelEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentsConsumed:
+    """S -> S: ``consumer`` has processed every segment of ``vertex`` up to ``position``, for good."""
+
+    vertex: VertexId
+    consumer: VertexId
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSegments:
+    """Effect: no consumer needs the segments of ``vertex`` up to ``position`` any more; delete their files."""
+
+    vertex: VertexId
+    position: int

@@ -1,0 +1,116 @@
+"""The settings of the core as checked values. ``weir/config`` reads them from Flink's keys."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from weir.errors import ConfigurationError
+
+
+class RetainExternalized(enum.Enum):
+    """What happens to the retained checkpoints when a job is cancelled (``externalized-checkpoint-retention``).
+
+    Running the command of a failed or suspended job again resumes it (PROTOCOL P20), so in these cases checkpoints stay
+    whatever is configured; NO_EXTERNALIZED_CHECKPOINTS therefore means the same as DELETE_ON_CANCELLATION.
+    """
+
+    NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
+    DELETE_ON_CANCELLATION = "DELETE_ON_CANCELLATION"
+    RETAIN_ON_CANCELLATION = "RETAIN_ON_CANCELLATION"
+
+    @property
+    def deletes_on_cancellation(self) -> bool:
+        """Whether the checkpoints of a cancelled job are deleted."""
+        return self is not RetainExternalized.RETAIN_ON_CANCELLATION
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """Flink's ``execution.checkpointing.*``. Defaults are Flink's but for interval and retention (PROTOCOL P42)."""
+
+    #: None: no periodic checkpoints.
+    interval_ms: int | None = 10_000
+    timeout_ms: int = 600_000
+    min_pause_ms: int = 0
+    max_concurrent_checkpoints: int = 1
+    #: Consecutive failed checkpoints that the job survives.
+    tolerable_failed_checkpoints: int = 0
+    num_retained: int = 1
+    #: Whether a checkpoint may refer to files of earlier ones.
+    incremental: bool = True
+    retention: RetainExternalized = RetainExternalized.RETAIN_ON_CANCELLATION
+    #: Entries of the checkpoint history (``web.checkpoints.history``).
+    history_size: int = 10
+
+    def __post_init__(self) -> None:
+        """Check each value and their relations; raises ``ConfigurationError`` with one clear sentence."""
+        prefix = "execution.checkpointing"
+        if self.interval_ms is not None and self.interval_ms < 10:
+            raise ConfigurationError(
+                f"{prefix}.interval is {self.interval_ms} ms, but must be at least 10 ms."
+            )
+        for name, value, least in (
+            ("timeout", self.timeout_ms, 10),
+            ("min-pause", self.min_pause_ms, 0),
+            ("max-concurrent-checkpoints", self.max_concurrent_checkpoints, 1),
+            ("tolerable-failed-checkpoints", self.tolerable_failed_checkpoints, 0),
+            ("num-retained", self.num_retained, 1),
+        ):
+            if value < least:
+                raise ConfigurationError(f"{prefix}.{name} is {value}, but must be at least {least}.")
+        if self.history_size < 1:
+            raise ConfigurationError(
+                f"web.checkpoints.history is {self.history_size}, but must be at least 1."
+            )
+
+    @property
+    def effective_interval_ms(self) -> int | None:
+        """The interval, raised to the minimum pause if that is longer (PROTOCOL P38)."""
+        return None if self.interval_ms is None else max(self.interval_ms, self.min_pause_ms)
+
+
+class RestartStrategyType(enum.Enum):
+    """``restart-strategy.type``."""
+
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    EXPONENTIAL_DELAY = "exponential-delay"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartConfig:
+    """Flink's ``restart-strategy.*`` with Flink's defaults (exponential-delay while checkpointing is on)."""
+
+    type: RestartStrategyType = RestartStrategyType.EXPONENTIAL_DELAY
+    fixed_delay_attempts: int = 1
+    fixed_delay_ms: int = 1_000
+    initial_backoff_ms: int = 1_000
+    max_backoff_ms: int = 60_000
+    backoff_multiplier: float = 1.5
+    #: A job that ran this long starts again with the initial backoff.
+    reset_backoff_threshold_ms: int = 3_600_000
+    #: The delay is varied by at most this part of it, up or down.
+    jitter_factor: float = 0.1
+    #: None: without end.
+    attempts_before_reset_backoff: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check each value and their relations; raises ``ConfigurationError`` with one clear sentence."""
+        if self.initial_backoff_ms > self.max_backoff_ms:
+            raise ConfigurationError(
+                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms} ms) is above"
+                f" max-backoff ({self.max_backoff_ms} ms): raise the second or lower the first."
+            )
+        if self.backoff_multiplier <= 1.0:
+            raise ConfigurationError(
+                f"restart-strategy.exponential-delay.backoff-multiplier is {self.backoff_multiplier},"
+                " but must be above 1: for the same delay each time, use the strategy fixed-delay."
+            )
+        if not 0.0 <= self.jitter_factor <= 1.0:
+            raise ConfigurationError(
+                f"restart-strategy.exponential-delay.jitter-factor is {self.jitter_factor},"
+                " but must be from 0 to 1."
+            )
+        if self.fixed_delay_attempts < 0 or self.fixed_delay_ms < 0 or self.initial_backoff_ms < 1:
+            raise ConfigurationError("restart-strategy: attempts and delays must not be negative.")

@@ -1,0 +1,52 @@
+"""What the checkpoint coordinator tells the job master beside its effects.
+
+The coordinator is a part of the job master, with the same shape: calls in, a list out. Effects in that list
+are passed on; the four facts here stay inside, and the job master acts on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weir.core.failure_reason import CheckpointFailureReason
+from weir.core.messages import JobMasterEffect
+from weir.core.request_decider import CheckpointRequest
+from weir.core.types import CompletedCheckpoint, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotCompleted:
+    """A checkpoint or savepoint is durable; ``waiting_tasks`` were waiting when it was triggered."""
+
+    request: CheckpointRequest
+    checkpoint: CompletedCheckpoint
+    waiting_tasks: frozenset[VertexId]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestFailed:
+    """A request is over without a checkpoint."""
+
+    request: CheckpointRequest
+    reason: CheckpointFailureReason
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TolerableFailuresExceeded:
+    """More consecutive checkpoints failed than are tolerated: the job must fail."""
+
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFenced:
+    """A newer attempt holds the job: stop and touch no file (PROTOCOL P17)."""
+
+    message: str
+
+
+CoordinatorOutput: TypeAlias = (
+    JobMasterEffect | SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced
+)

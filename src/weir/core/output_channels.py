@@ -1,0 +1,95 @@
+"""``OutputChannels``: what a task has put out, for each of its consumers, and whether they keep up.
+
+A segment is appended once its step is complete: a query that fails before that takes the whole job with it, so no
+consumer ever reads rows that are staged anew. The same entries go to every consumer, each at its own pace. The channel
+has a bound: while a consumer is that many segments or bytes behind, the producer rests in its planning call
+(backpressure); barriers pass all the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from weir.core.channel import ChannelAppended, ChannelEntry, Segment
+from weir.core.types import VertexId
+from weir.errors import invariant
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelBound:
+    """How far a consumer may be behind."""
+
+    segments: int = 8
+    #: Bytes.
+    size: int = 1 << 30
+
+
+class OutputChannels:
+    """The channels from one task to its consumers."""
+
+    def __init__(self, vertex: VertexId, consumers: Iterable[VertexId], bound: ChannelBound) -> None:
+        self._vertex = vertex
+        self._bound = bound
+        #: Staged, of steps that are not complete, ascending.
+        self._staged: deque[Segment] = deque()
+        #: The last position that was appended, and that up to which nobody needs anything.
+        self._appended = -1
+        self._released = -1
+        #: For each consumer what it has not processed: (position, bytes), ascending.
+        self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a consumer is so far behind that no further step may begin."""
+        return any(
+            len(behind) >= self._bound.segments or sum(size for _, size in behind) >= self._bound.size
+            for behind in self._behind.values()
+        )
+
+    @property
+    def all_consumed(self) -> bool:
+        """Whether every consumer has processed all that was appended (PROTOCOL P30)."""
+        return not self._staged and not any(self._behind.values())
+
+    def staged(self, segment: Segment) -> None:
+        """A step staged what it puts out."""
+        invariant(self._behind, f"{self._vertex} stages a segment for nobody")
+        self._staged.append(segment)
+
+    def completed(self, position: int) -> list[ChannelAppended]:
+        """All steps up to ``position`` are complete: their segments go to every consumer."""
+        appended = []
+        while self._staged and self._staged[0].position <= position:
+            segment = self._staged.popleft()
+            self._appended = segment.position
+            for behind in self._behind.values():
+                behind.append((segment.position, segment.size))
+            appended += self.broadcast(segment)
+        return appended
+
+    def broadcast(self, entry: ChannelEntry) -> list[ChannelAppended]:
+        """Append an entry to every channel."""
+        return [
+            ChannelAppended(vertex=consumer, channel=self._vertex, entry=entry) for consumer in self._behind
+        ]
+
+    def consumed(self, consumer: VertexId, position: int) -> int | None:
+        """A consumer has processed every segment up to ``position``. The position up to which nobody needs a segment any
+        more, if that has moved."""
+        behind = self._behind[consumer]
+        while behind and behind[0][0] <= position:
+            behind.popleft()
+        oldest_needed = min((one[0][0] for one in self._behind.values() if one), default=None)
+        free = self._appended if oldest_needed is None else oldest_needed - 1
+        if free <= self._released:
+            return None
+        self._released = free
+        return free
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        for consumer, behind in self._behind.items():
+            positions = [position for position, _ in behind]
+            invariant(positions == sorted(set(positions)), f"the channel to {consumer} is out of order")

@@ -1,0 +1,134 @@
+"""``PendingCommits``: what the sinks of one task staged, from the step that staged it to its confirmed commit.
+
+This is the bookkeeping behind exactly-once output. One committable goes through::
+
+    staged in step 4 ...... barrier None, epoch None
+    barrier 7 is taken .... barrier 7                 (the first barrier after it; it keeps it if 7 is aborted, P12)
+    8 completes ........... epoch 8                   (the first completed checkpoint at or after its barrier)
+    epoch 8 is confirmed .. gone
+
+The epoch is assigned once and part of the transaction id at the sink, so nothing can be committed under two ids. A
+restored job finds the same epoch from the barrier's mark and the ids that completed. Epochs are committed in the
+order of their ids, one at a time (PROTOCOL P13), and an epoch without committables too (P15).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from weir.core.types import Committable, OperatorId, Payload
+from weir.errors import invariant
+
+
+class PendingCommits:
+    """The committables of one task that are not confirmed, and the order of its commits."""
+
+    def __init__(self, sinks: tuple[OperatorId, ...]) -> None:
+        self._sinks = sinks
+        #: Staged and not confirmed, by sink and position, in the order of staging (PROTOCOL P5).
+        self._committables: dict[tuple[OperatorId, int], Committable] = {}
+        #: The epoch that the sinks are committing.
+        self._committing: int | None = None
+        #: Completed checkpoints whose epochs come after that one.
+        self._queue: deque[int] = deque()
+        #: Checkpoints complete in the order of their ids.
+        self._newest_completed = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no commit is under way or queued."""
+        return self._committing is None and not self._queue
+
+    def stage(self, position: int, committables: Iterable[Committable]) -> None:
+        """Add what step ``position`` staged."""
+        staged = list(committables)
+        keys = {(committable.sink, committable.position) for committable in staged}
+        invariant(
+            len(keys) == len(staged) and self._committables.keys().isdisjoint(keys),
+            f"a sink staged step {position} twice",
+        )
+        for sink, of_step in keys:
+            invariant(
+                sink in self._sinks and of_step == position,
+                f"sink {sink} staged for step {of_step} in step {position}",
+            )
+        self._committables.update({(c.sink, c.position): c for c in staged})
+
+    def taken(self, position: int, barrier: int | None) -> tuple[Committable, ...]:
+        """What belongs to a snapshot at ``position``: all up to it, marked with ``barrier`` unless that is None.
+
+        Committables of later steps belong to a later snapshot (the drain step may be under way).
+        """
+        included = {k: c for k, c in self._committables.items() if c.position <= position}
+        if barrier is not None:
+            included = {k: c.with_barrier(barrier) for k, c in included.items()}
+            self._committables.update(included)
+        return tuple(included.values())
+
+    def flushed(
+        self, taken: tuple[Committable, ...], flushed: tuple[Committable, ...]
+    ) -> tuple[Committable, ...]:
+        """Take over the payloads of ``flushed``; return ``taken`` with them and with copied files. All marks stay."""
+        by_key = {(c.sink, c.position): c for c in flushed}
+        invariant(
+            by_key.keys() == {(c.sink, c.position) for c in taken},
+            "flushing staged output lost or added a committable",
+        )
+        for key, done in by_key.items():
+            if key in self._committables:
+                self._committables[key] = replace(self._committables[key], payload=done.payload)
+        done_of = [by_key[c.sink, c.position] for c in taken]
+        return tuple(
+            replace(c, payload=done.payload, files=done.files) for c, done in zip(taken, done_of, strict=True)
+        )
+
+    def completed(self, checkpoint_id: int) -> None:
+        """Checkpoint ``checkpoint_id`` is durable: give its epoch to all that its barrier covers, and queue it."""
+        invariant(
+            checkpoint_id > self._newest_completed,
+            f"checkpoint {checkpoint_id} completes after checkpoint {self._newest_completed}",
+        )
+        self._newest_completed = checkpoint_id
+        for key, committable in self._committables.items():
+            if committable.barrier is not None and committable.barrier <= checkpoint_id:
+                self._committables[key] = committable.with_epoch(checkpoint_id)
+        self._queue.append(checkpoint_id)
+
+    def next_commit(self) -> tuple[int, dict[OperatorId, tuple[Payload, ...]]] | None:
+        """Begin the next commit: its epoch, and the payloads of every sink. None while one is under way."""
+        if self._committing is not None or not self._queue:
+            return None
+        epoch = self._committing = self._queue.popleft()
+        payloads = {
+            sink: tuple(c.payload for c in self._committables.values() if (c.sink, c.epoch) == (sink, epoch))
+            for sink in self._sinks
+        }
+        return epoch, payloads
+
+    def confirmed(self, checkpoint_id: int) -> None:
+        """Every sink has committed the epoch: its committables are forgotten."""
+        invariant(
+            self._committing == checkpoint_id,
+            f"epoch {checkpoint_id} is committed while {self._committing} was under way",
+        )
+        self._committing = None
+        self._committables = {k: c for k, c in self._committables.items() if c.epoch != checkpoint_id}
+
+    def validate(self) -> None:
+        """Check the laws of this ledger; raises ``InvariantError``."""
+        epochs = ([] if self._committing is None else [self._committing]) + list(self._queue)
+        invariant(epochs == sorted(set(epochs)), "epochs are committed out of order")
+        invariant(self._committing is not None or not self._queue, "a commit waits for no reason")
+        for (sink, position), committable in self._committables.items():
+            what = f"what {sink} staged at {position}"
+            invariant((committable.sink, committable.position) == (sink, position), f"{what} is misplaced")
+            invariant(
+                committable.epoch is None
+                or (committable.barrier is not None and committable.barrier <= committable.epoch),
+                f"{what} has an epoch before its barrier",
+            )
+            invariant(
+                committable.epoch is None or committable.epoch in epochs, f"{what} has an epoch that is over"
+            )

@@ -1,0 +1,68 @@
+"""Which tasks take part in a checkpoint (Flink's ``CheckpointPlan``, FLIP-147).
+
+1. *Triggered* are the running tasks without a running producer: sources, and tasks all of whose producers are FINISHED.
+   A task that waits for its final checkpoint is running (PROTOCOL P31).
+2. *Waited for* is every running task: the barrier comes to those that are not triggered.
+3. A FINISHED task takes no part: the completed checkpoint says of all its operators that they are fully finished
+   (MISSION D1, D4).
+4. A task in any other status means that no checkpoint can be taken now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weir.core.types import TaskStatus, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointPlan:
+    """The part of each task in one checkpoint, fixed when its tasks are triggered."""
+
+    tasks_to_trigger: tuple[VertexId, ...]
+    tasks_to_wait_for: tuple[VertexId, ...]
+    finished_tasks: tuple[VertexId, ...]
+    #: Those of ``tasks_to_wait_for`` that waited for their final checkpoint: this one is it (PROTOCOL P29).
+    waiting_tasks: frozenset[VertexId]
+
+    def has_tasks_of(self, other: CheckpointPlan) -> bool:
+        """Whether the same tasks are triggered and waited for."""
+        return (self.tasks_to_trigger, self.tasks_to_wait_for) == (
+            other.tasks_to_trigger,
+            other.tasks_to_wait_for,
+        )
+
+    @property
+    def tasks_to_commit_to(self) -> tuple[VertexId, ...]:
+        """Tasks that are told of its completion."""
+        return self.tasks_to_wait_for
+
+
+def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, ...]:
+    """Tasks that can neither take part nor are finished; all tasks if there is none that can."""
+    if not any(status.can_be_triggered for status in statuses.values()):
+        return tuple(statuses)
+    finished = TaskStatus.FINISHED
+    return tuple(v for v, status in statuses.items() if not (status.can_be_triggered or status is finished))
+
+
+def calculate_plan(
+    statuses: Mapping[VertexId, TaskStatus], producers: Mapping[VertexId, tuple[VertexId, ...]]
+) -> CheckpointPlan | None:
+    """The plan for the tasks as they are now; None if not all required tasks are running (MISSION A4).
+
+    ``producers``: the tasks whose channels a task reads; a task that reads none may be missing.
+    """
+    if tasks_not_ready(statuses):
+        return None
+    finished = TaskStatus.FINISHED
+    running = tuple(v for v, status in statuses.items() if status is not finished)
+    return CheckpointPlan(
+        tasks_to_trigger=tuple(
+            v for v in running if all(statuses[p] is finished for p in producers.get(v, ()))
+        ),
+        tasks_to_wait_for=running,
+        finished_tasks=tuple(v for v, status in statuses.items() if status is finished),
+        waiting_tasks=frozenset(v for v in running if statuses[v] is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT),
+    )

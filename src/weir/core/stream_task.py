@@ -1,0 +1,264 @@
+"""``StreamTask``: the task's side of the protocol, from trigger to commit (MISSION B, E; PROTOCOL P5 to P16, P28 to P37).
+
+A task processes records in steps. Between two steps its query asks in a *planning call* whether it may go on; while
+the call is not answered, the query rests and its state is stable. That is where snapshots are taken::
+
+    PlanningCalled(4)  a trigger waits: TakeSnapshot(position 4)      the call is held
+    SyncPartDone       ContinueSnapshot, AnswerPlanning               records flow, files are copied meanwhile
+    AsyncPartDone      AcknowledgeCheckpoint
+    NotifyCheckpointComplete   ConfirmBase, CommitSinks .... SinksCommitted
+
+The rules of this file:
+
+1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same position; then the
+   call is answered. Without a trigger it is answered at once.
+2. The snapshot of a stop with savepoint holds everything: no call is answered and no drain begins until the savepoint
+   completed (the task commits and finishes) or is over (records flow again).
+3. When the records have ended, no call comes any more and the state is stable: triggers are taken at once, before
+   and during the drain at the position before it, afterwards at the drained position as ``finished``.
+4. A committable is marked with the first barrier after it and gets its epoch, once, from the first completed
+   checkpoint whose barrier is at or after that mark. It stays until that epoch's commit is confirmed. An intermediate
+   savepoint neither marks nor commits.
+5. Epochs are committed in the order of their ids, one at a time, also empty ones.
+6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``); its snapshot is taken when a
+   barrier is there on all of them. Its own barrier goes downstream before its snapshot is taken.
+7. A task that ends answers first what it has begun (P32): it is FINISHED when its final epoch is committed, no commit
+   is left and each snapshot under way is acknowledged, declined or dropped. New triggers are declined meanwhile.
+
+``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is dropped when its
+part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine stands on in-order
+delivery: triggers come with growing ids, and checkpoints complete in the order of theirs (a newer one subsumes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+from weir.core.channel import ChannelAppended, EndOfUserRecords, ReleaseSegments, SegmentsConsumed
+from weir.core.messages import (
+    AsyncPartDone,
+    ConfirmBase,
+    ContinueSnapshot,
+    Drained,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    PlanningCalled,
+    RecordsEnded,
+    SinkCommitFailed,
+    SinksCommitted,
+    SnapshotFailed,
+    StepStaged,
+    StreamTaskEffect,
+    StreamTaskEvent,
+    SyncPartDone,
+    TaskErrored,
+    TaskStarted,
+    TriggerCheckpoint,
+)
+from weir.core.task_flow import TaskFlow
+from weir.core.task_snapshots import SnapshotPart
+from weir.core.task_status import Records, has_ended
+from weir.core.types import TaskStatus
+from weir.errors import invariant
+
+
+class StreamTask(TaskFlow):
+    """The task of one vertex in one attempt. The module's docstring has its rules."""
+
+    def handle(self, event: StreamTaskEvent, now_ms: int) -> list[StreamTaskEffect]:
+        """Take one event; the effects are to be carried out in their order.
+
+        Raises ``InvariantError`` for an event that cannot be, before anything has changed.
+        """
+        self._now_ms = now_ms
+        if has_ended(self._status):
+            return self._after_end(event)
+        return self._handlers[type(event)](event)
+
+    @cached_property
+    def _handlers(self) -> dict[type[Any], Callable[[Any], list[StreamTaskEffect]]]:
+        return {
+            TriggerCheckpoint: self._on_trigger,
+            NotifyCheckpointComplete: self._on_complete,
+            NotifyCheckpointAborted: self._on_aborted,
+            TaskStarted: self._on_started,
+            PlanningCalled: self._on_planning,
+            StepStaged: self._on_staged,
+            RecordsEnded: self._on_records_ended,
+            Drained: self._on_drained,
+            SyncPartDone: self._on_sync_part_done,
+            AsyncPartDone: self._on_async_part_done,
+            SnapshotFailed: self._on_snapshot_failed,
+            SinksCommitted: self._on_sinks_committed,
+            ChannelAppended: self._on_appended,
+            SegmentsConsumed: self._on_consumed,
+            SinkCommitFailed: lambda event: self._fail(event.message),
+            TaskErrored: lambda event: self._fail(event.message, fatal=event.fatal),
+        }
+
+    def next_deadline(self) -> int | None:
+        """None: a task waits for events only. Checkpoints expire in the coordinator."""
+        return None
+
+    # ---- from the job master
+
+    def _on_trigger(self, event: TriggerCheckpoint) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        invariant(event.vertex == self._vertex, f"a trigger for {event.vertex} reached {self._vertex}")
+        invariant(
+            checkpoint_id > self._newest_trigger,
+            f"checkpoint {checkpoint_id} is triggered after checkpoint {self._newest_trigger}",
+        )
+        self._newest_trigger = checkpoint_id
+        if not self._status.can_be_triggered:
+            return [self._report.not_ready(checkpoint_id, self._status), *self._cancel(checkpoint_id)]
+        if self._closing:
+            return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
+        self._waiting[checkpoint_id] = event
+        return self._advance()
+
+    def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is None:
+            return []
+        invariant(
+            snapshot.part is SnapshotPart.ACKNOWLEDGED and snapshot.trigger.kind.commits_side_effects,
+            f"{self._vertex} is told that {snapshot.trigger.kind.name} {checkpoint_id} completed, but its"
+            f" snapshot is {snapshot.part.name}",
+        )
+        self._commits.completed(checkpoint_id)
+        self._snapshots.forget(checkpoint_id)
+        if self._final is None and (snapshot.finished or snapshot.trigger.kind.is_synchronous):
+            self._final = checkpoint_id
+        if snapshot.trigger.kind.is_synchronous:
+            return self._commit_next()
+        return [ConfirmBase(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._commit_next()]
+
+    def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        self._waiting.pop(checkpoint_id, None)
+        self._alignments.pop(checkpoint_id, None)
+        self._gate.barriers.aborted(checkpoint_id)
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is None:
+            return self._advance()
+        if snapshot.part is SnapshotPart.ACKNOWLEDGED:
+            return self._drop(checkpoint_id) + self._advance()
+        self._snapshots.abort(checkpoint_id)
+        if self._stopping == checkpoint_id:
+            self._stopping = None
+        return self._advance()
+
+    # ---- from the query
+
+    def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
+        moved = self._move(TaskStatus.RUNNING)
+        self._position = max(self._position, event.position)
+        return moved + self._advance()
+
+    def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
+        invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
+        invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
+        effects: list[StreamTaskEffect] = []
+        if self._records is Records.FLOWING:
+            effects = self._come_to(event.position)
+        self._call = event.call
+        for producer, position in self._gate.consumed(event.consumed):
+            effects.append(SegmentsConsumed(vertex=producer, consumer=self._vertex, position=position))
+        return effects + self._advance()
+
+    def _on_staged(self, event: StepStaged) -> list[StreamTaskEffect]:
+        invariant(
+            self._status is TaskStatus.RUNNING
+            and self._call is None
+            and self._records.may_step
+            and event.position > self._position,
+            f"{self._vertex} staged step {event.position}, which cannot be under way",
+        )
+        self._commits.stage(event.position, event.committables)
+        if event.segment is not None:
+            self._outputs.staged(event.segment)
+        return []
+
+    def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
+        invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
+        invariant(
+            self._status is TaskStatus.RUNNING and self._records is Records.FLOWING and self._call is None,
+            f"the records of {self._vertex} cannot end now",
+        )
+        effects = self._come_to(event.position)
+        self._records = Records.ENDED
+        return effects + self._advance()
+
+    def _on_drained(self, event: Drained) -> list[StreamTaskEffect]:
+        invariant(
+            self._records is Records.DRAINING and self._call is None, f"{self._vertex} cannot be drained now"
+        )
+        effects = [*self._come_to(event.position), *self._outputs.broadcast(EndOfUserRecords())]
+        self._records = Records.DRAINED
+        if self._requires_final_checkpoint:
+            effects += self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+        return effects + self._advance()
+
+    # ---- from and to other tasks
+
+    def _on_appended(self, event: ChannelAppended) -> list[StreamTaskEffect]:
+        self._gate.append(event.channel, event.entry)
+        return self._advance()
+
+    def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
+        free = self._outputs.consumed(event.consumer, event.position)
+        effects = self._advance()
+        return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
+
+    # ---- outcomes of effects
+
+    def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.SYNC)
+        if snapshot.aborted:
+            return self._drop(checkpoint_id) + self._advance()
+        self._snapshots.go_on(checkpoint_id, SnapshotPart.ASYNC)
+        return [ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._advance()]
+
+    def _on_async_part_done(self, event: AsyncPartDone) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.ASYNC)
+        invariant(
+            (event.state.vertex, event.state.position) == (self._vertex, snapshot.position),
+            f"snapshot {checkpoint_id} of {self._vertex} is of {event.state.vertex} at {event.state.position}",
+        )
+        committables = self._commits.flushed(snapshot.committables, event.state.committables)
+        if snapshot.aborted:
+            return self._drop(checkpoint_id) + self._advance()
+        if snapshot.trigger.kind.commits_side_effects:
+            self._snapshots.go_on(checkpoint_id, SnapshotPart.ACKNOWLEDGED)
+        else:
+            self._snapshots.forget(checkpoint_id)
+        return [self._report.acknowledged(snapshot, event, committables), *self._advance()]
+
+    def _on_snapshot_failed(self, event: SnapshotFailed) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.SYNC, SnapshotPart.ASYNC)
+        effects: list[StreamTaskEffect] = []
+        if not snapshot.aborted:
+            effects.append(self._report.snapshot_failed(event, snapshot.part))
+        return effects + self._drop(checkpoint_id) + self._advance()
+
+    def _on_sinks_committed(self, event: SinksCommitted) -> list[StreamTaskEffect]:
+        self._commits.confirmed(event.checkpoint_id)
+        effects = self._close() if self._final == event.checkpoint_id else []
+        return effects + self._commit_next() + self._advance()
+
+    def _after_end(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
+        """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late to matter."""
+        if isinstance(event, TriggerCheckpoint):
+            if self._status is TaskStatus.FINISHED:
+                return [self._report.closing(event.checkpoint_id)]
+            return [self._report.not_ready(event.checkpoint_id, self._status)]
+        if isinstance(event, SyncPartDone | AsyncPartDone | SnapshotFailed):
+            return self._drop(event.checkpoint_id) if self._snapshots.get(event.checkpoint_id) else []
+        return []

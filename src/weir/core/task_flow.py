@@ -1,0 +1,260 @@
+"""``TaskFlow``: what a task may do next, the part of ``StreamTask`` below its events.
+
+Whatever has happened, the same question is asked: what stands in the way of what? The order of the answers is the law
+of this file::
+
+    1. a task that is closing finishes as soon as nothing is under way
+    2. while it initializes, is held by a stop, or a synchronous part runs: nothing
+    3. control entries of its channels are acted on, which may align a checkpoint
+    4. a checkpoint that waits is taken, if the state is stable
+    5. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
+       behind; or the drain begins
+
+A state is stable while the planning call is held and when the records have ended.
+"""
+
+from __future__ import annotations
+
+from weir.core.barrier_handler import Aligned
+from weir.core.channel import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition
+from weir.core.input_gate import InputGate
+from weir.core.messages import (
+    AnswerPlanning,
+    CommitSinks,
+    DropSnapshot,
+    StartDrain,
+    StreamTaskEffect,
+    TriggerCheckpoint,
+)
+from weir.core.output_channels import ChannelBound, OutputChannels
+from weir.core.pending_commits import PendingCommits
+from weir.core.task_reports import TaskReports
+from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots
+from weir.core.task_status import Records, has_ended, next_task_status
+from weir.core.types import OperatorId, OperatorState, TaskStatus, VertexId
+from weir.errors import invariant
+
+#: Rows of one channel that one batch may read.
+_MAX_ROWS_OF_A_BATCH = 1_000_000
+
+
+class TaskFlow:
+    """State and steps of one task in one attempt."""
+
+    def __init__(
+        self,
+        *,
+        vertex: VertexId,
+        attempt: int,
+        operators: tuple[OperatorState, ...],
+        sinks: tuple[OperatorId, ...],
+        bounded: bool,
+        requires_final_checkpoint: bool,
+        inputs: tuple[VertexId, ...] = (),
+        consumers: tuple[VertexId, ...] = (),
+    ) -> None:
+        """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs`` are the
+        tasks whose channels it reads, ``consumers`` those that read its own."""
+        self._vertex = vertex
+        self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
+        self._bounded = bounded
+        self._requires_final_checkpoint = requires_final_checkpoint
+        self._status = TaskStatus.INITIALIZING
+        self._records = Records.FLOWING
+        #: The last complete step; while the drain runs, the one before it.
+        self._position = -1
+        #: The planning call that is not answered; the query rests.
+        self._call: int | None = None
+        #: Triggers not yet taken, in the order of their ids.
+        self._waiting: dict[int, TriggerCheckpoint] = {}
+        self._snapshots = TaskSnapshots()
+        #: The stop with savepoint whose snapshot is begun and that is not aborted: it holds the task (rule 2).
+        self._stopping: int | None = None
+        self._commits = PendingCommits(sinks)
+        self._gate = InputGate(inputs, max_rows=_MAX_ROWS_OF_A_BATCH)
+        self._outputs = OutputChannels(vertex, consumers, ChannelBound())
+        #: The completed checkpoint after whose commit the task is finished (PROTOCOL P29).
+        self._final: int | None = None
+        #: The task takes no trigger any more and is finished as soon as nothing is under way (rule 7).
+        self._closing = False
+        self._newest_trigger = 0  # ids only grow
+        #: How long the alignment of those that wait took, where there was one.
+        self._alignments: dict[int, int] = {}
+        #: The time of the event that is being handled.
+        self._now_ms = 0
+
+    @property
+    def status(self) -> TaskStatus:
+        """Where the task stands."""
+        return self._status
+
+    def _advance(self) -> list[StreamTaskEffect]:
+        """Do what nothing stands in the way of any more: the module's docstring has the order."""
+        if self._closing:
+            return self._finish()
+        initializing = self._status is TaskStatus.INITIALIZING
+        if initializing or self._stopping is not None or self._snapshots.is_syncing:
+            return []
+        if self._records is Records.DRAINED and not self._requires_final_checkpoint:
+            return self._close() + self._finish()
+        effects = self._read_control()
+        is_stable = self._call is not None or self._records is not Records.FLOWING
+        if self._waiting and is_stable:
+            return effects + self._take(self._waiting.pop(next(iter(self._waiting))))
+        return effects + self._flow_on()
+
+    def _read_control(self) -> list[StreamTaskEffect]:
+        """Act on what the channels say beside records. A checkpoint that is aligned waits to be taken."""
+        effects: list[StreamTaskEffect] = []
+        for outcome in self._gate.process(self._now_ms):
+            if isinstance(outcome, Aligned):
+                n = outcome.barrier.checkpoint_id
+                self._waiting[n] = self._trigger_of(outcome.barrier)
+                self._alignments[n] = outcome.alignment_ms
+            else:
+                n = outcome.checkpoint_id
+                effects += [self._report.misaligned(n, outcome.reason), *self._cancel(n)]
+        return effects
+
+    def _flow_on(self) -> list[StreamTaskEffect]:
+        if self._call is not None and self._records is Records.FLOWING and self._gate.records_ended:
+            self._records = Records.ENDED
+        if self._records is Records.ENDED:
+            # The query of a task with channels is alive, and rests in the call.
+            self._records, call, self._call = Records.DRAINING, self._call, None
+            return [StartDrain(vertex=self._vertex, position=self._position, call=call)]
+        if self._call is None or self._outputs.is_full:
+            return []
+        admitted = self._gate.admit()
+        if self._gate.channels and not admitted and self._records is Records.FLOWING:
+            return []
+        answered, self._call = AnswerPlanning(call=self._call, admitted=admitted), None
+        return [answered]
+
+    def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
+        """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is no
+        part of it."""
+        barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
+        snapshot = TaskSnapshot(
+            trigger=trigger,
+            position=self._position,
+            finished=self._records is Records.DRAINED,
+            committables=self._commits.taken(self._position, barrier),
+            alignment_ms=self._alignments.pop(trigger.checkpoint_id, 0),
+        )
+        self._snapshots.begin(snapshot)
+        if trigger.kind.is_synchronous:
+            self._stopping = trigger.checkpoint_id
+        return [*self._outputs.broadcast(self._barrier_of(trigger)), snapshot.effect]
+
+    @staticmethod
+    def _barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
+        return CheckpointBarrier(
+            checkpoint_id=trigger.checkpoint_id,
+            kind=trigger.kind,
+            timestamp_ms=trigger.timestamp_ms,
+            target=trigger.target,
+            full=trigger.full,
+        )
+
+    def _trigger_of(self, barrier: CheckpointBarrier) -> TriggerCheckpoint:
+        return TriggerCheckpoint(
+            vertex=self._vertex,
+            checkpoint_id=barrier.checkpoint_id,
+            kind=barrier.kind,
+            timestamp_ms=barrier.timestamp_ms,
+            target=barrier.target,
+            full=barrier.full,
+        )
+
+    def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        """No barrier of this checkpoint will leave the task (MISSION B3)."""
+        return [*self._outputs.broadcast(CancelCheckpointMarker(checkpoint_id=checkpoint_id))]
+
+    def _commit_next(self) -> list[StreamTaskEffect]:
+        commit = self._commits.next_commit()
+        return (
+            []
+            if commit is None
+            else [CommitSinks(vertex=self._vertex, checkpoint_id=commit[0], payloads=commit[1])]
+        )
+
+    def _drop(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        self._snapshots.forget(checkpoint_id)
+        if self._stopping == checkpoint_id:
+            self._stopping = None
+        return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)]
+
+    def _close(self) -> list[StreamTaskEffect]:
+        """Take no trigger any more; those that wait are declined (PROTOCOL P32)."""
+        self._closing = True
+        declined: list[StreamTaskEffect] = []
+        for checkpoint_id in self._waiting:
+            declined += [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
+        self._waiting.clear()
+        return declined
+
+    def _finish(self) -> list[StreamTaskEffect]:
+        """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped after it), or a consumer
+        has records to process (PROTOCOL P30)."""
+        if self._snapshots.any_part_running or not self._commits.is_idle or not self._outputs.all_consumed:
+            return []
+        return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
+
+    def _fail(self, message: str, *, fatal: bool = False) -> list[StreamTaskEffect]:
+        return [*self._end(TaskStatus.FAILED), self._report.failed(message, fatal=fatal)]
+
+    def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
+        """Forget all but the snapshots that are still to be dropped; a held call is never answered."""
+        moved = self._move(status)
+        self._call = None
+        self._waiting.clear()
+        self._stopping = None
+        self._snapshots.abort_all()
+        return moved
+
+    def _move(self, status: TaskStatus) -> list[StreamTaskEffect]:
+        self._status = next_task_status(self._status, status)
+        return [self._report.status(status)]
+
+    def _come_to(self, position: int) -> list[StreamTaskEffect]:
+        """All steps up to ``position`` are complete: what they put out goes to the consumers."""
+        invariant(
+            position >= self._position,
+            f"{self._vertex} goes back from position {self._position} to {position}",
+        )
+        self._position = position
+        return [*self._outputs.completed(position)]
+
+    def validate(self) -> None:
+        """Check the laws of this machine and of its parts; raises ``InvariantError``."""
+        self._snapshots.validate()
+        self._commits.validate()
+        ended = has_ended(self._status)
+        held = self._snapshots.is_syncing or self._stopping is not None or self._closing
+        initializing = self._status is TaskStatus.INITIALIZING
+        invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
+        invariant(self._call is None or not ended, "a task that ended holds a planning call")
+        held_back = self._outputs.is_full or (bool(self._gate.channels) and not self._gate.can_admit)
+        invariant(
+            self._call is None or held or initializing or held_back,
+            f"{self._vertex} holds a planning call for no reason",
+        )
+        self._gate.validate()
+        self._outputs.validate()
+        invariant(
+            self._records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain"
+        )
+        invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
+        invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")
+        waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+        invariant(
+            not waits or (self._records is Records.DRAINED and self._requires_final_checkpoint),
+            f"{self._vertex} waits for a final checkpoint that it does not need yet",
+        )
+        invariant(
+            self._stopping is None
+            or self._final is not None
+            or self._snapshots.get(self._stopping) is not None,
+            f"{self._vertex} is held by savepoint {self._stopping}, which is over",
+        )

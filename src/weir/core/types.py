@@ -1,0 +1,207 @@
+"""The nouns of the protocol, in Flink's words: what events, effects and metadata are made of.
+
+Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones since the Unix epoch,
+all others on the kernel's monotonic clock. A *position* says how far a task has come; it grows by one with each
+step (under Spark a step is a micro-batch, but that word stops at ``weir/spark``).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+#: 32 hexadecimal digits; drawn anew by ``--fresh`` and ``--from-savepoint`` (PROTOCOL P19).
+JobId: TypeAlias = str
+#: The name of a vertex (a chain of steps that runs as one task). Unique in the job.
+VertexId: TypeAlias = str
+#: The name of a step, or its ``uid`` where one is given. Unique in the job; state is matched by it.
+OperatorId: TypeAlias = str
+#: What a sink needs to commit something that it staged: JSON values only, never a pickle.
+Payload: TypeAlias = dict[str, Any]
+
+
+class SnapshotKind(enum.Enum):
+    """What is taken. Values are the names of Flink's REST API."""
+
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    SYNC_SAVEPOINT = "SYNC_SAVEPOINT"
+
+    @property
+    def is_savepoint(self) -> bool:
+        """Whether the snapshot is self-contained, belongs to the user and is never subsumed."""
+        return self is not SnapshotKind.CHECKPOINT
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether no record may be processed after its barrier (stop with savepoint)."""
+        return self is SnapshotKind.SYNC_SAVEPOINT
+
+    @property
+    def commits_side_effects(self) -> bool:
+        """Whether its completion lets sinks commit. An intermediate savepoint commits nothing (PROTOCOL P14)."""
+        return self is not SnapshotKind.SAVEPOINT
+
+
+class CheckpointType(enum.Enum):
+    """How much a user wants a checkpoint to write. Values are the names of Flink's REST API."""
+
+    #: As ``execution.checkpointing.incremental`` says.
+    CONFIGURED = "CONFIGURED"
+    #: No file of any earlier checkpoint is referred to.
+    FULL = "FULL"
+    INCREMENTAL = "INCREMENTAL"
+
+
+class TaskStatus(enum.Enum):
+    """Where a task stands, as the coordinator sees it (Flink: ExecutionState plus the wait of FLIP-147)."""
+
+    INITIALIZING = "INITIALIZING"
+    RUNNING = "RUNNING"
+    #: All records are processed, and ``finish`` is done; a checkpoint is awaited so that sinks can commit.
+    WAITING_FOR_FINAL_CHECKPOINT = "WAITING_FOR_FINAL_CHECKPOINT"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+    @property
+    def can_be_triggered(self) -> bool:
+        """Whether a checkpoint can be triggered at the task (PROTOCOL P31: waiting tasks count as running)."""
+        return self in (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateHandle:
+    """One immutable file of a task's state inside a checkpoint.
+
+    ``key`` names the file in the task's own directory and is its identity for incremental checkpoints.
+    """
+
+    key: str
+    #: Relative to the job's checkpoint directory for a checkpoint, to the savepoint's directory for a savepoint.
+    path: str
+    #: Bytes.
+    size: int
+    #: ``crc32:`` and 8 hexadecimal digits.
+    checksum: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committable:
+    """Something that one sink staged in one step and that is not yet confirmed as committed (PROTOCOL P5)."""
+
+    sink: OperatorId
+    #: The step that staged it.
+    position: int
+    payload: Payload
+    #: The first checkpoint whose barrier came after it; None until there was one.
+    barrier: int | None = None
+    #: The completed checkpoint under whose id it is (to be) committed; None until one completed.
+    epoch: int | None = None
+    #: Copies of the files that it staged: only in an intermediate savepoint, which may be restored where they are not
+    #: (PROTOCOL P14).
+    files: tuple[StateHandle, ...] = ()
+
+    def with_barrier(self, checkpoint_id: int) -> Committable:
+        """The same, marked with its first barrier; an earlier mark stays."""
+        return self if self.barrier is not None else replace(self, barrier=checkpoint_id)
+
+    def with_epoch(self, checkpoint_id: int) -> Committable:
+        """The same, assigned to the checkpoint that commits it; an earlier assignment stays."""
+        return self if self.epoch is not None else replace(self, epoch=checkpoint_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorState:
+    """What the metadata says of one operator of a task (PROTOCOL P43: finished flags live here)."""
+
+    operator_id: OperatorId
+    name: str
+    #: All records of this operator are processed, and it is not started again on restore.
+    fully_finished: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskState:
+    """What one task acknowledged for one checkpoint: all that it needs to go on from ``position``."""
+
+    vertex: VertexId
+    #: The last step that is part of the snapshot; -1 before the first.
+    position: int
+    operators: tuple[OperatorState, ...]
+    #: Small entries of the task's directory by their names, kept inside the metadata.
+    entries: dict[str, str] = field(default_factory=dict)
+    files: tuple[StateHandle, ...] = ()
+    #: Everything staged and not confirmed, of every epoch up to this checkpoint (PROTOCOL P5).
+    committables: tuple[Committable, ...] = ()
+
+    @property
+    def fully_finished(self) -> bool:
+        """Whether every operator is fully finished, so that a restore does not start the task."""
+        return all(operator.fully_finished for operator in self.operators)
+
+    @property
+    def all_files(self) -> tuple[StateHandle, ...]:
+        """Every file that the checkpoint holds for the task: its state, and copies of staged output."""
+        return (*self.files, *(handle for committable in self.committables for handle in committable.files))
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of the whole state, files of earlier checkpoints included."""
+        files = self.all_files if self.committables else self.files
+        return sum([handle.size for handle in files]) + sum(map(len, self.entries.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotMetrics:
+    """What taking a snapshot in one task cost (MISSION B5)."""
+
+    sync_duration_ms: int = 0
+    async_duration_ms: int = 0
+    alignment_duration_ms: int = 0
+    #: From the trigger's timestamp to the begin of the synchronous part.
+    start_delay_ms: int = 0
+    #: Bytes that this checkpoint wrote itself; the full size is the task state's.
+    checkpointed_size: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedCheckpoint:
+    """A checkpoint or savepoint whose metadata and record are durable (MISSION A11)."""
+
+    job_id: JobId
+    checkpoint_id: int
+    kind: SnapshotKind
+    #: Milliseconds since the Unix epoch.
+    timestamp_ms: int
+    completion_timestamp_ms: int
+    #: The attempt that took it.
+    attempt: int
+    tasks: tuple[TaskState, ...]
+    #: Directory of ``_metadata``: absolute path or URI.
+    external_path: str
+    #: The job was drained: every operator is fully finished (PROTOCOL P35).
+    drained: bool = False
+    #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has no entry (P44).
+    hook_states: dict[str, Payload] = field(default_factory=dict)
+
+    def task(self, vertex: VertexId) -> TaskState | None:
+        """The state of one vertex, or None if the checkpoint has none."""
+        return next((task for task in self.tasks if task.vertex == vertex), None)
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Paths of all state files that it needs."""
+        return frozenset(handle.path for task in self.tasks for handle in task.all_files)
+
+
+class Recorded(enum.Enum):
+    """How the attempt to make something durable ended (PROTOCOL P17). Lateness is a result, not an exception."""
+
+    #: The record is ours and durable.
+    WON = "WON"
+    #: Nothing was recorded, and it is certain that nothing was.
+    FAILED = "FAILED"
+    #: A newer attempt holds the job: exit and touch no file.
+    FENCED = "FENCED"

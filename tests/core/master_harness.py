@@ -1,0 +1,256 @@
+"""A small world around ``JobMaster`` for tests: it carries no effect out, but knows what a kernel would answer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.job_master import JobMaster
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AllocateLocation,
+    AttemptBegan,
+    CheckpointDiscarded,
+    CheckpointRecorded,
+    DeclineCheckpoint,
+    DiscardCheckpoint,
+    JobMasterEffect,
+    JobMasterEvent,
+    JobSubmitted,
+    LocationAllocated,
+    RecordCheckpoint,
+    TaskStatusChanged,
+)
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    OperatorState,
+    Recorded,
+    SnapshotKind,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+    TaskStatus,
+)
+
+E = TypeVar("E")
+JOB_ID = "0" * 32
+RESTART = RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=3, fixed_delay_ms=1_000)
+
+
+def operators(vertex: str, *, finished: bool = False) -> tuple[OperatorState, ...]:
+    """The one operator of a vertex."""
+    return (OperatorState(operator_id=f"{vertex}-op", name=f"{vertex}-op", fully_finished=finished),)
+
+
+def task_state(
+    vertex: str,
+    *,
+    position: int = 0,
+    files: tuple[str, ...] = (),
+    committables: tuple[Committable, ...] = (),
+    finished: bool = False,
+) -> TaskState:
+    """What a task acknowledges."""
+    return TaskState(
+        vertex=vertex,
+        position=position,
+        operators=operators(vertex, finished=finished),
+        files=tuple(StateHandle(key=path, path=path, size=1, checksum="crc32:00000000") for path in files),
+        committables=committables,
+    )
+
+
+def completed(record: RecordCheckpoint, *, job_id: str = JOB_ID) -> CompletedCheckpoint:
+    """The checkpoint that a won record makes."""
+    return CompletedCheckpoint(
+        job_id=job_id,
+        checkpoint_id=record.checkpoint_id,
+        kind=record.kind,
+        timestamp_ms=record.timestamp_ms,
+        completion_timestamp_ms=record.timestamp_ms + 1,
+        attempt=record.attempt,
+        tasks=record.tasks,
+        external_path=record.target or f"/checkpoints/{job_id}/chk-{record.checkpoint_id}",
+    )
+
+
+def checkpoint(
+    checkpoint_id: int, *tasks: TaskState, kind: SnapshotKind = SnapshotKind.CHECKPOINT, job_id: str = JOB_ID
+) -> CompletedCheckpoint:
+    """A completed checkpoint."""
+    return CompletedCheckpoint(
+        job_id=job_id,
+        checkpoint_id=checkpoint_id,
+        kind=kind,
+        timestamp_ms=checkpoint_id,
+        completion_timestamp_ms=checkpoint_id,
+        attempt=1,
+        tasks=tasks,
+        external_path=f"/checkpoints/{checkpoint_id}",
+    )
+
+
+class World:
+    """A job master, its time, and everything that it ever put out."""
+
+    def __init__(
+        self,
+        *vertices: str,
+        config: CheckpointConfig | None = None,
+        restart: RestartConfig = RESTART,
+        savepoint_directory: str | None = "/savepoints",
+        hooks: tuple[str, ...] = (),
+        cleans: bool = True,
+    ) -> None:
+        #: Whether every deletion is over at once.
+        self.cleans = cleans
+        self.vertices = vertices or ("a", "b")
+        self.now_ms = 0
+        self.wall_ms = 1_000_000
+        self.next_id = 1
+        self.config = config or CheckpointConfig(interval_ms=None)
+        self.effects: list[JobMasterEffect] = []
+        self.master = JobMaster(
+            job_id=JOB_ID,
+            vertices={vertex: operators(vertex) for vertex in self.vertices},
+            config=self.config,
+            restart=restart,
+            savepoint_directory=savepoint_directory,
+            hooks=hooks,
+        )
+
+    def handle(self, event: JobMasterEvent) -> list[JobMasterEffect]:
+        """Hand one event in, check all laws, and remember the effects."""
+        effects = self.master.handle(event, self.now_ms)
+        self.master.validate()
+        self.effects.extend(effects)
+        return effects + self.clean(effects)
+
+    def clean(self, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
+        """Let the deletions among ``effects`` be over, if they are over at once; what followed."""
+        discards = of(effects, DiscardCheckpoint) if self.cleans else []
+        return [e for d in discards for e in self.handle(CheckpointDiscarded(checkpoint_id=d.checkpoint_id))]
+
+    def pass_time(self, ms: int) -> list[JobMasterEffect]:
+        """Let time pass, with every deadline on the way."""
+        end_ms, out = self.now_ms + ms, []
+        while (deadline := self.master.next_deadline()) is not None and deadline <= end_ms:
+            self.now_ms = max(deadline, self.now_ms)
+            effects = self.master.on_deadline(self.now_ms)
+            self.master.validate()
+            self.effects.extend(effects)
+            out += effects + self.clean(effects)
+        self.now_ms = end_ms
+        return out
+
+    def submit(self, restored: CompletedCheckpoint | None = None, *, chance: float = 0.0) -> None:
+        """Submit the job and let its first attempt begin."""
+        self.handle(JobSubmitted())
+        self.begin(1, restored, chance=chance)
+
+    def begin(
+        self, attempt: int, restored: CompletedCheckpoint | None = None, *, chance: float = 0.0
+    ) -> None:
+        """Let an attempt begin."""
+        self.handle(
+            AttemptBegan(
+                attempt=attempt, restored=restored, chance=chance, timestamp_ms=self.wall_ms + self.now_ms
+            )
+        )
+
+    def status(self, status: TaskStatus, *vertices: str) -> list[JobMasterEffect]:
+        """Let tasks report a status; all tasks if none is named."""
+        out = []
+        for vertex in vertices or self.vertices:
+            attempt = self.master.attempt
+            out += self.handle(TaskStatusChanged(vertex=vertex, attempt=attempt, status=status))
+        return out
+
+    def running(self, **kwargs: CompletedCheckpoint | None) -> World:
+        """Submit the job, and let all its tasks run."""
+        self.submit(**kwargs)
+        self.status(TaskStatus.RUNNING)
+        return self
+
+    def allocate(self, effects: list[JobMasterEffect]) -> tuple[int, list[JobMasterEffect]]:
+        """Answer the one AllocateLocation among ``effects``; the new id and what followed."""
+        allocation = only(effects, AllocateLocation)
+        checkpoint_id, self.next_id = self.next_id, self.next_id + 1
+        is_savepoint = allocation.kind.is_savepoint
+        out = self.handle(
+            LocationAllocated(
+                allocation=allocation.allocation,
+                checkpoint_id=checkpoint_id,
+                target=f"{allocation.target}/savepoint-{checkpoint_id}" if is_savepoint else None,
+                timestamp_ms=self.wall_ms + self.now_ms,
+            )
+        )
+        return checkpoint_id, out
+
+    def acknowledge(self, checkpoint_id: int, *states: TaskState | str) -> list[JobMasterEffect]:
+        """Let tasks acknowledge: all of them if none is named."""
+        out = []
+        for state in states or self.vertices:
+            value = task_state(state) if isinstance(state, str) else state
+            out += self.handle(
+                AcknowledgeCheckpoint(
+                    vertex=value.vertex,
+                    attempt=self.master.attempt,
+                    checkpoint_id=checkpoint_id,
+                    state=value,
+                    metrics=SnapshotMetrics(),
+                )
+            )
+        return out
+
+    def decline(
+        self, checkpoint_id: int, vertex: str, reason: str = "CHECKPOINT_DECLINED"
+    ) -> list[JobMasterEffect]:
+        """Let one task decline."""
+        return self.handle(
+            DeclineCheckpoint(
+                vertex=vertex,
+                attempt=self.master.attempt,
+                checkpoint_id=checkpoint_id,
+                reason=reason,
+                message="the disk is full",
+            )
+        )
+
+    def record(
+        self, effects: list[JobMasterEffect], outcome: Recorded = Recorded.WON
+    ) -> list[JobMasterEffect]:
+        """Answer the one RecordCheckpoint among ``effects``."""
+        record = only(effects, RecordCheckpoint)
+        won = completed(record) if outcome is Recorded.WON else None
+        return self.handle(
+            CheckpointRecorded(
+                checkpoint_id=record.checkpoint_id, outcome=outcome, checkpoint=won, message="disk"
+            )
+        )
+
+    def complete(
+        self, effects: list[JobMasterEffect], *states: TaskState
+    ) -> tuple[int, list[JobMasterEffect]]:
+        """Carry a whole checkpoint through, from its AllocateLocation to its won record."""
+        checkpoint_id, _ = self.allocate(effects)
+        return checkpoint_id, self.record(self.acknowledge(checkpoint_id, *states))
+
+
+def of(effects: list[JobMasterEffect], kind: type[E]) -> list[E]:
+    """The effects of one kind."""
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def only(effects: list[JobMasterEffect], kind: type[E]) -> E:
+    """The one effect of its kind."""
+    found = of(effects, kind)
+    assert len(found) == 1, f"expected one {kind.__name__} in {effects}"
+    return found[0]
+
+
+def with_interval(interval_ms: int = 100, **changes: int) -> CheckpointConfig:
+    """Periodic checkpoints, with some settings changed."""
+    return replace(CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=100), **changes)

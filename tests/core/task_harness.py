@@ -1,0 +1,126 @@
+"""A ``StreamTask`` under test: validated after every event, with short ways to send what is usual."""
+
+from __future__ import annotations
+
+from weir.core.messages import (
+    AsyncPartDone,
+    Drained,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    PlanningCalled,
+    RecordsEnded,
+    SinksCommitted,
+    SnapshotFailed,
+    StepStaged,
+    StreamTaskEffect,
+    StreamTaskEvent,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskStarted,
+    TriggerCheckpoint,
+)
+from weir.core.stream_task import StreamTask
+from weir.core.types import Committable, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
+
+VERTEX = "v"
+METRICS = SnapshotMetrics(sync_duration_ms=2, async_duration_ms=30, checkpointed_size=400)
+
+
+class TaskHarness:
+    """Sends events to a started task and keeps every effect."""
+
+    def __init__(
+        self,
+        *,
+        sinks: tuple[str, ...] = ("s1", "s2"),
+        requires_final_checkpoint: bool = True,
+        bounded: bool = True,
+        started: bool = True,
+    ) -> None:
+        self.task = StreamTask(
+            vertex=VERTEX,
+            attempt=3,
+            operators=(OperatorState(operator_id="o", name="o"),),
+            sinks=sinks,
+            bounded=bounded,
+            requires_final_checkpoint=requires_final_checkpoint,
+        )
+        self.effects: list[StreamTaskEffect] = []
+        #: What ``TakeSnapshot`` said, by checkpoint id.
+        self.taken: dict[int, TakeSnapshot] = {}
+        if started:
+            self.send(TaskStarted(position=-1))
+
+    def send(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
+        effects = self.task.handle(event, 0)
+        self.task.validate()
+        assert self.task.next_deadline() is None
+        self.effects += effects
+        self.taken |= {e.checkpoint_id: e for e in effects if isinstance(e, TakeSnapshot)}
+        return effects
+
+    def trigger(
+        self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+    ) -> list[StreamTaskEffect]:
+        return self.send(
+            TriggerCheckpoint(
+                vertex=VERTEX, checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=9, target=None
+            )
+        )
+
+    def plan(self, call: int, position: int) -> list[StreamTaskEffect]:
+        return self.send(PlanningCalled(call=call, position=position))
+
+    def stage(self, position: int, sink: str = "s1") -> None:
+        assert self.send(StepStaged(position=position, committables=(staged(position, sink),))) == []
+
+    def sync_done(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        return self.send(SyncPartDone(checkpoint_id=checkpoint_id))
+
+    def async_done(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        return self.send(async_part_done(self.taken[checkpoint_id]))
+
+    def snapshot_failed(self, checkpoint_id: int, operator: str | None = None) -> list[StreamTaskEffect]:
+        return self.send(SnapshotFailed(checkpoint_id=checkpoint_id, message="disk full", operator=operator))
+
+    def complete(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        return self.send(NotifyCheckpointComplete(vertex=VERTEX, checkpoint_id=checkpoint_id))
+
+    def abort(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        return self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
+
+    def committed(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        return self.send(SinksCommitted(checkpoint_id=checkpoint_id))
+
+    def records_end(self, position: int) -> list[StreamTaskEffect]:
+        return self.send(RecordsEnded(position=position))
+
+    def drained(self, position: int) -> list[StreamTaskEffect]:
+        return self.send(Drained(position=position))
+
+    def acknowledge(self, checkpoint_id: int) -> None:
+        """Run both parts of a snapshot that was begun."""
+        self.sync_done(checkpoint_id)
+        self.async_done(checkpoint_id)
+
+    def wait_for_final(self) -> None:
+        """End the records at 4 and drain to 5."""
+        self.records_end(4)
+        self.drained(5)
+
+
+def staged(position: int, sink: str = "s1", **marks: int | None) -> Committable:
+    return Committable(sink=sink, position=position, payload={"file": f"{sink}-{position}"}, **marks)
+
+
+def flushed(committable: Committable) -> dict[str, object]:
+    return {"file": f"{committable.sink}-{committable.position}", "flushed": True}
+
+
+def async_part_done(taken: TakeSnapshot) -> AsyncPartDone:
+    """The asynchronous part as a kernel reports it: payloads flushed, marks not carried."""
+    committables = tuple(
+        Committable(sink=c.sink, position=c.position, payload=flushed(c)) for c in taken.committables
+    )
+    state = TaskState(vertex=VERTEX, position=taken.position, operators=(), committables=committables)
+    return AsyncPartDone(checkpoint_id=taken.checkpoint_id, state=state, metrics=METRICS)

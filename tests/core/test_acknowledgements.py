@@ -1,0 +1,96 @@
+"""What an acknowledgement is answered with: lateness is a result, not an exception."""
+
+from __future__ import annotations
+
+from master_harness import World, of, task_state
+
+from weir.core.config import CheckpointConfig
+from weir.core.messages import AcknowledgeCheckpoint, DiscardCheckpoint, RequestKind, SnapshotRequested
+from weir.core.outcomes import CoordinatorOutput
+from weir.core.pending import TaskAcknowledgeResult as Result
+from weir.core.types import SnapshotMetrics
+
+
+def world() -> World:
+    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100, history_size=40)
+    return World(config=config).running()
+
+
+def pending(subject: World) -> int:
+    name = f"r{len(subject.effects)}"
+    asked = subject.handle(SnapshotRequested(request=name, kind=RequestKind.CHECKPOINT))
+    return subject.allocate(asked)[0]
+
+
+def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[CoordinatorOutput]]:
+    """Ask the coordinator itself, since the job master keeps the answer to itself."""
+    metrics = SnapshotMetrics(sync_duration_ms=4, checkpointed_size=9)
+    state = task_state(vertex, files=("f",))
+    event = AcknowledgeCheckpoint(vertex=vertex, attempt=1, checkpoint_id=n, state=state, metrics=metrics)
+    return subject.master.coordinator.acknowledge(event, subject.now_ms)
+
+
+def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_with_duplicate() -> None:
+    """The second changes nothing."""
+    subject = world()
+    n = pending(subject)
+    assert acknowledge(subject, n, "a") == (Result.SUCCESS, [])
+    assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
+    assert subject.master.stats(0).history[0].state_size == 1
+
+
+def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unknown() -> None:
+    """It changes nothing, neither in the checkpoint nor in the figures."""
+    subject = world()
+    n = pending(subject)
+    assert acknowledge(subject, n, "stranger") == (Result.UNKNOWN, [])
+    assert subject.master.coordinator.pending[0].not_yet_acknowledged == ("a", "b")
+    assert subject.master.stats(0).history[0].state_size == 0
+
+
+def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_and_deleted() -> None:
+    """Its figures land in the entry of the failed checkpoint."""
+    subject = world()
+    n = pending(subject)
+    subject.decline(n, "a")
+    result, outputs = acknowledge(subject, n, "b")
+    assert result is Result.DISCARDED
+    assert of(outputs, DiscardCheckpoint)
+    entry = subject.master.stats(0).history[0]
+    assert (entry.status, entry.checkpointed_size) == ("FAILED", 9)
+    assert entry.tasks[1].metrics.sync_duration_ms == 4
+
+
+def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate() -> None:
+    """Each of its tasks has acknowledged it; nothing of it is deleted."""
+    subject = world()
+    n = pending(subject)
+    subject.record(subject.acknowledge(n))
+    assert acknowledge(subject, n, "a") == (Result.DUPLICATE, [])
+
+
+def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unknown() -> None:
+    """Sixteen aborted ids are remembered; late figures still land in a history that reaches further back."""
+    subject = world()
+    ids = [pending(subject)]
+    subject.decline(ids[0], "a")
+    for _ in range(16):
+        ids.append(pending(subject))
+        subject.decline(ids[-1], "a")
+    assert acknowledge(subject, ids[0], "b") == (Result.UNKNOWN, [])
+    assert subject.master.stats(0).history[-1].checkpointed_size == 9
+    assert acknowledge(subject, ids[1], "b")[0] is Result.DISCARDED
+
+
+def test_an_acknowledgement_of_an_id_that_never_was_is_answered_with_unknown() -> None:
+    """It may be of a checkpoint of another driver."""
+    assert acknowledge(world(), 99, "a") == (Result.UNKNOWN, [])
+
+
+def test_only_sixteen_completed_ids_are_remembered() -> None:
+    """A limit on everything."""
+    subject = world()
+    for _ in range(17):
+        subject.record(subject.acknowledge(pending(subject)))
+    assert acknowledge(subject, 1, "a") == (Result.UNKNOWN, [])
+    assert acknowledge(subject, 2, "a") == (Result.DUPLICATE, [])

@@ -1,0 +1,416 @@
+"""The checkpoint coordinator's part of the contract, driven through ``JobMaster``."""
+
+from __future__ import annotations
+
+import pytest
+from master_harness import World, checkpoint, of, only, task_state, with_interval
+
+from weir.core.config import CheckpointConfig
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    JobStatusChanged,
+    LocationAllocated,
+    LocationFailed,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
+    TriggerCheckpoint,
+)
+from weir.core.request_decider import Verdict
+from weir.core.types import Committable, Recorded, SnapshotKind, SnapshotMetrics, TaskStatus
+from weir.errors import InvariantError
+
+
+def request(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str = "r") -> list:
+    return world.handle(SnapshotRequested(request=name, kind=kind))
+
+
+def test_a_checkpoint_completes_only_after_every_task_has_acknowledged() -> None:
+    """MISSION A7: the record is written after the last acknowledgement; a duplicate changes nothing."""
+    world = World().running()
+    n, effects = world.allocate(request(world))
+    assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["a", "b"]
+    assert not of(world.acknowledge(n, "a"), RecordCheckpoint)
+    assert world.acknowledge(n, "a") == []
+    effects = world.acknowledge(n, "b")
+    assert only(effects, RecordCheckpoint).retained == (n,)
+    effects = world.record(effects)
+    assert [e.vertex for e in of(effects, NotifyCheckpointComplete)] == ["a", "b"]
+    assert only(effects, AnswerRequest).checkpoint is not None
+    assert world.master.next_deadline() is None
+
+
+def test_nothing_is_notified_before_the_record_is_won() -> None:
+    """PROTOCOL P13: completion is told after the record is durable."""
+    world = World().running()
+    n, _ = world.allocate(request(world))
+    world.acknowledge(n)
+    assert not of(world.effects, NotifyCheckpointComplete)
+
+
+def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() -> None:
+    """One decline discards the checkpoint; later declines and acknowledgements of it do no harm."""
+    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    n, _ = world.allocate(request(world))
+    effects = world.decline(n, "a")
+    assert [e.vertex for e in of(effects, NotifyCheckpointAborted)] == ["a", "b"]
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
+    assert "Checkpoint was declined." in (only(effects, AnswerRequest).failure or "")
+    assert world.decline(n, "b") == []
+
+
+def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
+    """Checkpoints are aborted one by one."""
+    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2, tolerable_failed_checkpoints=5)
+    world = World(config=config).running()
+    older, _ = world.allocate(request(world, name="1"))
+    newer, _ = world.allocate(request(world, name="2"))
+    world.decline(older, "a")
+    assert [p.checkpoint_id for p in world.master.coordinator.pending] == [newer]
+
+
+def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_again() -> None:
+    """A snapshot that ends after its abort leaves nothing behind, and its figures land in the history."""
+    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    n, _ = world.allocate(request(world))
+    world.decline(n, "a")
+    effects = world.acknowledge(n, task_state("b", files=("f",)))
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
+    entry = world.master.stats(world.now_ms).history[0]
+    assert (entry.status, entry.state_size) == ("FAILED", 1)
+
+
+def test_a_late_acknowledgement_of_a_completed_checkpoint_deletes_nothing() -> None:
+    """Only aborted checkpoints are thrown away."""
+    world = World().running()
+    n, _ = world.complete(request(world))
+    assert world.acknowledge(n, "a") == []
+
+
+def test_a_checkpoint_expires_after_its_timeout_and_a_queued_request_then_runs() -> None:
+    """MISSION A5, A7: expiry aborts, remembers the id and gives the next request its turn."""
+    config = CheckpointConfig(interval_ms=None, timeout_ms=1_000, tolerable_failed_checkpoints=5)
+    world = World(config=config).running()
+    n, _ = world.allocate(request(world, name="1"))
+    assert not of(request(world, name="2"), AllocateLocation)
+    assert world.master.coordinator.trigger.waits_because is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
+    assert world.pass_time(999) == []
+    effects = world.pass_time(1)
+    answer = only(effects, AnswerRequest)
+    assert answer.request == "1"
+    assert "Checkpoint expired before completing." in (answer.failure or "")
+    assert only(effects, AllocateLocation).kind is SnapshotKind.CHECKPOINT
+    assert only(world.acknowledge(n, "a"), DiscardCheckpoint).checkpoint_id == n
+
+
+def test_nothing_aborts_a_checkpoint_whose_record_is_being_written() -> None:
+    """PROTOCOL P11: in FINALIZING neither the timeout nor a task's end aborts."""
+    config = CheckpointConfig(interval_ms=None, timeout_ms=1_000)
+    world = World(config=config).running()
+    n, _ = world.allocate(request(world))
+    recording = world.acknowledge(n)
+    assert world.pass_time(5_000) == []
+    world.status(TaskStatus.FINISHED, "a")
+    finalizing = world.master.coordinator.finalizing
+    assert finalizing is not None
+    assert finalizing.checkpoint_id == n
+    assert only(world.record(recording), AnswerRequest).checkpoint is not None
+
+
+def test_the_first_periodic_trigger_is_random_and_the_next_come_at_a_fixed_rate() -> None:
+    """MISSION A2: uniformly in [min pause, interval], then every interval; ids and timestamps increase."""
+    world = World(config=with_interval(100, min_pause_ms=20))
+    world.submit(chance=0.5)
+    world.status(TaskStatus.RUNNING)
+    assert world.master.next_deadline() == 20 + 40
+    seen = []
+    for _ in range(3):
+        start_ms = world.master.next_deadline()
+        assert start_ms is not None
+        effects = world.pass_time(start_ms - world.now_ms)
+        n, triggers = world.allocate(effects)
+        seen.append((world.now_ms, n, of(triggers, TriggerCheckpoint)[0].timestamp_ms))
+        world.record(world.acknowledge(n))
+    assert seen == [(60, 1, 1_000_060), (160, 2, 1_000_160), (260, 3, 1_000_260)]
+
+
+def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_remainder() -> None:
+    """MISSION A4: the pause counts from the last completion, and nothing is shown as failed."""
+    world = World(config=with_interval(100, min_pause_ms=80)).running()
+    n, _ = world.allocate(world.pass_time(80))
+    world.pass_time(60)
+    world.record(world.acknowledge(n))
+    assert not of(world.pass_time(40), AllocateLocation)
+    assert world.master.next_deadline() == 140 + 80
+    assert len(of(world.pass_time(40), AllocateLocation)) == 1
+    assert world.master.stats(world.now_ms).counts.failed == 0
+
+
+def test_savepoints_and_manual_checkpoints_are_not_held_by_the_minimum_pause() -> None:
+    """Only periodic requests wait for the pause."""
+    world = World(config=with_interval(1_000, min_pause_ms=1_000)).running()
+    world.complete(request(world, name="1"))
+    assert of(request(world, name="2"), AllocateLocation)
+    assert not of(world.effects, JobStatusChanged)[1:]
+
+
+def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_it_runs() -> None:
+    """PROTOCOL P38: one periodic request waits, and none is added."""
+    world = World(config=with_interval(100)).running()
+    n, _ = world.allocate(world.pass_time(0))
+    world.pass_time(100)
+    trigger = world.master.coordinator.trigger
+    assert (trigger.queued, trigger.next_trigger_ms) == (1, None)
+    assert world.pass_time(1_000) == []
+    effects = world.record(world.acknowledge(n))
+    assert len(of(effects, AllocateLocation)) == 1
+    assert trigger.next_trigger_ms == world.now_ms + 100
+
+
+def test_a_savepoint_runs_although_the_limit_of_pending_checkpoints_is_reached() -> None:
+    """Forced requests skip the limit on concurrency."""
+    world = World().running()
+    world.allocate(request(world, name="1"))
+    assert only(request(world, RequestKind.SAVEPOINT, "2"), AllocateLocation).target == "/savepoints"
+
+
+def test_a_request_during_a_trigger_in_progress_waits_for_it() -> None:
+    """Locations are allocated one at a time."""
+    world = World().running()
+    first = request(world, RequestKind.SAVEPOINT, "1")
+    assert request(world, RequestKind.SAVEPOINT, "2") == []
+    _, effects = world.allocate(first)
+    assert len(of(effects, AllocateLocation)) == 1
+
+
+def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
+    """MISSION A4: the pre-check names the task that does not run."""
+    world = World()
+    world.submit()
+    world.status(TaskStatus.RUNNING, "a")
+    answer = only(request(world), AnswerRequest)
+    assert "Not all required tasks are currently running." in (answer.failure or "")
+    assert "'b' is INITIALIZING" in (answer.failure or "")
+    assert world.master.coordinator.trigger.unsuccessful_triggers == 1
+
+
+def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:
+    """MISSION A6: what has changed meanwhile rejects the request, and its location is removed."""
+    world = World().running()
+    effects = request(world)
+    world.status(TaskStatus.FAILED, "b")
+    n, effects = world.allocate(effects)
+    assert not of(effects, TriggerCheckpoint)
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
+    assert only(effects, AnswerRequest).failure
+
+
+def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_pending_one() -> None:
+    """MISSION A9, and at tolerance 0 the job fails."""
+    world = World().running()
+    allocation = only(request(world), AllocateLocation).allocation
+    effects = world.handle(LocationFailed(allocation=allocation, message="no space", timestamp_ms=2_000_000))
+    assert "no space" in (only(effects, AnswerRequest).failure or "")
+    assert world.master.coordinator.pending == ()
+    assert world.master.stats(world.now_ms).counts.failed == 1
+    assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
+
+
+def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() -> None:
+    """MISSION D1, D4."""
+    world = World().running()
+    world.status(TaskStatus.FINISHED, "a")
+    n, effects = world.allocate(request(world))
+    assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["b"]
+    record = only(world.acknowledge(n, "b"), RecordCheckpoint)
+    state = next(task for task in record.tasks if task.vertex == "a")
+    assert state.fully_finished
+    assert (state.entries, state.files, state.committables) == ({}, (), ())
+
+
+@pytest.mark.parametrize(
+    ("status", "sentence"),
+    [(TaskStatus.FINISHED, "task is closing"), (TaskStatus.FAILED, "Task has failed.")],
+)
+def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(status: TaskStatus, sentence: str) -> None:
+    """PROTOCOL P32."""
+    world = World().running()
+    world.allocate(request(world))
+    effects = world.status(status, "b")
+    assert sentence in (only(effects, AnswerRequest).failure or "")
+    assert [e.vertex for e in of(effects, NotifyCheckpointAborted)] == ["a"]
+
+
+def test_a_completed_checkpoint_subsumes_older_pending_checkpoints_but_no_savepoint() -> None:
+    """Savepoints subsume nothing and are not subsumed."""
+    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=3)
+    world = World(config=config).running()
+    first, _ = world.allocate(request(world, name="1"))
+    savepoint, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
+    newest, _ = world.allocate(request(world, name="3"))
+    effects = world.record(world.acknowledge(newest))
+    assert {e.checkpoint_id for e in of(effects, NotifyCheckpointAborted)} == {first}
+    assert [p.checkpoint_id for p in world.master.coordinator.pending] == [savepoint]
+
+
+def test_a_completed_intermediate_savepoint_notifies_nobody_and_enters_no_store() -> None:
+    """PROTOCOL P14."""
+    world = World().running()
+    first, _ = world.complete(request(world, name="1"))
+    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
+    recording = world.acknowledge(n)
+    assert only(recording, RecordCheckpoint).retained == (first,)
+    effects = world.record(recording)
+    assert [type(e) for e in effects] == [AnswerRequest]
+    assert world.master.coordinator.store.ids == (first,)
+
+
+def test_records_are_written_one_at_a_time_and_in_order() -> None:
+    """The outcome of one decides under which epoch the next says that its output is committed."""
+    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
+    world = World(config=config).running()
+    first, _ = world.allocate(request(world, name="1"))
+    second, _ = world.allocate(request(world, name="2"))
+    recording = world.acknowledge(first)
+    staged = Committable(sink="s", position=0, payload={}, barrier=first)
+    assert not of(world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint)
+    record = only(world.record(recording), RecordCheckpoint)
+    assert record.checkpoint_id == second
+    assert record.tasks[0].committables[0].epoch == first
+
+
+def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_completes() -> None:
+    """PROTOCOL P12."""
+    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    first, _ = world.allocate(request(world, name="1"))
+    world.decline(first, "b")
+    second, _ = world.allocate(request(world, name="2"))
+    staged = Committable(sink="s", position=0, payload={}, barrier=first)
+    record = only(world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint)
+    assert record.tasks[0].committables[0].epoch == second
+
+
+def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_covers() -> None:
+    """PROTOCOL P14: it commits nothing, and keeps the epoch of what a checkpoint covers."""
+    world = World().running()
+    first, _ = world.complete(request(world, name="1"))
+    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
+    staged = (
+        Committable(sink="s", position=0, payload={}, barrier=first),
+        Committable(sink="s", position=1, payload={}, barrier=n),
+    )
+    record = only(world.acknowledge(n, task_state("a", committables=staged), "b"), RecordCheckpoint)
+    assert [c.epoch for c in record.tasks[0].committables] == [first, None]
+
+
+def test_a_subsumed_checkpoint_is_deleted_without_the_files_that_the_retained_one_needs() -> None:
+    """MISSION A11: shared state never goes before its last user."""
+    world = World("a").running()
+    world.complete(request(world, name="1"), task_state("a", files=("x", "y")))
+    _, effects = world.complete(request(world, name="2"), task_state("a", files=("y", "z")))
+    assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
+        checkpoint_id=1, target=None, files=("x",), subsumed=True
+    )
+
+
+def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumption() -> None:
+    """A pending checkpoint may be based on the subsumed one (PROTOCOL P4)."""
+    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
+    world = World("a", config=config).running()
+    world.complete(request(world, name="1"), task_state("a", files=("x", "y")))
+    second, _ = world.allocate(request(world, name="2"))
+    third, _ = world.allocate(request(world, name="3"))
+    effects = world.record(world.acknowledge(second, task_state("a", files=("z",))))
+    assert not of(effects, DiscardCheckpoint)
+    effects = world.record(world.acknowledge(third, task_state("a", files=("x",))))
+    discards = {d.checkpoint_id: d.files for d in of(effects, DiscardCheckpoint)}
+    assert discards == {1: ("y",), 2: ("z",)}
+
+
+def test_a_record_that_failed_aborts_the_checkpoint_and_counts() -> None:
+    """A failure to store a completed checkpoint is reported to the failure manager."""
+    world = World().running()
+    n, _ = world.allocate(request(world))
+    effects = world.record(world.acknowledge(n), Recorded.FAILED)
+    assert "Failure to finalize checkpoint." in (only(effects, AnswerRequest).failure or "")
+    assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
+
+
+def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
+    """Only checkpoints count; whoever asked for the savepoint is told."""
+    world = World().running()
+    n, _ = world.allocate(request(world, RequestKind.SAVEPOINT))
+    effects = world.decline(n, "a")
+    assert only(effects, DiscardCheckpoint).target == "/savepoints/savepoint-1"
+    assert world.master.failure is None
+
+
+def test_only_sixteen_aborted_ids_are_remembered() -> None:
+    """A limit on everything: an older late message is simply unknown."""
+    config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100)
+    world = World(config=config).running()
+    for i in range(17):
+        n, _ = world.allocate(request(world, name=str(i)))
+        world.decline(n, "a")
+    assert world.acknowledge(1, "b") == []
+    assert of(world.acknowledge(2, "b"), DiscardCheckpoint)
+
+
+def test_starting_the_scheduler_after_its_shutdown_is_an_error() -> None:
+    """MISSION A2."""
+    coordinator = World().running().master.coordinator
+    coordinator.shut_down(0)
+    with pytest.raises(InvariantError, match="after its shutdown"):
+        coordinator.start_scheduler(0, 0.0)
+
+
+def test_starting_a_running_scheduler_stops_it_first() -> None:
+    """MISSION A2: no two timers ever."""
+    world = World(config=with_interval(100)).running()
+    world.allocate(world.pass_time(0))
+    coordinator = world.master.coordinator
+    outputs = coordinator.start_scheduler(0, 0.99)
+    assert coordinator.pending == ()
+    assert len(of(outputs, DiscardCheckpoint)) == 1
+    assert coordinator.next_deadline() == 99
+
+
+def test_a_restored_checkpoint_of_another_job_is_never_deleted() -> None:
+    """What a job was started from under a new id belongs to somebody else."""
+    foreign = checkpoint(7, task_state("a", files=("x",)), job_id="f" * 32)
+    world = World("a").running(restored=foreign)
+    _, effects = world.complete(request(world))
+    assert not of(effects, DiscardCheckpoint)
+
+
+def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
+    """The store is seeded with it."""
+    world = World("a")
+    world.next_id = 8
+    world.running(restored=checkpoint(7, task_state("a", files=("x",))))
+    _, effects = world.complete(request(world))
+    assert only(effects, DiscardCheckpoint).checkpoint_id == 7
+
+
+def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
+    """A late allocation leaves nothing behind."""
+    world = World().running()
+    allocation = only(request(world), AllocateLocation).allocation
+    world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP))
+    late = LocationAllocated(allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1)
+    assert only(world.handle(late), DiscardCheckpoint).checkpoint_id == 1
+
+
+def test_what_an_older_attempt_says_is_ignored() -> None:
+    """Every event of a task carries its attempt."""
+    world = World().running()
+    n, _ = world.allocate(request(world))
+    state, metrics = task_state("a"), SnapshotMetrics()
+    late = AcknowledgeCheckpoint(vertex="a", attempt=0, checkpoint_id=n, state=state, metrics=metrics)
+    assert world.handle(late) == []
+    assert "a" in world.master.coordinator.pending[0].not_yet_acknowledged

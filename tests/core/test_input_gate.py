@@ -1,0 +1,175 @@
+"""What a task may read of its channels, and when it acts on what else they carry (PROTOCOL P7, P28)."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.core.barrier_handler import Aligned
+from weir.core.channel import (
+    CancelCheckpointMarker,
+    ChannelEntry,
+    CheckpointBarrier,
+    EndOfPartition,
+    EndOfUserRecords,
+    Segment,
+)
+from weir.core.input_gate import InputGate
+from weir.core.types import SnapshotKind
+from weir.errors import InvariantError
+
+
+def segment(position: int, rows: int = 10) -> Segment:
+    """What one step put out."""
+    return Segment(position=position, rows=rows, size=rows, payload={})
+
+
+def barrier(checkpoint_id: int) -> CheckpointBarrier:
+    """A barrier of a checkpoint."""
+    return CheckpointBarrier(
+        checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None, full=False
+    )
+
+
+def gate_of(channels: str = "a", *, max_rows: int = 25) -> InputGate:
+    """A gate of channels with names of one letter."""
+    return InputGate(channels, max_rows=max_rows)
+
+
+def append(gate: InputGate, channel: str, *entries: ChannelEntry) -> None:
+    """Append entries to a channel."""
+    for entry in entries:
+        gate.append(channel, entry)
+
+
+def admitted(gate: InputGate) -> dict[str, list[int]]:
+    """Positions that the next batch may read, by channel."""
+    return {one.channel: [s.position for s in one.segments] for one in gate.admit()}
+
+
+def aligned(gate: InputGate, now_ms: int = 0) -> list[int]:
+    """Checkpoints that are aligned by what the gate has come to."""
+    return [one.barrier.checkpoint_id for one in gate.process(now_ms) if isinstance(one, Aligned)]
+
+
+def test_several_segments_are_admitted_up_to_a_bound_of_rows() -> None:
+    """So that no barrier waits behind a huge batch; the rest comes with the next."""
+    gate = gate_of(max_rows=25)
+    append(gate, "a", segment(0), segment(1), segment(2))
+    assert admitted(gate) == {"a": [0, 1]}
+    assert admitted(gate) == {"a": [2]}
+    assert admitted(gate) == {}
+
+
+def test_a_segment_above_the_bound_is_admitted_alone() -> None:
+    """Else it would never be read."""
+    gate = gate_of(max_rows=5)
+    append(gate, "a", segment(0), segment(1))
+    assert admitted(gate) == {"a": [0]}
+
+
+def test_nothing_behind_a_barrier_is_admitted() -> None:
+    """It comes after the checkpoint."""
+    gate = gate_of()
+    append(gate, "a", segment(0), barrier(1), segment(1))
+    assert admitted(gate) == {"a": [0]}
+    assert admitted(gate) == {}
+
+
+def test_a_barrier_is_acted_on_when_all_before_it_is_in_a_committed_batch() -> None:
+    """What was admitted is a wish: the query says what it has read (P7)."""
+    gate = gate_of(max_rows=100)
+    append(gate, "a", segment(0), segment(1), barrier(1))
+    admitted(gate)
+    assert aligned(gate) == []
+    assert gate.consumed({"a": 0}) == [("a", 0)]
+    assert aligned(gate) == []
+    assert gate.consumed({"a": 1}) == [("a", 1)]
+    assert aligned(gate) == [1]
+
+
+def test_a_held_channel_is_not_read_and_the_other_is() -> None:
+    """Up to its own barrier."""
+    gate = gate_of("ab")
+    append(gate, "a", barrier(1), segment(0))
+    append(gate, "b", segment(0))
+    assert aligned(gate) == []
+    assert admitted(gate) == {"b": [0]}
+    gate.consumed({"b": 0})
+    append(gate, "b", barrier(1))
+    assert aligned(gate) == [1]
+    assert admitted(gate) == {"a": [0]}
+
+
+def test_a_second_barrier_waits_until_the_first_snapshot_is_taken() -> None:
+    """One checkpoint is aligned in each call, even if the next one's barriers are all there."""
+    gate = gate_of("ab")
+    for channel in "ab":
+        append(gate, channel, barrier(1), barrier(2))
+    assert aligned(gate) == [1]
+    assert aligned(gate) == [2]
+
+
+def test_the_time_between_barriers_is_measured() -> None:
+    """For the statistics (MISSION B5)."""
+    gate = gate_of("ab")
+    append(gate, "a", barrier(1))
+    gate.process(100)
+    append(gate, "b", barrier(1))
+    (outcome,) = gate.process(130)
+    assert isinstance(outcome, Aligned)
+    assert outcome.alignment_ms == 30
+
+
+def test_records_have_ended_when_every_channel_said_so_and_all_is_read() -> None:
+    """EndOfUserRecords is acted on once received on every channel (P28)."""
+    gate = gate_of("ab")
+    append(gate, "a", segment(0), EndOfUserRecords())
+    append(gate, "b", EndOfUserRecords())
+    gate.process(0)
+    assert not gate.records_ended
+    admitted(gate)
+    gate.process(0)
+    assert not gate.records_ended
+    gate.consumed({"a": 0})
+    gate.process(0)
+    assert gate.records_ended
+
+
+def test_a_gate_without_channels_has_no_end_of_records() -> None:
+    """A source's query says so itself."""
+    assert not gate_of("").records_ended
+
+
+def test_an_ended_channel_is_not_waited_for() -> None:
+    """The order on it: end of records, barrier, end (P28)."""
+    gate = gate_of("ab")
+    append(gate, "a", EndOfUserRecords(), barrier(1), EndOfPartition())
+    append(gate, "b", barrier(1), barrier(2))
+    assert aligned(gate) == [1]
+    assert aligned(gate) == [2]
+
+
+def test_a_cancelled_checkpoint_lets_the_channel_be_read_again() -> None:
+    """Nobody waits in vain (B3)."""
+    gate = gate_of("ab")
+    append(gate, "a", barrier(1), segment(0))
+    append(gate, "b", CancelCheckpointMarker(checkpoint_id=1))
+    assert aligned(gate) == []
+    assert admitted(gate) == {"a": [0]}
+
+
+def test_consuming_what_was_not_admitted_is_a_bug() -> None:
+    """Records would be in the state before their barrier was looked at."""
+    gate = gate_of()
+    append(gate, "a", segment(0), segment(1))
+    with pytest.raises(InvariantError, match="not admitted"):
+        gate.consumed({"a": 0})
+
+
+def test_an_entry_after_the_end_is_a_bug() -> None:
+    """Nothing comes after EndOfPartition."""
+    gate = gate_of()
+    append(gate, "a", EndOfPartition())
+    gate.process(0)
+    with pytest.raises(InvariantError, match="after its end"):
+        append(gate, "a", segment(0))

@@ -1,0 +1,244 @@
+"""Master hooks in a checkpoint (MISSION A8, PROTOCOL P44), driven through ``JobMaster``."""
+
+from __future__ import annotations
+
+import pytest
+from master_harness import World, checkpoint, of, only, task_state, with_interval
+
+from weir.core.config import CheckpointConfig
+from weir.core.job_status import JobStatus
+from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
+from weir.core.messages import (
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    NotifyCheckpointAborted,
+    RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
+    TriggerCheckpoint,
+)
+from weir.core.pending import PendingState
+from weir.core.request_decider import Verdict
+from weir.core.types import SnapshotKind, TaskStatus
+from weir.errors import InvariantError
+
+CONFIG = CheckpointConfig(interval_ms=None, timeout_ms=1_000, tolerable_failed_checkpoints=5)
+
+
+def world(*vertices: str, hooks: tuple[str, ...] = ("broker", "audit"), **changes: int) -> World:
+    config = with_interval(100, **changes) if changes else CONFIG
+    return World(*vertices, config=config, hooks=hooks).running()
+
+
+def request(subject: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str = "r") -> list:
+    return subject.handle(SnapshotRequested(request=name, kind=kind))
+
+
+def answer(subject: World, n: int, identifier: str, state: dict | None = None) -> list:
+    return subject.handle(HookTriggered(identifier=identifier, checkpoint_id=n, state=state))
+
+
+def fail(subject: World, n: int, identifier: str) -> list:
+    return subject.handle(HookFailed(identifier=identifier, checkpoint_id=n, message="no answer"))
+
+
+def test_hooks_are_triggered_after_the_location_is_ours_and_before_any_task() -> None:
+    """The order of Flink: location, hooks, tasks. All hooks are asked at once, in their order."""
+    subject = world()
+    asked = request(subject)
+    assert not of(asked, TriggerHook)
+    n, effects = subject.allocate(asked)
+    timestamp_ms = subject.master.coordinator.pending[0].timestamp_ms
+    assert effects == [
+        TriggerHook(identifier=identifier, checkpoint_id=n, timestamp_ms=timestamp_ms)
+        for identifier in ("broker", "audit")
+    ]
+    assert answer(subject, n, "audit") == []
+    triggers = answer(subject, n, "broker")
+    assert [type(effect) for effect in triggers] == [TriggerCheckpoint, TriggerCheckpoint]
+    assert {trigger.timestamp_ms for trigger in triggers} == {timestamp_ms}
+
+
+def test_a_checkpoint_knows_which_hooks_have_not_answered() -> None:
+    """MISSION A7."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    answer(subject, n, "audit")
+    (pending,) = subject.master.coordinator.pending
+    assert pending.state is PendingState.TRIGGERING
+    assert pending.not_yet_acknowledged_hooks == ("broker",)
+    assert pending.not_yet_acknowledged == ("a", "b")
+    assert not pending.fully_acknowledged
+
+
+@pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT])
+def test_what_hooks_returned_is_recorded_by_identifier(kind: RequestKind) -> None:
+    """Sorted, without those that returned nothing; savepoints have it too."""
+    subject = world(hooks=("z", "quiet", "a"))
+    n, _ = subject.allocate(request(subject, kind))
+    answer(subject, n, "z", {"offset": 3})
+    answer(subject, n, "quiet", None)
+    answer(subject, n, "a", {})
+    record = only(subject.acknowledge(n), RecordCheckpoint)
+    assert list(record.hook_states.items()) == [("a", {}), ("z", {"offset": 3})]
+
+
+def test_without_hooks_tasks_are_triggered_at_once() -> None:
+    """And the record names none."""
+    subject = world(hooks=())
+    n, effects = subject.allocate(request(subject))
+    assert of(effects, TriggerCheckpoint)
+    assert only(subject.acknowledge(n), RecordCheckpoint).hook_states == {}
+
+
+def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trigger() -> None:
+    """MISSION A9: its location is removed, whoever asked is told, no task hears of it; success resets the count."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    effects = fail(subject, n, "broker")
+    assert not of(effects, NotifyCheckpointAborted)
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
+    failure = only(effects, AnswerRequest).failure or ""
+    assert "Trigger checkpoint failure." in failure
+    assert "'broker': no answer" in failure
+    assert subject.master.coordinator.pending == ()
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    entry = subject.master.stats(subject.now_ms).history[0]
+    assert (entry.status, "no answer" in (entry.failure_message or "")) == ("FAILED", True)
+    n, _ = subject.allocate(request(subject, name="2"))
+    answer(subject, n, "broker")
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    answer(subject, n, "audit")
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 0
+
+
+def test_a_failing_hook_does_not_count_against_the_tolerance() -> None:
+    """TRIGGER_CHECKPOINT_FAILURE is none of the counted reasons."""
+    subject = World(config=CheckpointConfig(interval_ms=None), hooks=("h",)).running()
+    n, _ = subject.allocate(request(subject))
+    fail(subject, n, "h")
+    assert subject.master.status is JobStatus.RUNNING
+
+
+def test_late_answers_of_hooks_for_an_aborted_checkpoint_are_ignored() -> None:
+    """Whether they succeeded or failed."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    fail(subject, n, "broker")
+    assert answer(subject, n, "audit", {"x": 1}) == []
+    assert fail(subject, n, "audit") == []
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+
+
+def test_a_hook_that_answers_twice_is_a_bug() -> None:
+    """The kernel calls it once for each effect."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    answer(subject, n, "audit")
+    with pytest.raises(InvariantError, match="does not wait for master hook 'audit'"):
+        answer(subject, n, "audit")
+
+
+def test_a_checkpoint_expires_while_a_hook_does_not_answer_and_names_it() -> None:
+    """The timeout covers the whole of TRIGGERING, and counts as an unsuccessful trigger."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    answer(subject, n, "audit")
+    assert subject.pass_time(999) == []
+    failure = only(subject.pass_time(1), AnswerRequest).failure or ""
+    assert "Checkpoint expired before completing." in failure
+    assert "master hooks that did not acknowledge: broker." in failure
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert answer(subject, n, "broker") == []
+
+
+def test_no_other_checkpoint_is_triggered_while_hooks_have_not_answered() -> None:
+    """A forced one neither: triggers go one after the other."""
+    subject = world()
+    n, _ = subject.allocate(request(subject, name="1"))
+    assert request(subject, RequestKind.SAVEPOINT, "2") == []
+    assert subject.master.coordinator.trigger.waits_because is Verdict.TRIGGER_IN_PROGRESS
+    answer(subject, n, "audit")
+    assert of(answer(subject, n, "broker"), AllocateLocation)
+
+
+def test_a_request_that_waits_for_a_trigger_runs_when_a_hook_fails() -> None:
+    """MISSION A5."""
+    subject = world()
+    n, _ = subject.allocate(request(subject, name="1"))
+    request(subject, name="2")
+    assert of(fail(subject, n, "audit"), AllocateLocation)
+
+
+def test_a_task_that_finishes_while_hooks_run_aborts_the_checkpoint_as_closing() -> None:
+    """The plan named it, and it can take no snapshot any more."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    effects = subject.status(TaskStatus.FINISHED, "b")
+    assert "task is closing" in (only(effects, AnswerRequest).failure or "")
+    assert not of(effects, NotifyCheckpointAborted)
+    assert answer(subject, n, "audit") == []
+
+
+def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
+    """A task that cannot be triggered any more aborts the checkpoint before any other one is triggered."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    subject.status(TaskStatus.INITIALIZING, "b")
+    answer(subject, n, "audit")
+    effects = answer(subject, n, "broker")
+    assert not of(effects, TriggerCheckpoint)
+    assert "Not all required tasks are currently running." in (only(effects, AnswerRequest).failure or "")
+    assert only(effects, DiscardCheckpoint).checkpoint_id == n
+
+
+def test_a_task_that_begins_to_wait_while_hooks_run_is_covered_by_the_checkpoint() -> None:
+    """PROTOCOL P29: its barrier comes after the task's end, so no other final checkpoint is needed."""
+    subject = world("a")
+    n, _ = subject.allocate(request(subject))
+    assert subject.status(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT) == []
+    answer(subject, n, "audit")
+    answer(subject, n, "broker")
+    subject.record(subject.acknowledge(n))
+    assert len(of(subject.effects, AllocateLocation)) == 1
+
+
+def test_a_final_checkpoint_follows_when_the_one_with_hooks_under_way_fails() -> None:
+    """Nothing covers the waiting task any more."""
+    subject = world("a")
+    n, _ = subject.allocate(request(subject))
+    subject.status(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+    assert of(fail(subject, n, "audit"), AllocateLocation)
+
+
+def test_stopping_the_scheduler_aborts_a_checkpoint_whose_hooks_run_and_resets_the_count() -> None:
+    """MISSION A3."""
+    subject = world()
+    n, _ = subject.allocate(request(subject))
+    effects = request(subject, RequestKind.STOP, "stop")
+    assert "Checkpoint Coordinator is suspending." in (of(effects, AnswerRequest)[0].failure or "")
+    assert subject.master.coordinator.trigger.unsuccessful_triggers == 0
+    stop, _ = subject.allocate(effects)
+    assert answer(subject, n, "broker") == []
+    assert subject.master.coordinator.pending[0].checkpoint_id == stop
+
+
+def test_a_stop_savepoint_that_a_hook_fails_fails_the_job_over() -> None:
+    """As any savepoint of a stop that is discarded."""
+    subject = world()
+    n, _ = subject.allocate(request(subject, RequestKind.STOP))
+    effects = fail(subject, n, "broker")
+    assert "no answer" in (only(effects, AnswerRequest).failure or "")
+    assert subject.master.status is JobStatus.FAILING
+
+
+def test_two_hooks_with_one_identifier_are_refused() -> None:
+    """Their states could not be told apart."""
+    with pytest.raises(InvariantError, match="one identifier"):
+        World(hooks=("h", "h"))
+
+
+def test_a_completed_checkpoint_has_no_hook_states_unless_it_is_given_some() -> None:
+    """Metadata from before there were hooks can still be read."""
+    assert checkpoint(1, task_state("a"), kind=SnapshotKind.SAVEPOINT).hook_states == {}

@@ -1,0 +1,183 @@
+"""The contract of the restart strategies, one test per sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.core.config import RestartConfig, RestartStrategyType
+from weir.core.restart import RestartStrategy, make_restart_strategy
+from weir.errors import InvariantError
+
+MIDDLE = 0.5
+
+
+def exponential(
+    *, attempts: int | None = None, jitter_factor: float = 0.0, threshold_ms: int = 60_000
+) -> RestartStrategy:
+    return make_restart_strategy(
+        RestartConfig(
+            type=RestartStrategyType.EXPONENTIAL_DELAY,
+            initial_backoff_ms=1_000,
+            max_backoff_ms=3_000,
+            backoff_multiplier=2.0,
+            reset_backoff_threshold_ms=threshold_ms,
+            jitter_factor=jitter_factor,
+            attempts_before_reset_backoff=attempts,
+        )
+    )
+
+
+def delays(strategy: RestartStrategy, failures_ms: list[int]) -> list[int]:
+    found = []
+    for now_ms in failures_ms:
+        strategy.notify_failure(now_ms)
+        found.append(strategy.delay_ms(MIDDLE))
+    return found
+
+
+def test_the_strategy_none_never_restarts() -> None:
+    """With ``none`` the first failure is final."""
+    strategy = make_restart_strategy(RestartConfig(type=RestartStrategyType.NONE))
+    strategy.notify_failure(0)
+    assert not strategy.can_restart()
+    assert strategy.delay_ms(MIDDLE) == 0
+
+
+def test_a_fixed_delay_allows_exactly_its_attempts() -> None:
+    """Two allowed attempts mean that the third failure is final, however late it comes."""
+    strategy = make_restart_strategy(
+        RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=2)
+    )
+    answers = []
+    for now_ms in (0, 10_000_000, 20_000_000):
+        strategy.notify_failure(now_ms)
+        answers.append(strategy.can_restart())
+    assert answers == [True, True, False]
+
+
+def test_a_fixed_delay_with_no_attempts_never_restarts() -> None:
+    """Zero attempts are allowed as a setting and mean none."""
+    strategy = make_restart_strategy(
+        RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=0)
+    )
+    strategy.notify_failure(0)
+    assert not strategy.can_restart()
+
+
+def test_a_fixed_delay_is_the_same_each_time_and_has_no_jitter() -> None:
+    """Neither the count of failures nor chance changes it."""
+    strategy = make_restart_strategy(
+        RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=9, fixed_delay_ms=700)
+    )
+    assert delays(strategy, [0, 1_000, 2_000]) == [700, 700, 700]
+    assert strategy.delay_ms(0.0) == strategy.delay_ms(0.999) == 700
+
+
+def test_an_exponential_delay_starts_at_the_initial_backoff_and_multiplies_up_to_the_maximum() -> None:
+    """1 s, 2 s, then the maximum of 3 s for ever."""
+    assert delays(exponential(), [0, 5_000, 10_000, 15_000]) == [1_000, 2_000, 3_000, 3_000]
+
+
+def test_a_backoff_of_one_millisecond_grows_too() -> None:
+    """Rounding must not swallow the multiplier."""
+    strategy = make_restart_strategy(
+        RestartConfig(initial_backoff_ms=1, max_backoff_ms=100, backoff_multiplier=1.5, jitter_factor=0.0)
+    )
+    assert delays(strategy, [0, 100, 200, 300]) == [1, 1, 2, 3]
+
+
+def test_the_first_failure_waits_the_initial_backoff_whatever_the_clock_says() -> None:
+    """The monotonic clock's zero is arbitrary, so the first failure must not be compared with it."""
+    assert delays(exponential(), [5]) == [1_000]
+    assert delays(exponential(), [9_000_000]) == [1_000]
+
+
+def test_an_exponential_delay_is_reset_after_a_run_of_the_threshold() -> None:
+    """The job restarted at 13 s; a failure at 73 s comes after 60 s of health and waits the initial backoff."""
+    assert delays(exponential(), [0, 5_000, 10_000, 73_000]) == [1_000, 2_000, 3_000, 1_000]
+
+
+def test_an_exponential_delay_is_not_reset_one_millisecond_before_the_threshold() -> None:
+    """The threshold counts from the restart, not from the failure before it."""
+    assert delays(exponential(), [0, 5_000, 10_000, 72_999]) == [1_000, 2_000, 3_000, 3_000]
+
+
+def test_attempts_are_limited_between_two_resets() -> None:
+    """Two attempts are allowed, the third failure is final."""
+    strategy = exponential(attempts=2)
+    answers = []
+    for now_ms in (0, 5_000, 10_000):
+        strategy.notify_failure(now_ms)
+        answers.append(strategy.can_restart())
+    assert answers == [True, True, False]
+
+
+def test_a_reset_gives_all_attempts_back() -> None:
+    """After a healthy run the count starts over, with the failure that ended the run as its first."""
+    strategy = exponential(attempts=1)
+    strategy.notify_failure(0)
+    strategy.notify_failure(100_000)
+    assert strategy.can_restart()
+    strategy.notify_failure(105_000)
+    assert not strategy.can_restart()
+
+
+def test_without_a_limit_there_is_always_another_attempt() -> None:
+    """``attempts_before_reset_backoff`` None means without end."""
+    strategy = exponential()
+    for failure in range(1_000):
+        strategy.notify_failure(failure * 4_000)
+    assert strategy.can_restart()
+
+
+def test_failures_within_one_attempt_count_once() -> None:
+    """Before the delay is over no new attempt has begun, so a second failure is part of the first."""
+    strategy = exponential(attempts=1)
+    strategy.notify_failure(0)
+    strategy.notify_failure(999)
+    assert strategy.can_restart()
+    assert strategy.delay_ms(MIDDLE) == 1_000
+    strategy.notify_failure(1_000)
+    assert not strategy.can_restart()
+
+
+def test_jitter_varies_the_delay_by_at_most_its_factor() -> None:
+    """A backoff of 2 s with a factor of 0.1 gives 1.8 s to 2.2 s, and its middle is the backoff itself."""
+    strategy = exponential(jitter_factor=0.1)
+    strategy.notify_failure(0)
+    strategy.notify_failure(5_000)
+    assert strategy.delay_ms(0.0) == 1_800
+    assert strategy.delay_ms(MIDDLE) == 2_000
+    assert strategy.delay_ms(0.999_999) == 2_200
+
+
+def test_jitter_never_leaves_the_range_from_initial_to_maximum_backoff() -> None:
+    """The first delay is not shortened and the longest not lengthened."""
+    strategy = exponential(jitter_factor=0.5)
+    strategy.notify_failure(0)
+    assert strategy.delay_ms(0.0) == 1_000
+    strategy.notify_failure(5_000)
+    strategy.notify_failure(10_000)
+    assert strategy.delay_ms(0.999_999) == 3_000
+
+
+@pytest.mark.parametrize("kind", list(RestartStrategyType))
+def test_a_chance_outside_of_its_range_is_a_bug(kind: RestartStrategyType) -> None:
+    """Chance is drawn in [0, 1); anything else is an invariant error."""
+    strategy = make_restart_strategy(RestartConfig(type=kind))
+    with pytest.raises(InvariantError):
+        strategy.delay_ms(1.0)
+
+
+def test_time_never_runs_backwards() -> None:
+    """A failure before the one before is a bug of the caller."""
+    strategy = exponential()
+    strategy.notify_failure(5_000)
+    with pytest.raises(InvariantError):
+        strategy.notify_failure(4_999)
+
+
+@pytest.mark.parametrize("kind", list(RestartStrategyType))
+def test_a_description_names_the_strategy_as_the_configuration_does(kind: RestartStrategyType) -> None:
+    """So that a message says which setting to change."""
+    assert kind.value in make_restart_strategy(RestartConfig(type=kind)).describe()

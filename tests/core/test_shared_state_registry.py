@@ -1,0 +1,132 @@
+"""``SharedStateRegistry`` and the store on top of it: what is needed stays, everything else goes."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from master_harness import World, checkpoint, of, only, task_state
+
+from weir.core.completed_store import CompletedCheckpointStore
+from weir.core.config import CheckpointConfig
+from weir.core.messages import DiscardCheckpoint, RequestKind, SnapshotRequested
+from weir.core.shared_state_registry import SharedStateRegistry
+
+CONFIG = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9)
+
+
+def take(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
+    """Trigger a checkpoint; its id."""
+    name = f"r{len(world.effects)}"
+    return world.allocate(world.handle(SnapshotRequested(request=name, kind=kind)))[0]
+
+
+def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
+    """MISSION A11: never before that."""
+    registry = SharedStateRegistry()
+    registry.register(1, ("x", "y"))
+    registry.register(2, ("y", "z"))
+    assert registry.unregister(1) == ("x",)
+    assert registry.unregister(2) == ("y", "z")
+    assert len(registry) == 0
+
+
+def test_a_user_that_registers_a_file_again_counts_once() -> None:
+    """A pending checkpoint registers its files as they arrive, and all of them again when it completes."""
+    registry = SharedStateRegistry()
+    registry.register(1, ("x",))
+    registry.register(1, ("x", "y"))
+    assert registry.unregister(1) == ("x", "y")
+
+
+def test_a_checkpoint_that_is_not_registered_has_no_unused_files() -> None:
+    """A checkpoint can be aborted before anybody acknowledged it."""
+    assert SharedStateRegistry().unregister(7) == ()
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.frozensets(st.sampled_from("abcdef")))))
+def test_the_registry_agrees_with_a_naive_model(steps: list[tuple[bool, int, frozenset[str]]]) -> None:
+    """The model keeps a set of files for each user and compares all of them."""
+    registry, model = SharedStateRegistry(), dict[int, set[str]]()
+    for registers, user, paths in steps:
+        if registers:
+            registry.register(user, sorted(paths))
+            model.setdefault(user, set()).update(paths)
+        else:
+            files = model.pop(user, set())
+            assert set(registry.unregister(user)) == files - set().union(*model.values())
+        registry.validate()
+        assert len(registry) == len(set().union(*model.values()))
+
+
+def test_the_files_of_an_aborted_checkpoint_have_no_user_any_more() -> None:
+    """Its base is deleted whole when that is subsumed."""
+    world = World(config=CONFIG).running()
+    first = take(world)
+    world.record(world.acknowledge(first, task_state("a", files=("x", "y")), "b"))
+    second = take(world)
+    world.acknowledge(second, task_state("a", files=("x", "z")))
+    world.decline(second, "b")
+    third = take(world)
+    effects = world.record(world.acknowledge(third, task_state("a", files=("w",)), "b"))
+    assert only(effects, DiscardCheckpoint).files == ("x", "y")
+
+
+def test_a_file_that_a_pending_checkpoint_has_acknowledged_is_not_deleted() -> None:
+    """Even if the checkpoint was triggered after the one that wrote the file had been subsumed."""
+    world = World("a", config=CONFIG).running()
+    first = take(world)
+    world.record(world.acknowledge(first, task_state("a", files=("x", "y"))))
+    savepoint = take(world, RequestKind.SAVEPOINT)
+    second = take(world)
+    world.record(world.acknowledge(second, task_state("a", files=("z",))))
+    third, fourth = take(world), take(world)
+    recording = world.acknowledge(third, task_state("a", files=("x",)))
+    released = world.decline(savepoint, "a")
+    assert [d.files for d in of(released, DiscardCheckpoint) if d.subsumed] == [("y",)]
+    world.decline(fourth, "a")
+    assert [d.files for d in of(world.record(recording), DiscardCheckpoint)] == [("z",)]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(min_value=0, max_value=2**32 - 1))
+def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
+    """Random checkpoints, each based on the one that was newest when it was triggered; some are aborted."""
+    # Needed is what a retained checkpoint names, and what a pending one may name: all files of its base. When nothing is
+    # pending any more, the files of the retained checkpoints are all that is left.
+    random = Random(seed)
+    store = CompletedCheckpointStore(num_retained=random.choice((1, 2, 3)))
+    written: set[str] = set()
+    deleted: set[str] = set()
+    #: By id: the files of the base, and those acknowledged so far.
+    pending: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    newest: tuple[str, ...] = ()
+    for checkpoint_id in range(1, 30):
+        kept = tuple(path for path in newest if random.random() < 0.7)
+        new = tuple(f"{checkpoint_id}/{i}" for i in range(random.randrange(3)))
+        pending[checkpoint_id] = (newest, (*kept, *new))
+        store.acknowledged(checkpoint_id, random.sample((*kept, *new), len(kept) // 2))
+        while pending and (len(pending) > 3 or random.random() < 0.5):
+            over = random.choice(sorted(pending))
+            _, files = pending.pop(over)
+            if random.random() < 0.3:
+                store.aborted(over)
+            else:
+                for older in [n for n in pending if n < over]:
+                    del pending[older]
+                    store.aborted(older)
+                written |= set(files)
+                store.add(checkpoint(over, task_state("a", files=files)), pending=pending.keys())
+                newest = files
+            for subsumed in store.release(pending.keys()):
+                needed = store.files.union(*(base for base, _ in pending.values()))
+                assert needed.isdisjoint(subsumed.files)
+                assert deleted.isdisjoint(subsumed.files)
+                deleted |= set(subsumed.files)
+            store.validate()
+    for over in sorted(pending):
+        store.aborted(over)
+    for subsumed in store.release(()):
+        deleted |= set(subsumed.files)
+    assert written - deleted == store.files

@@ -1,0 +1,306 @@
+"""A task between channels: barriers, ends and backpressure (MISSION B2, B3; PROTOCOL P28 to P32)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.core.channel import (
+    CancelCheckpointMarker,
+    ChannelAppended,
+    CheckpointBarrier,
+    EndOfPartition,
+    EndOfUserRecords,
+    ReleaseSegments,
+    Segment,
+    SegmentsConsumed,
+)
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AnswerPlanning,
+    AsyncPartDone,
+    DeclineCheckpoint,
+    Drained,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    PlanningCalled,
+    RecordsEnded,
+    SinksCommitted,
+    StartDrain,
+    StepStaged,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskStarted,
+    TriggerCheckpoint,
+)
+from weir.core.output_channels import ChannelBound
+from weir.core.stream_task import StreamTask
+from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
+
+OPERATORS = (OperatorState(operator_id="v", name="v"),)
+
+
+class Task:
+    """A task that runs, and rests in its first planning call."""
+
+    def __init__(self, *, inputs: tuple[str, ...] = (), consumers: tuple[str, ...] = ()) -> None:
+        self.machine = StreamTask(
+            vertex="v",
+            attempt=1,
+            operators=OPERATORS,
+            sinks=(),
+            bounded=True,
+            requires_final_checkpoint=True,
+            inputs=inputs,
+            consumers=consumers,
+        )
+        self.calls = 0
+        self.told: list[Any] = []
+        self.do(TaskStarted(position=-1))
+
+    def do(self, event: Any, now_ms: int = 0) -> list[Any]:
+        """The effects of one event."""
+        effects = self.machine.handle(event, now_ms)
+        self.machine.validate()
+        self.told += effects
+        return effects
+
+    def plan(self, position: int, **consumed: int) -> list[Any]:
+        """A planning call."""
+        self.calls += 1
+        return self.do(PlanningCalled(call=self.calls, position=position, consumed=consumed))
+
+    def step(self, position: int) -> list[Any]:
+        """A whole step that puts out a segment, up to the next planning call."""
+        self.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        return self.plan(position)
+
+    def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:
+        """A producer appends an entry."""
+        return self.do(ChannelAppended(vertex="v", channel=channel, entry=entry), now_ms)
+
+    def snapshot(self, checkpoint_id: int, position: int) -> list[Any]:
+        """Both parts of a snapshot that was begun."""
+        effects = self.do(SyncPartDone(checkpoint_id=checkpoint_id))
+        state = TaskState(vertex="v", position=position, operators=OPERATORS)
+        done = AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics())
+        return effects + self.do(done)
+
+
+def segment(position: int) -> Segment:
+    """What one step put out."""
+    return Segment(position=position, rows=1, size=1, payload={})
+
+
+def barrier(checkpoint_id: int) -> CheckpointBarrier:
+    """A barrier of a checkpoint."""
+    return CheckpointBarrier(
+        checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None, full=False
+    )
+
+
+def trigger(checkpoint_id: int) -> TriggerCheckpoint:
+    """A trigger of the coordinator."""
+    return TriggerCheckpoint(
+        vertex="v", checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
+    )
+
+
+def kinds(effects: list[Any]) -> list[str]:
+    """The effects by type; entries of a channel by theirs."""
+    return [
+        type(one.entry).__name__ if isinstance(one, ChannelAppended) else type(one).__name__
+        for one in effects
+    ]
+
+
+def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
+    """Its planning call is answered with what the next batch may read."""
+    task = Task(inputs=("a",))
+    assert task.plan(-1) == []
+    (answer,) = task.get("a", segment(4))
+    assert isinstance(answer, AnswerPlanning)
+    assert [one.position for one in answer.admitted[0].segments] == [4]
+
+
+def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
+    """B2: pre-barrier, broadcast, snapshot; records that come after it are behind it in the channel."""
+    task = Task(consumers=("x", "y"))
+    task.plan(-1)
+    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    task.do(trigger(1))
+    assert kinds(task.plan(0)) == [
+        "Segment",
+        "Segment",
+        "CheckpointBarrier",
+        "CheckpointBarrier",
+        "TakeSnapshot",
+    ]
+
+
+def test_a_segment_is_appended_when_its_step_is_complete() -> None:
+    """Not when it is staged: a step that fails takes the job with it."""
+    task = Task(consumers=("x",))
+    task.plan(-1)
+    assert task.do(StepStaged(position=0, committables=(), segment=segment(0))) == []
+    assert kinds(task.plan(0)) == ["Segment", "AnswerPlanning"]
+
+
+def test_a_snapshot_is_taken_when_all_before_the_barrier_is_committed() -> None:
+    """Of a batch that has read it, which the query reports with its next planning call (P7)."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    task.get("a", segment(0))
+    task.get("a", barrier(1))
+    effects = task.plan(0, a=0)
+    assert kinds(effects) == ["SegmentsConsumed", "TakeSnapshot"]
+    assert effects[0] == SegmentsConsumed(vertex="a", consumer="v", position=0)
+
+
+def test_no_record_behind_the_barrier_is_read_before_the_synchronous_part_is_done() -> None:
+    """It would be in the snapshot's state."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    assert kinds(task.get("a", barrier(1))) == ["TakeSnapshot"]
+    assert task.get("a", segment(0)) == []
+    assert kinds(task.do(SyncPartDone(checkpoint_id=1))) == ["ContinueSnapshot", "AnswerPlanning"]
+
+
+def test_the_alignment_is_part_of_the_acknowledgement() -> None:
+    """B5."""
+    task = Task(inputs=("a", "b"))
+    task.plan(-1)
+    task.get("a", barrier(1), 100)
+    task.get("b", barrier(1), 140)
+    acknowledged = task.snapshot(1, -1)[-1]
+    assert isinstance(acknowledged, AcknowledgeCheckpoint)
+    assert acknowledged.metrics.alignment_duration_ms == 40
+
+
+def test_a_checkpoint_whose_barrier_will_not_come_is_declined_and_cancelled_downstream() -> None:
+    """B3: no downstream task waits in vain."""
+    task = Task(inputs=("a", "b"), consumers=("x",))
+    task.plan(-1)
+    task.get("a", barrier(1))
+    effects = task.get("b", CancelCheckpointMarker(checkpoint_id=1))
+    assert kinds(effects) == ["DeclineCheckpoint", "CancelCheckpointMarker"]
+    assert effects[0].reason == "CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER"
+
+
+def test_a_task_that_cannot_be_triggered_cancels_the_checkpoint_downstream() -> None:
+    """B1 and B3."""
+    task = StreamTask(
+        vertex="v",
+        attempt=1,
+        operators=OPERATORS,
+        sinks=(),
+        bounded=True,
+        requires_final_checkpoint=True,
+        consumers=("x",),
+    )
+    assert kinds(task.handle(trigger(1), 0)) == ["DeclineCheckpoint", "CancelCheckpointMarker"]
+
+
+def test_an_aborted_alignment_lets_records_flow_again() -> None:
+    """The coordinator aborts while one channel is held."""
+    task = Task(inputs=("a", "b"))
+    task.plan(-1)
+    task.get("a", barrier(1))
+    task.get("a", segment(0))
+    assert kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))) == ["AnswerPlanning"]
+
+
+def test_a_task_drains_when_every_channels_records_have_ended() -> None:
+    """P28: with its query alive, resting in a call that it hands over; then it tells its own consumers."""
+    task = Task(inputs=("a", "b"), consumers=("x",))
+    task.plan(-1)
+    task.get("a", EndOfUserRecords())
+    (drain,) = task.get("b", EndOfUserRecords())
+    assert drain == StartDrain(vertex="v", position=-1, call=1)
+    effects = task.do(Drained(position=0))
+    assert kinds(effects) == ["EndOfUserRecords", "TaskStatusChanged"]
+    assert task.machine.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+
+
+def test_the_final_barrier_comes_after_the_end_of_records_and_before_the_end_of_the_channel() -> None:
+    """P28: the order on a channel; the task takes its finished snapshot at that barrier."""
+    task = Task(inputs=("a",), consumers=("x",))
+    task.plan(-1)
+    task.get("a", EndOfUserRecords())
+    task.do(Drained(position=0))
+    effects = task.get("a", barrier(1))
+    assert kinds(effects) == ["CheckpointBarrier", "TakeSnapshot"]
+    assert isinstance(effects[1], TakeSnapshot)
+    assert effects[1].finished
+    task.snapshot(1, 0)
+    task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
+    assert kinds(task.do(SinksCommitted(checkpoint_id=1))) == ["TaskStatusChanged", "EndOfPartition"]
+
+
+def test_a_task_finishes_only_when_its_consumers_have_processed_everything() -> None:
+    """P30: else the coordinator would take a consumer with unread records for a root."""
+    task = Task(consumers=("x",))
+    task.plan(-1)
+    task.step(0)
+    task.do(RecordsEnded(position=0))
+    task.do(Drained(position=0))
+    task.do(trigger(1))
+    task.snapshot(1, 0)
+    task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
+    assert task.do(SinksCommitted(checkpoint_id=1)) == []
+    effects = task.do(SegmentsConsumed(vertex="v", consumer="x", position=0))
+    assert kinds(effects) == ["TaskStatusChanged", "EndOfPartition", "ReleaseSegments"]
+
+
+def test_a_task_whose_channels_have_all_ended_is_triggered_by_the_coordinator() -> None:
+    """P31: it is a root now."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    for entry in (EndOfUserRecords(), barrier(1), EndOfPartition()):
+        task.get("a", entry)
+    task.do(Drained(position=0))
+    task.snapshot(1, -1)
+    assert kinds(task.do(trigger(2)))[-1] == "TakeSnapshot"
+
+
+def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> None:
+    """P32: its marker precedes the end of the channel."""
+    task = Task(consumers=("x",))
+    task.plan(-1)
+    task.step(0)
+    task.do(RecordsEnded(position=0))
+    task.do(Drained(position=0))
+    task.do(trigger(1))
+    task.snapshot(1, 0)
+    task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
+    task.do(SinksCommitted(checkpoint_id=1))
+    effects = task.do(trigger(2))
+    assert isinstance(effects[0], DeclineCheckpoint)
+    assert effects[0].reason == "CHECKPOINT_DECLINED_TASK_CLOSING"
+    assert kinds(effects)[1:] == ["CancelCheckpointMarker"]
+
+
+def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
+    """Backpressure: a full channel holds the planning call, and a checkpoint is taken all the same."""
+    task = Task(consumers=("x", "y"))
+    task.plan(-1)
+    bound = ChannelBound().segments
+    for position in range(bound - 1):
+        assert kinds(task.step(position))[-1] == "AnswerPlanning"
+        task.do(SegmentsConsumed(vertex="v", consumer="y", position=position))
+    assert kinds(task.step(bound - 1)) == ["Segment", "Segment"]
+    assert kinds(task.do(trigger(1)))[-1] == "TakeSnapshot"
+    task.snapshot(1, bound - 1)
+    assert kinds(task.do(SegmentsConsumed(vertex="v", consumer="x", position=0)))[0] == "AnswerPlanning"
+
+
+def test_segments_are_released_when_every_consumer_has_read_them() -> None:
+    """Their files are needed no more."""
+    task = Task(consumers=("x", "y"))
+    task.plan(-1)
+    task.step(0)
+    task.step(1)
+    assert task.do(SegmentsConsumed(vertex="v", consumer="x", position=1)) == []
+    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=0))
+    assert released == [ReleaseSegments(vertex="v", position=0)]
+    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=1))
+    assert released == [ReleaseSegments(vertex="v", position=1)]

@@ -1,0 +1,315 @@
+"""The contract of ``StreamTask`` for what its sinks staged: snapshots, acknowledgements, commits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from task_harness import METRICS, VERTEX, TaskHarness, flushed, staged
+from test_stream_task import (
+    SAVEPOINT,
+    commit,
+    confirm,
+    declined,
+    drop,
+    status,
+)
+
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AnswerPlanning,
+    DeclineCheckpoint,
+    SinkCommitFailed,
+    StepStaged,
+    TaskErrored,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from weir.core.types import SnapshotKind, TaskStatus
+from weir.errors import InvariantError
+
+# ---- committables in snapshots
+
+
+def test_a_snapshot_holds_what_is_staged_and_marks_it_with_its_barrier() -> None:
+    """Everything unconfirmed up to its position (PROTOCOL P5)."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    assert harness.taken[7].committables == (staged(0, barrier=7),)
+
+
+def test_a_snapshot_keeps_earlier_barriers_and_epochs() -> None:
+    """The first barrier after a committable stays its barrier, also if that checkpoint was aborted (P12)."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    harness.abort(7)
+    harness.stage(1)
+    harness.trigger(8)
+    harness.plan(2, 1)
+    assert harness.taken[8].committables == (staged(0, barrier=7), staged(1, barrier=8))
+
+
+def test_an_intermediate_savepoint_marks_nothing() -> None:
+    """It commits nothing (PROTOCOL P14), so the next checkpoint is still the first barrier."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7, SAVEPOINT)
+    harness.plan(1, 0)
+    assert harness.taken[7].committables == (staged(0),)
+    harness.sync_done(7)
+    harness.trigger(8)
+    harness.plan(2, 0)
+    assert harness.taken[8].committables == (staged(0, barrier=8),)
+
+
+def test_staging_twice_for_one_step_is_an_invariant_error() -> None:
+    """It would commit rows twice."""
+    harness = TaskHarness()
+    harness.stage(0)
+    with pytest.raises(InvariantError):
+        harness.stage(0)
+
+
+def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() -> None:
+    """What is staged belongs to the step under way, and to a sink of the task."""
+    harness = TaskHarness()
+    harness.plan(1, 4)
+    for committable in (staged(4), staged(5, "other"), staged(6)):
+        with pytest.raises(InvariantError):
+            harness.send(StepStaged(position=min(committable.position, 5), committables=(committable,)))
+
+
+# ---- acknowledging
+
+
+def test_an_asynchronous_part_that_is_done_is_acknowledged_with_its_metrics() -> None:
+    """Flushed payloads are in the acknowledged state, with the marks of the snapshot."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    (ack,) = harness.async_done(7)
+    assert isinstance(ack, AcknowledgeCheckpoint)
+    assert (ack.vertex, ack.attempt, ack.checkpoint_id, ack.metrics) == (VERTEX, 3, 7, METRICS)
+    (committable,) = ack.state.committables
+    assert (committable.barrier, committable.payload) == (7, flushed(staged(0)))
+    assert not ack.state.fully_finished
+
+
+def test_flushed_committables_replace_the_staged_ones() -> None:
+    """A later snapshot and the commit use the flushed payload."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(0)),))]
+
+
+def test_flushed_committables_keep_an_epoch_that_they_got_meanwhile() -> None:
+    """Checkpoint 7 completes while 8 is being flushed: the committable stays in epoch 7 and is in no other."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.trigger(8)
+    harness.plan(2, 0)
+    harness.sync_done(8)
+    harness.complete(7)
+    harness.async_done(8)
+    harness.committed(7)
+    assert harness.complete(8) == [confirm(8), commit(8)]
+
+
+def test_a_flush_that_loses_a_committable_is_an_invariant_error() -> None:
+    """Its rows would be lost."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    harness.taken[7] = replace(harness.taken[7], committables=())
+    with pytest.raises(InvariantError):
+        harness.async_done(7)
+
+
+@pytest.mark.parametrize(("operator", "named"), [("scorer", "scorer"), (None, "o")])
+def test_a_failed_synchronous_part_names_the_operator_or_else_the_last_one_of_the_task(
+    operator: str | None, named: str
+) -> None:
+    """MISSION B6; the snapshot that was begun is dropped, and records flow again."""
+    harness = TaskHarness()
+    harness.plan(1, 0)
+    harness.plan(2, 1)
+    harness.trigger(7)
+    harness.plan(3, 2)
+    answer, *others = harness.snapshot_failed(7, operator)
+    assert isinstance(answer, DeclineCheckpoint)
+    assert answer.reason == "CHECKPOINT_DECLINED"
+    assert answer.message == f"Could not complete snapshot 7 for operator {named}. disk full"
+    assert others == [drop(7), AnswerPlanning(call=3)]
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_snapshot_is_full_exactly_if_its_trigger_says_so(full: bool) -> None:
+    """PROTOCOL P40: the task passes on what the coordinator decided."""
+    harness = TaskHarness()
+    harness.plan(1, 0)
+    trigger = TriggerCheckpoint(
+        vertex=VERTEX, checkpoint_id=7, kind=SnapshotKind.CHECKPOINT, timestamp_ms=9, full=full
+    )
+    harness.send(trigger)
+    harness.plan(2, 1)
+    assert harness.taken[7].full is full
+
+
+def test_a_failed_asynchronous_part_is_declined_with_its_own_reason_and_names_the_operator() -> None:
+    """Reason and text are Flink's; records flow on."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    effects = harness.snapshot_failed(7)
+    assert effects == [
+        DeclineCheckpoint(
+            vertex=VERTEX,
+            attempt=3,
+            checkpoint_id=7,
+            reason="CHECKPOINT_ASYNC_EXCEPTION",
+            message="Could not complete snapshot 7 for operator o. disk full",
+        ),
+        drop(7),
+    ]
+
+
+def test_a_task_that_is_initializing_or_failed_declines_as_not_ready() -> None:
+    """A task that does not run takes no snapshot (MISSION B1)."""
+    harness = TaskHarness(started=False)
+    assert declined(harness.trigger(7)) == [(7, "CHECKPOINT_DECLINED_TASK_NOT_READY")]
+    harness.send(TaskErrored(message="boom"))
+    assert declined(harness.trigger(8)) == [(8, "CHECKPOINT_DECLINED_TASK_NOT_READY")]
+
+
+def test_an_acknowledged_intermediate_savepoint_is_forgotten() -> None:
+    """Neither completion nor abort of it means anything to the task (PROTOCOL P14)."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7, SAVEPOINT)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    assert harness.complete(7) == []
+    assert harness.abort(7) == []
+
+
+# ---- completing
+
+
+def test_a_completed_checkpoint_is_the_new_base_and_every_sink_commits() -> None:
+    """A sink that staged nothing commits an empty epoch (PROTOCOL P15)."""
+    harness = TaskHarness()
+    harness.stage(0, "s2")
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    assert harness.complete(7) == [confirm(7), commit(7, s2=(flushed(staged(0, "s2")),))]
+
+
+def test_what_is_staged_after_the_barrier_belongs_to_the_next_epoch() -> None:
+    """Step 1 runs while checkpoint 7 is copied."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    harness.stage(1)
+    harness.async_done(7)
+    assert harness.complete(7) == [confirm(7), commit(7)]
+
+
+def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one() -> None:
+    """Aborting discards state files, not staged output (PROTOCOL P12)."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    assert harness.abort(7) == [drop(7)]
+    harness.trigger(8)
+    harness.plan(2, 0)
+    harness.acknowledge(8)
+    assert harness.complete(8) == [confirm(8), commit(8, s1=(flushed(staged(0)),))]
+
+
+def test_commits_run_in_id_order_one_at_a_time() -> None:
+    """Epoch 8 is committed after epoch 7 is confirmed (PROTOCOL P13)."""
+    harness = TaskHarness()
+    for checkpoint_id in (7, 8):
+        harness.stage(checkpoint_id)
+        harness.trigger(checkpoint_id)
+        harness.plan(checkpoint_id, checkpoint_id)
+        harness.acknowledge(checkpoint_id)
+    assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(7)),))]
+    assert harness.complete(8) == [confirm(8)]
+    assert harness.committed(7) == [commit(8, s1=(flushed(staged(8)),))]
+    assert harness.committed(8) == []
+
+
+def test_confirmed_committables_are_removed() -> None:
+    """They are in no later snapshot."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.complete(7)
+    harness.committed(7)
+    harness.trigger(8)
+    harness.plan(2, 0)
+    assert harness.taken[8].committables == ()
+
+
+def test_what_is_being_committed_stays_in_snapshots_with_its_epoch() -> None:
+    """A restored job commits it again under the same id."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.complete(7)
+    harness.trigger(8)
+    harness.plan(2, 0)
+    (committable,) = harness.taken[8].committables
+    assert (committable.barrier, committable.epoch) == (7, 7)
+
+
+def test_a_failed_commit_fails_the_task() -> None:
+    """Retries are used up: the restored job commits again (PROTOCOL P13)."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.complete(7)
+    assert harness.send(SinkCommitFailed(checkpoint_id=7, message="conflict")) == [
+        status(TaskStatus.FAILED),
+        TaskFailed(vertex=VERTEX, attempt=3, message="conflict"),
+    ]
+
+
+def test_completion_of_a_checkpoint_without_a_snapshot_here_is_ignored() -> None:
+    """The task took no part in it."""
+    assert TaskHarness().complete(7) == []
+
+
+def test_completion_before_the_acknowledgement_is_an_invariant_error() -> None:
+    """It cannot be complete without this task's state."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.plan(1, 0)
+    with pytest.raises(InvariantError):
+        harness.complete(7)

@@ -1,0 +1,293 @@
+"""The contract of ``StreamTask`` at its end: stop with savepoint, drain and the final checkpoint."""
+
+from __future__ import annotations
+
+import pytest
+from task_harness import VERTEX, TaskHarness, flushed, staged
+from test_stream_task import (
+    SAVEPOINT,
+    STOP,
+    answer,
+    commit,
+    confirm,
+    declined,
+    drop,
+    go_on,
+    status,
+    taken_ids,
+)
+
+from weir.core.messages import AcknowledgeCheckpoint, StartDrain
+from weir.core.types import TaskStatus
+from weir.errors import InvariantError
+
+WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+DRAIN = StartDrain(vertex=VERTEX, position=4)
+
+
+# ---- stop with savepoint
+
+
+def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_task_finishes() -> None:
+    """The call is never answered: the kernel stops the query. The savepoint is no base (PROTOCOL P34)."""
+    harness = TaskHarness()
+    harness.stage(0)
+    harness.trigger(7, STOP)
+    harness.plan(1, 0)
+    assert harness.sync_done(7) == [go_on(7)]
+    (ack,) = harness.async_done(7)
+    assert isinstance(ack, AcknowledgeCheckpoint)
+    assert harness.complete(7) == [commit(7, s1=(flushed(staged(0)),))]
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+    assert answer(1) not in harness.effects
+
+
+@pytest.mark.parametrize("acknowledged", [False, True])
+def test_records_flow_again_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
+    """The held call is answered, whether or not the asynchronous part is done."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    if acknowledged:
+        harness.async_done(7)
+        assert harness.abort(7) == [drop(7), answer(1)]
+    else:
+        assert harness.abort(7) == [answer(1)]
+        assert harness.async_done(7) == [drop(7)]
+
+
+def test_records_flow_again_when_the_snapshot_of_a_stop_fails() -> None:
+    """Its savepoint cannot complete any more."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP)
+    harness.plan(1, 0)
+    harness.sync_done(7)
+    effects = harness.snapshot_failed(7)
+    assert declined(effects) == [(7, "CHECKPOINT_ASYNC_EXCEPTION")]
+    assert effects[1:] == [drop(7), answer(1)]
+
+
+def test_a_trigger_that_arrives_while_a_stop_holds_the_call_waits() -> None:
+    """It is taken at the same position when the savepoint is aborted, before the call is answered."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    assert harness.trigger(8) == []
+    effects = harness.abort(7)
+    assert effects[0] == drop(7)
+    assert taken_ids(effects) == [8]
+    assert harness.sync_done(8) == [go_on(8), answer(1)]
+
+
+def test_a_trigger_that_waits_when_the_task_finishes_is_declined() -> None:
+    """CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL P32)."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP)
+    harness.plan(1, 0)
+    harness.acknowledge(7)
+    harness.trigger(8)
+    harness.complete(7)
+    effects = harness.committed(7)
+    assert declined(effects) == [(8, "CHECKPOINT_DECLINED_TASK_CLOSING")]
+    assert effects[-1] == status(TaskStatus.FINISHED)
+
+
+def test_a_stop_before_the_drain_holds_the_drain_back() -> None:
+    """No window fires after the barrier of a stop without drain (MISSION E2)."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP)
+    harness.records_end(4)
+    harness.acknowledge(7)
+    assert DRAIN not in harness.effects
+    assert harness.abort(7) == [drop(7), DRAIN]
+
+
+def test_a_stop_during_the_drain_ends_the_task_without_what_the_drain_put_out() -> None:
+    """The savepoint is of the position before the drain, which its restore repeats."""
+    harness = TaskHarness()
+    harness.stage(4)
+    harness.records_end(4)
+    harness.trigger(7, STOP)
+    harness.stage(5)
+    harness.acknowledge(7)
+    harness.drained(5)
+    assert harness.complete(7) == [commit(7, s1=(flushed(staged(4)),))]
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+
+
+# ---- drain
+
+
+def test_records_that_ended_are_drained_at_once_without_a_trigger() -> None:
+    """MAX_WATERMARK follows the last record (MISSION E1)."""
+    assert TaskHarness().records_end(4) == [DRAIN]
+
+
+def test_waiting_triggers_are_taken_before_the_drain_starts() -> None:
+    """The drain starts after the synchronous part of the last of them."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.trigger(8)
+    assert taken_ids(harness.records_end(4)) == [7]
+    assert taken_ids(harness.sync_done(7)) == [8]
+    assert harness.sync_done(8) == [go_on(8), DRAIN]
+    assert {(harness.taken[n].position, harness.taken[n].finished) for n in (7, 8)} == {(4, False)}
+
+
+def test_the_drain_starts_after_a_failed_snapshot_too() -> None:
+    """A declined checkpoint does not hold the task."""
+    harness = TaskHarness()
+    harness.trigger(7)
+    harness.records_end(4)
+    assert harness.snapshot_failed(7)[-1] == DRAIN
+
+
+def test_a_trigger_during_the_drain_is_taken_at_once_at_the_position_before_it() -> None:
+    """The state there is stable (PROTOCOL P8); what the drain stages is no part of it."""
+    harness = TaskHarness()
+    harness.stage(4)
+    harness.records_end(4)
+    harness.stage(5)
+    assert taken_ids(harness.trigger(7)) == [7]
+    take = harness.taken[7]
+    assert (take.position, take.finished, take.committables) == (4, False, (staged(4, barrier=7),))
+    assert harness.sync_done(7) == [go_on(7)]
+
+
+def test_a_drained_task_waits_for_its_final_checkpoint() -> None:
+    """All windows and timers have fired (MISSION E3)."""
+    harness = TaskHarness()
+    harness.records_end(4)
+    assert harness.drained(5) == [status(WAITING)]
+
+
+def test_a_waiting_task_takes_triggers_at_once_as_finished() -> None:
+    """At the drained position; its acknowledgement says that its operators are fully finished."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    assert taken_ids(harness.trigger(7)) == [7]
+    assert (harness.taken[7].position, harness.taken[7].finished) == (5, True)
+    assert harness.sync_done(7) == [go_on(7)]
+    (ack,) = harness.async_done(7)
+    assert isinstance(ack, AcknowledgeCheckpoint)
+    assert ack.state.fully_finished
+
+
+def test_a_waiting_task_finishes_when_its_final_checkpoint_is_committed() -> None:
+    """Not before the sinks have committed (PROTOCOL P16, P29)."""
+    harness = TaskHarness()
+    harness.records_end(4)
+    harness.stage(5)
+    harness.drained(5)
+    harness.trigger(7)
+    harness.acknowledge(7)
+    assert harness.complete(7) == [confirm(7), commit(7, s1=(flushed(staged(5)),))]
+    assert harness.task.status is WAITING
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_checkpoint_from_before_the_drain_is_not_the_final_one() -> None:
+    """Its barrier came before the last rows."""
+    harness = TaskHarness()
+    harness.records_end(4)
+    harness.trigger(7)
+    harness.acknowledge(7)
+    harness.drained(5)
+    harness.complete(7)
+    assert harness.committed(7) == []
+    assert harness.task.status is WAITING
+
+
+def test_an_intermediate_savepoint_is_not_the_final_checkpoint() -> None:
+    """It commits nothing."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    harness.trigger(7, SAVEPOINT)
+    harness.acknowledge(7)
+    harness.complete(7)
+    assert harness.task.status is WAITING
+
+
+def test_the_savepoint_of_a_stop_serves_as_the_final_checkpoint() -> None:
+    """Of a task that waits for one."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    harness.trigger(7, STOP)
+    harness.acknowledge(7)
+    assert harness.taken[7].finished
+    assert harness.complete(7) == [commit(7)]
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_task_that_needs_no_final_checkpoint_finishes_after_the_drain() -> None:
+    """PROTOCOL P36."""
+    harness = TaskHarness(requires_final_checkpoint=False)
+    harness.records_end(4)
+    assert harness.drained(5) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_task_that_is_released_answers_a_snapshot_under_way_first() -> None:
+    """Checkpoint 8 is acknowledged before FINISHED, and no new trigger is taken (PROTOCOL P32)."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    harness.trigger(7)
+    harness.acknowledge(7)
+    harness.complete(7)
+    harness.trigger(8)
+    assert harness.committed(7) == []
+    assert declined(harness.trigger(9)) == [(9, "CHECKPOINT_DECLINED_TASK_CLOSING")]
+    harness.sync_done(8)
+    ack, finished = harness.async_done(8)
+    assert isinstance(ack, AcknowledgeCheckpoint)
+    assert finished == status(TaskStatus.FINISHED)
+
+
+def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_committed_after_it() -> None:
+    """Epochs stay in order at the very end too (PROTOCOL P13)."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    harness.trigger(7)
+    harness.acknowledge(7)
+    harness.complete(7)
+    harness.trigger(8, STOP)
+    harness.acknowledge(8)
+    assert harness.complete(8) == []
+    assert harness.committed(7) == [commit(8)]
+    assert harness.committed(8) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_finished_task_declines_triggers_as_closing_and_ignores_completions() -> None:
+    """CHECKPOINT_DECLINED_TASK_CLOSING; a notification of an id without a snapshot has no effect."""
+    harness = TaskHarness(requires_final_checkpoint=False)
+    harness.wait_for_final()
+    assert declined(harness.trigger(7)) == [(7, "CHECKPOINT_DECLINED_TASK_CLOSING")]
+    assert harness.complete(7) == []
+
+
+def test_a_task_finishes_only_when_an_aborted_snapshot_has_ended_and_is_deleted() -> None:
+    """A part that ends after its abort deletes what it wrote (PROTOCOL P43); the job may end with the task."""
+    harness = TaskHarness(requires_final_checkpoint=False)
+    harness.records_end(4)
+    harness.trigger(7)
+    harness.sync_done(7)
+    harness.abort(7)
+    harness.drained(5)
+    assert harness.task.status is TaskStatus.RUNNING
+    assert harness.async_done(7)[0] == drop(7)
+    assert harness.task.status is TaskStatus.FINISHED
+
+
+def test_the_records_of_an_unbounded_task_do_not_end() -> None:
+    """Its query ended by itself: a bug."""
+    with pytest.raises(InvariantError):
+        TaskHarness(bounded=False).records_end(4)
+
+
+def test_an_ended_task_plans_no_more_steps() -> None:
+    """Drained means that the query is over."""
+    harness = TaskHarness()
+    harness.wait_for_final()
+    with pytest.raises(InvariantError):
+        harness.plan(1, 5)

@@ -1,0 +1,155 @@
+"""The durable half of a job for the scenarios: real files in a temporary directory, and no task.
+
+Whatever a task would write is written here by hand: one small file for each name, in the directory that the task would
+use. The clock stands still.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+
+from tests.durable.fake_sink import FakeSink, sink_port
+
+from weir.core.messages import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    OperatorState,
+    Recorded,
+    SnapshotKind,
+    StateHandle,
+    TaskState,
+)
+from weir.durable.hooks import MasterHook, MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.sink_port import SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.kernel.concurrency import ThreadWaits
+from weir.state.filesystem import FileSystem
+from weir.state.local import LocalFileSystem
+from weir.state.storage import CheckpointStorage
+
+_FILES = LocalFileSystem()
+_OPERATORS = (OperatorState(operator_id="a-op", name="a-op"),)
+_TOKENS = count(1)
+
+
+class StandingClock:
+    """A clock that a scenario has no need to move."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 1_000_000
+
+
+class Driver:
+    """One driver of one job of one task: each ``Driver`` of the same id is the next one that runs the job."""
+
+    def __init__(
+        self,
+        directory: Path,
+        job_id: str,
+        *,
+        from_savepoint: str | None = None,
+        claims_snapshot: bool = False,
+        num_retained: int = 1,
+        sinks: SinkPort | None = None,
+        hooks: Sequence[MasterHook] = (),
+        files: FileSystem = _FILES,
+    ) -> None:
+        self.savepoints = directory / "savepoints"
+        self.storage = CheckpointStorage(
+            fs=lambda _: files, base_directory=str(directory / "checkpoints"), job_id=job_id
+        )
+        self.num_retained = num_retained
+        self.retained: list[int] = []
+        self.job = DurableJob(
+            storage=self.storage,
+            sinks=sinks or sink_port(FakeSink()),
+            hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=ThreadWaits()),
+            state_mapping=StateMapping(vertices={"a": _OPERATORS}, allow_non_restored_state=False),
+            settings=DurableSettings(
+                job_name="orders",
+                savepoint_directory=str(self.savepoints),
+                from_savepoint=from_savepoint,
+                accept_duplicates=False,
+                claims_snapshot=claims_snapshot,
+                num_retained=num_retained,
+            ),
+            clock=StandingClock(),
+            waits=ThreadWaits(),
+            token=lambda: f"{next(_TOKENS):012x}0000",
+            note=lambda _: None,
+            restored=lambda _: None,
+        )
+
+    def complete(
+        self, files: tuple[str, ...] = (), committables: tuple[Committable, ...] = ()
+    ) -> CompletedCheckpoint:
+        """A checkpoint of state files ``<id of the checkpoint that wrote it>/<name>``; those of its own are written."""
+        n, _ = self.job.allocate(AllocateLocation(allocation=1, kind=SnapshotKind.CHECKPOINT, target=None))
+        for file in files:
+            writer, name = file.split("/")
+            if int(writer) == n:
+                directory = Path(self.storage.shared_directory(n))
+                directory.mkdir(parents=True, exist_ok=True)
+                (directory / name).write_bytes(b"state")
+        self.retained = [*self.retained, n][-self.num_retained :]
+        handles = tuple(_handle(f"shared/{file}") for file in files)
+        return self._record(n, SnapshotKind.CHECKPOINT, None, handles, committables)
+
+    def savepoint(self) -> CompletedCheckpoint:
+        """An intermediate savepoint of one state file."""
+        n, target = self.job.allocate(
+            AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=None)
+        )
+        assert target is not None
+        Path(target, "state").write_bytes(b"state")
+        return self._record(n, SnapshotKind.SAVEPOINT, target, (_handle("state"),))
+
+    def subsume(self, checkpoint_id: int, *files: str) -> None:
+        """What the coordinator asks for when it subsumes a checkpoint of which nobody needs ``files`` any more."""
+        names = tuple(f"shared/{file}" for file in files)
+        self.job.discard(
+            DiscardCheckpoint(checkpoint_id=checkpoint_id, target=None, files=names, subsumed=True)
+        )
+
+    def has(self, file: str) -> bool:
+        """Whether a state file ``<id>/<name>`` is still there."""
+        writer, name = file.split("/")
+        return Path(self.storage.shared_directory(int(writer)), name).exists()
+
+    def _record(
+        self,
+        n: int,
+        kind: SnapshotKind,
+        target: str | None,
+        handles: tuple[StateHandle, ...],
+        committables: tuple[Committable, ...] = (),
+    ) -> CompletedCheckpoint:
+        task = TaskState(
+            vertex="a", position=n, operators=_OPERATORS, files=handles, committables=committables
+        )
+        outcome = self.job.record_checkpoint(
+            RecordCheckpoint(
+                checkpoint_id=n,
+                kind=kind,
+                target=target,
+                timestamp_ms=1,
+                attempt=self.job.attempt,
+                tasks=(task,),
+                retained=tuple(self.retained),
+            )
+        )
+        assert outcome.outcome is Recorded.WON
+        assert outcome.checkpoint is not None
+        return outcome.checkpoint
+
+
+def _handle(path: str) -> StateHandle:
+    return StateHandle(key=path, path=path, size=5, checksum=f"crc32:{zlib.crc32(b'state'):08x}")

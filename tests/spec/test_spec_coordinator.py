@@ -1,0 +1,325 @@
+"""Flink's ``CheckpointCoordinatorTest`` as Weir's contract: acknowledging, declining, subsuming, and the limits.
+
+Triggering by time and by type is in ``test_spec_triggering``, what fails in ``test_spec_coordinator_failures``, and who
+may delete shared state in ``test_spec_shared_state``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.core.master_harness import of, only, task_state
+from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
+
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    JobMasterEffect,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    RecordCheckpoint,
+    RequestKind,
+    TriggerCheckpoint,
+)
+from weir.core.types import SnapshotKind, SnapshotMetrics, TaskStatus
+
+
+def told(
+    effects: list[JobMasterEffect],
+    kind: type[TriggerCheckpoint] | type[NotifyCheckpointComplete] | type[NotifyCheckpointAborted],
+) -> list[tuple[str, int]]:
+    """Which task is told so of which checkpoint."""
+    return [(effect.vertex, effect.checkpoint_id) for effect in of(effects, kind)]
+
+
+# -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex --------------------------------------------------
+
+
+def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before_it_is_harmless() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7)."""
+    world = job()
+    n = trigger(world)
+    assert world.acknowledge(n, "b") == []
+    assert world.acknowledge(n, "b") == []
+    assert world.master.coordinator.pending[0].not_yet_acknowledged == ("a",)
+    effects = world.decline(n, "a")
+    assert pending_ids(world) == []
+    assert world.master.coordinator.store.ids == ()
+    assert told(effects, NotifyCheckpointAborted) == [("a", n), ("b", n)]
+    assert only(effects, DiscardCheckpoint) == DiscardCheckpoint(
+        checkpoint_id=n, target=None, files=(), subsumed=False
+    )
+
+
+def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7): from the same task and from others."""
+    world = job()
+    n = trigger(world)
+    world.decline(n, "a")
+    before = world.master.stats(world.now_ms)
+    assert world.decline(n, "a") == []
+    assert world.decline(n, "b") == []
+    assert world.master.stats(world.now_ms) == before
+
+
+def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointComplex (MISSION A7)."""
+    world = job(max_concurrent_checkpoints=2)
+    older, newer = trigger(world), trigger(world)
+    world.acknowledge(older, "b")
+    world.acknowledge(newer, "b")
+    effects = world.decline(older, "a")
+    assert told(effects, NotifyCheckpointAborted) == [("a", older), ("b", older)]
+    assert pending_ids(world) == [newer]
+    assert world.master.coordinator.pending[0].not_yet_acknowledged == ("a",)
+    assert world.decline(older, "b") == []
+    effects = world.record(world.acknowledge(newer, "a"))
+    assert told(effects, NotifyCheckpointComplete) == [("a", newer), ("b", newer)]
+
+
+# -- 13: testTriggerAndConfirmSimpleCheckpoint --------------------------------------------------------------
+
+
+def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is ignored."""
+    world = job()
+    n, effects = world.allocate(ask(world))
+    assert told(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
+    assert world.acknowledge(n, "b") == []
+    assert world.acknowledge(n, "b") == []
+    assert (pending_ids(world), world.master.coordinator.store.ids) == ([n], ())
+    recording = world.acknowledge(n, "a")
+    assert [task.vertex for task in only(recording, RecordCheckpoint).tasks] == ["a", "b"]
+    effects = world.record(recording)
+    assert (pending_ids(world), world.master.coordinator.store.ids) == ([], (n,))
+    assert told(effects, NotifyCheckpointComplete) == [("a", n), ("b", n)]
+
+
+def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_files() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7, A11)."""
+    world = job("a", "b")
+    n = trigger(world)
+    world.acknowledge(n, task_state("a", position=3, files=("first",)))
+    world.acknowledge(n, task_state("a", position=4, files=("second",)))
+    recording = world.acknowledge(n, "b")
+    state = only(recording, RecordCheckpoint).tasks[0]
+    assert (state.position, [handle.path for handle in state.files]) == (3, ["first"])
+    world.record(recording)
+    _, effects = world.complete(ask(world))
+    assert only(effects, DiscardCheckpoint).files == ("first",)
+
+
+def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout finds it any more."""
+    world = job(timeout_ms=1_000)
+    n = trigger(world)
+    assert world.master.next_deadline() == world.now_ms + 1_000
+    world.record(world.acknowledge(n))
+    assert world.master.next_deadline() is None
+    assert world.pass_time(10_000) == []
+    assert world.master.coordinator.store.ids == (n,)
+
+
+def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowledge_it() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one keeps what it names."""
+    world = job("a")
+    world.complete(ask(world), task_state("a", files=("old", "shared")))
+    assert world.master.coordinator.store.files == {"old", "shared"}
+    _, effects = world.complete(ask(world), task_state("a", files=("shared", "new")))
+    assert only(effects, DiscardCheckpoint).files == ("old",)
+    assert world.master.coordinator.store.files == {"shared", "new"}
+
+
+def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_it() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): one checkpoint is retained."""
+    world = job()
+    first = complete(world)
+    second, effects = world.complete(ask(world))
+    assert second > first
+    assert told(effects, NotifyCheckpointComplete) == [("a", second), ("b", second)]
+    assert world.master.coordinator.store.ids == (second,)
+    assert only(effects, DiscardCheckpoint).checkpoint_id == first
+
+
+# -- 14: testSuccessfulCheckpointSubsumesUnsuccessful -------------------------------------------------------
+
+
+def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknowledged() -> None:
+    """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it fails as subsumed."""
+    world = job("a", "b", "c", max_concurrent_checkpoints=2)
+    older, newer = trigger(world, name="older"), trigger(world, name="newer")
+    world.acknowledge(older, "a")
+    effects = world.record(world.acknowledge(newer))
+    assert pending_ids(world) == []
+    assert world.master.coordinator.store.ids == (newer,)
+    assert only(effects, DiscardCheckpoint).checkpoint_id == older
+    answers = {answer.request: answer.failure for answer in of(effects, AnswerRequest)}
+    assert answers["newer"] is None
+    assert "Checkpoint has been subsumed." in (answers["older"] or "")
+    assert world.master.coordinator.trigger.unsuccessful_triggers == 0
+
+
+def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded() -> None:
+    """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (PROTOCOL P12)."""
+    world = job(max_concurrent_checkpoints=2)
+    older, newer = trigger(world), trigger(world)
+    world.acknowledge(older, "a")
+    world.record(world.acknowledge(newer))
+    effects = world.acknowledge(older, task_state("b", files=("late",)))
+    assert only(effects, DiscardCheckpoint).checkpoint_id == older
+    assert world.master.coordinator.store.ids == (newer,)
+
+
+# -- 15: savepoints and checkpoints (testSavepointsAreNotSubsumed, testTriggerAndConfirmSimpleSavepoint) -----
+
+
+def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoint() -> None:
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint completes all the same."""
+    world = job(max_concurrent_checkpoints=3)
+    savepoint = trigger(world, RequestKind.SAVEPOINT)
+    older, newer = trigger(world), trigger(world)
+    world.record(world.acknowledge(newer))
+    assert pending_ids(world) == [savepoint]
+    effects = world.record(world.acknowledge(savepoint))
+    answer = only(effects, AnswerRequest).checkpoint
+    assert answer is not None
+    assert (answer.checkpoint_id, answer.kind) == (savepoint, SnapshotKind.SAVEPOINT)
+    assert older not in world.master.coordinator.store.ids
+
+
+def test_a_savepoint_subsumes_no_pending_checkpoint_no_pending_savepoint_and_no_completed_checkpoint() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14)."""
+    world = job(max_concurrent_checkpoints=3)
+    completed = complete(world)
+    older_savepoint, older_checkpoint = trigger(world, RequestKind.SAVEPOINT), trigger(world)
+    newest_savepoint = trigger(world, RequestKind.SAVEPOINT)
+    effects = world.record(world.acknowledge(newest_savepoint))
+    assert pending_ids(world) == [older_savepoint, older_checkpoint]
+    assert world.master.coordinator.store.ids == (completed,)
+    assert not of(effects, DiscardCheckpoint)
+
+
+def test_no_task_is_notified_of_a_completed_savepoint() -> None:
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits nothing."""
+    world = job()
+    _, effects = world.complete(ask(world, RequestKind.SAVEPOINT))
+    assert told(effects, NotifyCheckpointComplete) == []
+
+
+def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_checkpoint_only() -> None:
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): a savepoint is nothing to be subsumed."""
+    world = job()
+    first = complete(world)
+    complete(world, RequestKind.SAVEPOINT)
+    last, effects = world.complete(ask(world))
+    assert told(effects, NotifyCheckpointComplete) == [("a", last), ("b", last)]
+    subsumed = only(effects, DiscardCheckpoint)
+    assert (subsumed.checkpoint_id, subsumed.subsumed) == (first, True)
+
+
+# -- 16: testMaxConcurrentAttempts --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5])
+def test_the_timer_triggers_no_more_checkpoints_than_may_be_pending_and_one_more_for_each_that_ends(
+    limit: int,
+) -> None:
+    """CheckpointCoordinatorTest.testMaxConcurrentAttempts1, 2 and 5 (MISSION A4, A5)."""
+    world = job(interval_ms=10, max_concurrent_checkpoints=limit)
+    assert tick(world, 10 * limit) == list(range(1, limit + 1))
+    assert tick(world, 1_000) == []
+    effects = world.record(world.acknowledge(1))
+    n, _ = world.allocate(effects)
+    assert n == limit + 1
+    assert pending_ids(world) == list(range(2, limit + 2))
+    assert tick(world, 1_000) == []
+
+
+def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth_become_pending() -> None:
+    """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsuming frees a place too."""
+    world = job(interval_ms=10, max_concurrent_checkpoints=2)
+    assert tick(world, 10) == [1, 2]
+    assert tick(world, 1_000) == []
+    effects = world.record(world.acknowledge(2))
+    assert told(effects, NotifyCheckpointAborted) == [("a", 1), ("b", 1)]
+    world.allocate(effects)
+    assert tick(world, 10) == [4]
+    assert pending_ids(world) == [3, 4]
+
+
+# -- 17: testMinCheckpointPause -----------------------------------------------------------------------------
+
+
+def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause_and_then_runs() -> None:
+    """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly the remainder."""
+    world = job(interval_ms=1_000, min_pause_ms=1_000)
+    assert tick(world, 1_000) == [1]
+    assert tick(world, 1_500) == []
+    assert world.master.coordinator.trigger.queued == 1
+    completed_at_ms = world.now_ms
+    assert not of(world.record(world.acknowledge(1)), AllocateLocation)
+    assert world.master.next_deadline() == completed_at_ms + 1_000
+    assert tick(world, 999) == []
+    assert tick(world, 1) == [2]
+    assert world.master.stats(world.now_ms).counts.failed == 0
+
+
+# -- 18: testCheckpointAbortsIfTriggerTasksAreNotExecuted, testCheckpointTriggeredAfterSomeTasksFinished... --
+
+
+def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
+    """CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): nothing becomes pending."""
+    world = job()
+    world.status(TaskStatus.INITIALIZING, "b")
+    effects = ask(world)
+    assert "Not all required tasks are currently running." in (only(effects, AnswerRequest).failure or "")
+    assert not of(effects, AllocateLocation)
+    assert pending_ids(world) == []
+
+
+def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finished() -> None:
+    """CheckpointCoordinatorTest.testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed (MISSION D1, D4)."""
+    world = job("a", "b", "c")
+    world.status(TaskStatus.FINISHED, "a", "c")
+    n, effects = world.allocate(ask(world))
+    assert told(effects, TriggerCheckpoint) == [("b", n)]
+    recording = world.acknowledge(n, "b")
+    states = {task.vertex: task.fully_finished for task in only(recording, RecordCheckpoint).tasks}
+    assert states == {"a": True, "b": False, "c": True}
+    assert told(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
+
+
+# -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure ---------------
+
+
+METRICS = SnapshotMetrics(
+    sync_duration_ms=1, async_duration_ms=2, alignment_duration_ms=3, start_delay_ms=4, checkpointed_size=5
+)
+
+
+@pytest.mark.parametrize("end", ["declined", "expired"])
+def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of_the_history(
+    end: str,
+) -> None:
+    """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure (MISSION A10)."""
+    world = job(timeout_ms=1_000)
+    n = trigger(world)
+    if end == "declined":
+        world.decline(n, "a")
+    else:
+        world.pass_time(1_000)
+    before = world.master.stats(world.now_ms)
+    world.pass_time(7)
+    state = task_state("b", files=("x", "y"))
+    world.handle(AcknowledgeCheckpoint(vertex="b", attempt=1, checkpoint_id=n, state=state, metrics=METRICS))
+    after = world.master.stats(world.now_ms)
+    (entry,) = after.history
+    late = {task.vertex: task for task in entry.tasks}["b"]
+    assert (late.metrics, late.state_size) == (METRICS, 2)
+    assert late.ack_timestamp_ms == world.wall_ms + world.now_ms
+    assert (entry.status, entry.state_size, entry.checkpointed_size) == ("FAILED", 2, 5)
+    assert entry.end_to_end_duration_ms == before.history[0].end_to_end_duration_ms
+    assert (after.counts, after.latest_failed) == (before.counts, entry)

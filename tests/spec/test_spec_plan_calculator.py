@@ -1,0 +1,161 @@
+"""Flink's ``DefaultCheckpointPlanCalculatorTest`` as Weir's contract: which tasks take part in a checkpoint.
+
+Each table row is a job: what every task's status is, and which tasks are triggered, waited for, told of the completion and
+recorded as finished. A vertex of Weir has its own source and no edge to another one, so every running task is a root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from tests.core.master_harness import of, only
+from tests.spec.scenario import ask, job, pending_ids
+
+from weir.core.messages import (
+    AnswerRequest,
+    NotifyCheckpointComplete,
+    RecordCheckpoint,
+    TriggerCheckpoint,
+)
+from weir.core.plan import calculate_plan, tasks_not_ready
+from weir.core.types import TaskStatus
+
+RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED
+WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+NOT_READY = [status for status in TaskStatus if status not in (RUNNING, FINISHED, WAITING)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One job and its plan."""
+
+    name: str
+    statuses: tuple[TaskStatus, ...]
+    #: Which tasks are triggered, by their places in ``statuses``.
+    triggers: tuple[int, ...]
+    #: Which of these waited for their final checkpoint.
+    waiting: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def tasks(self) -> dict[str, TaskStatus]:
+        """The tasks by name."""
+        return {f"task-{place}": status for place, status in enumerate(self.statuses)}
+
+    def names(self, *places: int) -> tuple[str, ...]:
+        """The names of some of the tasks."""
+        return tuple(f"task-{place}" for place in places)
+
+
+TABLE = (
+    Row(name="one source", statuses=(RUNNING,), triggers=(0,)),
+    Row(name="all sources run", statuses=(RUNNING, RUNNING, RUNNING), triggers=(0, 1, 2)),
+    Row(name="the first source has finished", statuses=(FINISHED, RUNNING, RUNNING), triggers=(1, 2)),
+    Row(
+        name="some sources have finished",
+        statuses=(FINISHED, RUNNING, FINISHED, RUNNING, RUNNING),
+        triggers=(1, 3, 4),
+    ),
+    Row(name="only the last source runs", statuses=(FINISHED, FINISHED, RUNNING), triggers=(2,)),
+    Row(
+        name="a source waits for its final checkpoint",
+        statuses=(RUNNING, WAITING),
+        triggers=(0, 1),
+        waiting=(1,),
+    ),
+    Row(
+        name="one source has finished, one waits, one runs",
+        statuses=(FINISHED, WAITING, RUNNING),
+        triggers=(1, 2),
+        waiting=(1,),
+    ),
+    Row(name="all sources wait", statuses=(WAITING, WAITING), triggers=(0, 1), waiting=(0, 1)),
+)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_exactly_the_tasks_that_still_take_part_are_triggered_and_the_others_are_recorded_as_finished(
+    row: Row,
+) -> None:
+    """DefaultCheckpointPlanCalculatorTest.testComputeAllRunningGraph, testAllToAllEdgeWithSomeSourcesFinished (D1, P31)."""
+    plan = calculate_plan(row.tasks, {})
+    assert plan is not None
+    finished = tuple(place for place, status in enumerate(row.statuses) if status is FINISHED)
+    assert plan.tasks_to_trigger == row.names(*row.triggers)
+    assert plan.tasks_to_commit_to == row.names(*row.triggers)
+    assert plan.finished_tasks == row.names(*finished)
+    assert plan.waiting_tasks == frozenset(row.names(*row.waiting))
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_and_no_other(row: Row) -> None:
+    """DefaultCheckpointPlanCalculatorTest, as the coordinator carries the plan out (MISSION D1, D4)."""
+    # The tasks change while the location is allocated, so that those that wait ask for no checkpoint of their own.
+    world = job(*row.tasks)
+    asked = ask(world)
+    for task, status in row.tasks.items():
+        world.status(status, task)
+    n, effects = world.allocate(asked)
+    triggered = [effect.vertex for effect in of(effects, TriggerCheckpoint)]
+    assert tuple(triggered) == row.names(*row.triggers)
+    recording = world.acknowledge(n, *triggered)
+    record = only(recording, RecordCheckpoint)
+    assert {task.vertex: task.fully_finished for task in record.tasks} == {
+        task: status is FINISHED for task, status in row.tasks.items()
+    }
+    told = {effect.vertex for effect in of(world.record(recording), NotifyCheckpointComplete)}
+    assert told == set(triggered)
+
+
+@pytest.mark.parametrize("status", NOT_READY)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_there_is_no_plan_while_one_task_neither_runs_nor_has_finished(
+    status: TaskStatus, place: int
+) -> None:
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning, also a cancelled source (MISSION A4)."""
+    statuses = dict.fromkeys(("a", "b", "c"), RUNNING)
+    task = tuple(statuses)[place]
+    assert calculate_plan(statuses | {task: status}, {}) is None
+    assert tasks_not_ready(statuses | {task: status}) == (task,)
+
+
+@pytest.mark.parametrize("status", NOT_READY)
+def test_a_finished_task_does_not_make_up_for_one_that_does_not_run(status: TaskStatus) -> None:
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4), after tasks have finished."""
+    assert calculate_plan({"a": RUNNING, "b": FINISHED, "c": status}, {}) is None
+
+
+def test_there_is_no_plan_when_every_task_has_finished() -> None:
+    """DefaultCheckpointPlanCalculator (MISSION D1): there is nobody to trigger."""
+    assert calculate_plan({"a": FINISHED, "b": FINISHED}, {}) is None
+
+
+@pytest.mark.parametrize("status", NOT_READY)
+def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_and_names_the_task(
+    status: TaskStatus,
+) -> None:
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4): in the coordinator."""
+    world = job("a", "b", "c")
+    world.status(status, "b")
+    effects = ask(world)
+    failure = only(effects, AnswerRequest).failure or ""
+    assert "Not all required tasks are currently running." in failure
+    assert f"Task 'b' is {status.name}." in failure
+    assert not of(effects, TriggerCheckpoint)
+    assert pending_ids(world) == []
+
+
+@pytest.mark.parametrize("status", NOT_READY)
+def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkpoint(
+    status: TaskStatus,
+) -> None:
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the pre-checks are repeated."""
+    world = job("a", "b", "c")
+    asked = ask(world)
+    world.status(status, "c")
+    _, effects = world.allocate(asked)
+    assert f"Task 'c' is {status.name}." in (only(effects, AnswerRequest).failure or "")
+    assert pending_ids(world) == []

@@ -1,0 +1,298 @@
+"""Flink's ``CheckpointRequestDeciderTest`` as Weir's contract: which request runs now, waits or is dropped.
+
+Each scenario is asked of ``CheckpointRequestDecider`` itself; where it has consequences for a job, also of ``JobMaster``.
+In Flink a request carries a flag "forced"; in Weir it follows from who asks: ``RequestOrigin.forced``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.core.master_harness import World, of, only
+from tests.spec.scenario import allocate_all, ask, complete, job, pending_ids, tick, trigger
+
+from weir.core.messages import (
+    AllocateLocation,
+    AnswerRequest,
+    CheckpointDiscarded,
+    JobMasterEffect,
+    RequestKind,
+)
+from weir.core.request_decider import (
+    MAX_QUEUED_REQUESTS,
+    Admission,
+    CheckpointRequest,
+    CheckpointRequestDecider,
+    Decision,
+    RequestOrigin,
+    Verdict,
+)
+from weir.core.types import SnapshotKind
+
+FORCED = [origin for origin in RequestOrigin if origin.forced]
+NOT_FORCED = [origin for origin in RequestOrigin if not origin.forced]
+#: (first out, second out)
+USER_BEFORE_PERIODIC = [
+    (RequestOrigin.USER_CHECKPOINT, RequestOrigin.PERIODIC),
+    (RequestOrigin.SAVEPOINT, RequestOrigin.PERIODIC),
+    (RequestOrigin.STOP, RequestOrigin.PERIODIC),
+]
+SAVEPOINT_BEFORE_CHECKPOINT = [
+    (savepoint, checkpoint)
+    for savepoint in (RequestOrigin.STOP, RequestOrigin.SAVEPOINT)
+    for checkpoint in (RequestOrigin.FINAL, RequestOrigin.USER_CHECKPOINT, RequestOrigin.PERIODIC)
+]
+
+
+def decider(*, max_concurrent_checkpoints: int = 1, min_pause_ms: int = 0) -> CheckpointRequestDecider:
+    return CheckpointRequestDecider(
+        max_concurrent_checkpoints=max_concurrent_checkpoints, min_pause_ms=min_pause_ms
+    )
+
+
+def request(origin: RequestOrigin, name: str | None = None) -> CheckpointRequest:
+    return CheckpointRequest(origin=origin, request=name)
+
+
+def choose(
+    subject: CheckpointRequestDecider,
+    *,
+    now_ms: int = 0,
+    triggering: bool = False,
+    pending: int = 0,
+    cleaning: int = 0,
+    last_end_ms: int | None = None,
+) -> Decision:
+    decision = subject.choose(
+        now_ms=now_ms, triggering=triggering, pending=pending, cleaning=cleaning, last_end_ms=last_end_ms
+    )
+    subject.validate()
+    return decision
+
+
+# -- 1: testForce -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", FORCED)
+def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_be(
+    origin: RequestOrigin,
+) -> None:
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): neither the limit nor the pause holds it."""
+    subject = decider(max_concurrent_checkpoints=1, min_pause_ms=10**9)
+    subject.enqueue(request(origin))
+    decision = choose(subject, pending=1, now_ms=123, last_end_ms=122)
+    assert decision == Decision(verdict=Verdict.RUN, request=request(origin))
+
+
+def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending() -> None:
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): as the coordinator does it, also behind a queued request."""
+    world = job(max_concurrent_checkpoints=1)
+    checkpoint = trigger(world)
+    assert not of(ask(world), AllocateLocation)
+    savepoint = trigger(world, RequestKind.SAVEPOINT)
+    assert pending_ids(world) == [checkpoint, savepoint]
+
+
+# -- 2: testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending -----------------------------------
+
+
+@pytest.mark.parametrize("origin", NOT_FORCED)
+def test_a_request_that_is_not_forced_is_queued_while_too_many_are_pending_and_runs_when_that_drops(
+    origin: RequestOrigin,
+) -> None:
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending (MISSION A5)."""
+    subject = decider(max_concurrent_checkpoints=1)
+    assert subject.enqueue(request(origin)).admission is Admission.QUEUED
+    assert choose(subject, pending=1) == Decision(verdict=Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS)
+    assert len(subject) == 1
+    assert choose(subject, pending=0) == Decision(verdict=Verdict.RUN, request=request(origin))
+    assert len(subject) == 0
+
+
+def completes(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+    return world.record(world.acknowledge(checkpoint_id))
+
+
+def is_declined(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+    return world.decline(checkpoint_id, "a")
+
+
+def expires(world: World, checkpoint_id: int) -> list[JobMasterEffect]:
+    assert world.pass_time(999) == []
+    return world.pass_time(1)
+
+
+@pytest.mark.parametrize("end", [completes, is_declined, expires])
+def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expires_or_is_aborted(
+    end: Callable[[World, int], list[JobMasterEffect]],
+) -> None:
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending (MISSION A5), in the coordinator."""
+    world = job(timeout_ms=1_000)
+    first = trigger(world)
+    assert ask(world) == []
+    waits = world.master.coordinator.trigger.waits_because
+    assert waits is Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
+    assert allocate_all(world, end(world, first)) == [first + 1]
+
+
+# -- 3: testEnqueueOnTooManyCleaning ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", list(RequestOrigin))
+def test_nothing_runs_while_more_checkpoints_are_cleaned_up_than_may_be_pending_until_one_is_done(
+    origin: RequestOrigin,
+) -> None:
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (PROTOCOL P38): a forced request waits as well."""
+    subject = decider(max_concurrent_checkpoints=5)
+    subject.enqueue(request(origin))
+    assert choose(subject, cleaning=6) == Decision(verdict=Verdict.TOO_MANY_CHECKPOINTS_BEING_CLEANED)
+    assert choose(subject, cleaning=5).request == request(origin)
+
+
+def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleaning() -> None:
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (MISSION A5): nobody has to ask again."""
+    world = job(cleans=False, max_concurrent_checkpoints=1)
+    aborted = [trigger(world), 0]
+    world.decline(aborted[0], "a")
+    aborted[1] = trigger(world)
+    world.decline(aborted[1], "a")
+    assert ask(world, RequestKind.SAVEPOINT) == []
+    released = world.handle(CheckpointDiscarded(checkpoint_id=aborted[0]))
+    assert only(released, AllocateLocation).kind is SnapshotKind.SAVEPOINT
+
+
+# -- 4: testUserSubmittedPrioritized, testSavepointPrioritized ----------------------------------------------
+
+
+def assert_order(high: RequestOrigin, low: RequestOrigin) -> None:
+    """Whichever of the two came first, ``high`` leaves the queue first."""
+    for enqueued in ((high, low), (low, high)):
+        subject = decider()
+        for origin in enqueued:
+            subject.enqueue(request(origin))
+            assert choose(subject, triggering=True).verdict is Verdict.TRIGGER_IN_PROGRESS
+        assert [choose(subject).request, choose(subject).request] == [request(high), request(low)]
+
+
+@pytest.mark.parametrize(("user", "periodic"), USER_BEFORE_PERIODIC)
+def test_what_a_user_submitted_runs_before_a_periodic_request(
+    user: RequestOrigin, periodic: RequestOrigin
+) -> None:
+    """CheckpointRequestDeciderTest.testUserSubmittedPrioritized, also not forced (PROTOCOL P38)."""
+    assert_order(user, periodic)
+
+
+@pytest.mark.parametrize(("savepoint", "checkpoint"), SAVEPOINT_BEFORE_CHECKPOINT)
+def test_a_savepoint_runs_before_a_checkpoint(savepoint: RequestOrigin, checkpoint: RequestOrigin) -> None:
+    """CheckpointRequestDeciderTest.testSavepointPrioritized, also not forced (PROTOCOL P38)."""
+    assert_order(savepoint, checkpoint)
+
+
+@pytest.mark.parametrize("origin", [RequestOrigin.SAVEPOINT, RequestOrigin.USER_CHECKPOINT])
+def test_of_two_equal_requests_the_older_one_runs_first(origin: RequestOrigin) -> None:
+    """CheckpointRequestDecider orders what is equal by the time of the request (PROTOCOL P38)."""
+    subject = decider()
+    for name in ("older", "newer"):
+        subject.enqueue(request(origin, name))
+    names = [choose(subject).request, choose(subject).request]
+    assert names == [request(origin, "older"), request(origin, "newer")]
+
+
+def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_rank() -> None:
+    """CheckpointRequestDeciderTest.testSavepointPrioritized (MISSION A5), in the coordinator."""
+    world = job(max_concurrent_checkpoints=3)
+    in_progress = ask(world)
+    ask(world, RequestKind.CHECKPOINT, name="manual")
+    ask(world, RequestKind.SAVEPOINT, name="savepoint")
+    allocate_all(world, in_progress)
+    asked = [pending.request.request for pending in world.master.coordinator.pending]
+    assert asked[1:] == ["savepoint", "manual"]
+
+
+# -- 5: testQueueSizeLimit, testQueueSizeLimitPriority ------------------------------------------------------
+
+
+def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
+    subject = decider()
+    for number in range(MAX_QUEUED_REQUESTS):
+        assert subject.enqueue(request(origin, f"{number}")).dropped is None
+    return subject
+
+
+@pytest.mark.parametrize("origin", [RequestOrigin.USER_CHECKPOINT, RequestOrigin.SAVEPOINT])
+def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(origin: RequestOrigin) -> None:
+    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals it is the newest that has no place."""
+    subject = full_queue(origin)
+    enqueued = subject.enqueue(request(origin, "last"))
+    assert enqueued.admission is Admission.TOO_MANY_CHECKPOINT_REQUESTS
+    assert enqueued.dropped == request(origin, "last")
+    assert len(subject) == MAX_QUEUED_REQUESTS
+
+
+def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_the_lowest_rank() -> None:
+    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38)."""
+    subject = full_queue(RequestOrigin.USER_CHECKPOINT)
+    enqueued = subject.enqueue(request(RequestOrigin.SAVEPOINT, "high"))
+    assert enqueued.dropped == request(RequestOrigin.USER_CHECKPOINT, f"{MAX_QUEUED_REQUESTS - 1}")
+    assert choose(subject).request == request(RequestOrigin.SAVEPOINT, "high")
+
+
+def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
+    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38): then the new request is dropped itself."""
+    subject = full_queue(RequestOrigin.SAVEPOINT)
+    low = request(RequestOrigin.PERIODIC)
+    assert subject.enqueue(low).dropped == low
+
+
+def test_the_user_whose_request_is_dropped_from_the_full_queue_is_told_so_at_once() -> None:
+    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS, in the coordinator."""
+    world = job()
+    trigger(world)
+    for number in range(MAX_QUEUED_REQUESTS):
+        assert ask(world, name=f"{number}") == []
+    answer = only(ask(world, name="last"), AnswerRequest)
+    assert answer.request == "last"
+    assert "The maximum number of queued checkpoint requests exceeded." in (answer.failure or "")
+    assert world.master.coordinator.trigger.queued == MAX_QUEUED_REQUESTS
+
+
+# -- 6: testSavepointTiming, testCheckpointTiming -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", [RequestOrigin.SAVEPOINT, RequestOrigin.STOP])
+def test_a_savepoint_runs_at_once_inside_the_minimum_pause(origin: RequestOrigin) -> None:
+    """CheckpointRequestDeciderTest.testSavepointTiming (MISSION A4)."""
+    subject = decider(min_pause_ms=100)
+    subject.enqueue(request(origin))
+    assert choose(subject, now_ms=51, last_end_ms=50).verdict is Verdict.RUN
+
+
+def test_a_manual_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
+    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): the pause is for periodic requests."""
+    subject = decider(min_pause_ms=100)
+    subject.enqueue(request(RequestOrigin.USER_CHECKPOINT))
+    assert choose(subject, now_ms=51, last_end_ms=50).verdict is Verdict.RUN
+
+
+def test_a_periodic_checkpoint_inside_the_minimum_pause_is_dropped_until_the_remainder_has_passed() -> None:
+    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
+    subject = decider(min_pause_ms=100)
+    periodic = request(RequestOrigin.PERIODIC)
+    subject.enqueue(periodic)
+    assert choose(subject, now_ms=149, last_end_ms=50) == Decision(
+        verdict=Verdict.MINIMUM_TIME_BETWEEN_CHECKPOINTS, request=periodic, retry_ms=150
+    )
+    assert len(subject) == 0
+    subject.enqueue(periodic)
+    assert choose(subject, now_ms=150, last_end_ms=50).verdict is Verdict.RUN
+
+
+def test_savepoints_and_manual_checkpoints_are_triggered_in_the_pause_that_holds_the_timer() -> None:
+    """CheckpointRequestDeciderTest.testSavepointTiming, testCheckpointTiming (MISSION A4), in the coordinator."""
+    world = job(interval_ms=1_000, min_pause_ms=1_000)
+    complete(world)
+    complete(world, RequestKind.SAVEPOINT)
+    assert complete(world) == 3
+    assert tick(world, 999) == []
+    assert tick(world, 1) == [4]
