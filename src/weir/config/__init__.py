@@ -1,0 +1,185 @@
+"""Configuration with Flink's keys: where values come from, and what is said of a wrong one.
+
+Values are text until they are asked for, as in Flink. They come from a file of ``key: value`` or ``key = value`` lines
+(``#`` begins a comment line), which holds Flink's flat ``config.yaml`` and Spark's properties style alike, and from
+overrides (``--conf``, keyword arguments), which win. Every key and every value is checked when it enters, so a spelling
+mistake is an error at once, with the key that was probably meant. ``spark.*`` keys are handed on to Spark unseen.
+
+The keys themselves are in ``weir/config/options.py``, and which values go together is in ``weir/config/relations.py``.
+"""
+
+from __future__ import annotations
+
+import configparser
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from weir.config.options import (
+    ATTEMPTS_BEFORE_RESET_BACKOFF,
+    BACKOFF_MULTIPLIER,
+    CHECKPOINT_DIR,
+    CHECKPOINT_HISTORY,
+    CHECKPOINT_INCREMENTAL,
+    CHECKPOINT_INTERVAL,
+    CHECKPOINT_MAX_CONCURRENT,
+    CHECKPOINT_MIN_PAUSE,
+    CHECKPOINT_NUM_RETAINED,
+    CHECKPOINT_RETENTION,
+    CHECKPOINT_TIMEOUT,
+    CHECKPOINT_TOLERABLE_FAILURES,
+    FIXED_DELAY,
+    FIXED_DELAY_ATTEMPTS,
+    INITIAL_BACKOFF,
+    JITTER_FACTOR,
+    MAX_BACKOFF,
+    OPTIONS,
+    RESET_BACKOFF_THRESHOLD,
+    RESTART_TYPE,
+    SAVEPOINT_DIR,
+)
+from weir.config.relations import check_relations
+from weir.config.values import ConfigOption
+from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.errors import ConfigurationError
+
+T = TypeVar("T")
+
+SPARK_PREFIX = "spark."
+
+_BY_KEY = {option.key: option for option in OPTIONS}
+
+#: Names that older releases of Flink have for keys, where likeness would lead to another one.
+_FORMER_KEYS = {"state.checkpoints.dir": CHECKPOINT_DIR.key, "state.savepoints.dir": SAVEPOINT_DIR.key}
+
+
+def describe_options() -> list[ConfigOption[Any]]:
+    """Every key with its type, default and description, for ``--help`` and the reference page."""
+    return list(OPTIONS)
+
+
+class Configuration(Mapping[str, str]):
+    """The values that were given, as text by key; immutable. ``value`` reads one, with its default.
+
+    Raises ``ConfigurationError`` when made of an unknown key, a value that cannot be read or values at odds.
+    """
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+        for key, text in self._values.items():
+            if not key.startswith(SPARK_PREFIX):
+                _option(key).parse(text)
+        check_relations(self)
+
+    @classmethod
+    def load(cls, file: Path | None, overrides: Mapping[str, str]) -> Configuration:
+        """The values of a file (None: no file), with ``overrides`` on top."""
+        return cls({**({} if file is None else _read_file(file)), **overrides})
+
+    def __getitem__(self, key: str) -> str:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def value(self, option: ConfigOption[T]) -> T:
+        """The value of an option: the one given, else its default."""
+        return option.parse(self._values.get(option.key, option.default))
+
+    def in_force(self) -> dict[str, str]:
+        """The text of every key but Spark's, defaults included."""
+        return {option.key: self._values.get(option.key, option.default) for option in OPTIONS}
+
+    def spark_conf(self) -> dict[str, str]:
+        """The ``spark.*`` keys, for the Spark session."""
+        return {key: text for key, text in self._values.items() if key.startswith(SPARK_PREFIX)}
+
+    def checkpoint_config(self) -> CheckpointConfig:
+        """``execution.checkpointing.*`` as the core takes it."""
+        return CheckpointConfig(
+            interval_ms=self.value(CHECKPOINT_INTERVAL),
+            timeout_ms=self.value(CHECKPOINT_TIMEOUT),
+            min_pause_ms=self.value(CHECKPOINT_MIN_PAUSE),
+            max_concurrent_checkpoints=self.value(CHECKPOINT_MAX_CONCURRENT),
+            tolerable_failed_checkpoints=self.value(CHECKPOINT_TOLERABLE_FAILURES),
+            num_retained=self.value(CHECKPOINT_NUM_RETAINED),
+            incremental=self.value(CHECKPOINT_INCREMENTAL),
+            retention=self.value(CHECKPOINT_RETENTION),
+            history_size=self.value(CHECKPOINT_HISTORY),
+        )
+
+    def restart_config(self) -> RestartConfig:
+        """``restart-strategy.*`` as the core takes it."""
+        strategy = self.value(RESTART_TYPE)
+        if strategy is None:
+            periodic = self.value(CHECKPOINT_INTERVAL) is not None
+            strategy = RestartStrategyType.EXPONENTIAL_DELAY if periodic else RestartStrategyType.NONE
+        return RestartConfig(
+            type=strategy,
+            fixed_delay_attempts=self.value(FIXED_DELAY_ATTEMPTS),
+            fixed_delay_ms=self.value(FIXED_DELAY),
+            initial_backoff_ms=self.value(INITIAL_BACKOFF),
+            max_backoff_ms=self.value(MAX_BACKOFF),
+            backoff_multiplier=self.value(BACKOFF_MULTIPLIER),
+            reset_backoff_threshold_ms=self.value(RESET_BACKOFF_THRESHOLD),
+            jitter_factor=self.value(JITTER_FACTOR),
+            attempts_before_reset_backoff=self.value(ATTEMPTS_BEFORE_RESET_BACKOFF),
+        )
+
+
+def _option(key: str) -> ConfigOption[Any]:
+    option = _BY_KEY.get(key)
+    if option is None:
+        near = [_FORMER_KEYS[key]] if key in _FORMER_KEYS else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
+        hint = (
+            f"did you mean {near[0]}?" if near else "see the configuration reference for the keys there are."
+        )
+        raise ConfigurationError(f"There is no configuration key {key!r}: {hint}")
+    return option
+
+
+def _read_file(file: Path) -> dict[str, str]:
+    """Keys and values of a file. ``configparser`` reads the lines; it wants a section, so it is given one."""
+    parser = configparser.RawConfigParser(comment_prefixes=("#",), default_section="\n")
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    try:
+        parser.read_string("[weir]\n" + file.read_text(encoding="utf-8"), source=str(file))
+    except OSError as error:
+        raise ConfigurationError(
+            f"The configuration file {file} cannot be read: {error.strerror or error}; check its path."
+        ) from error
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise ConfigurationError(_file_problem(file, error)) from error
+    if len(parser.sections()) != 1:
+        raise ConfigurationError(
+            f"The configuration file {file} has the section [{parser.sections()[1]}], but must consist of lines"
+            " `key: value`, with the full key in each."
+        )
+    values = dict(parser.items("weir"))
+    for key, text in values.items():
+        if "\n" in text:
+            raise ConfigurationError(
+                f"The configuration file {file} has indented lines below {key!r}, but must consist of lines"
+                " `key: value`, with the full key in each."
+            )
+        values[key] = _unquoted(text)
+    return values
+
+
+def _file_problem(file: Path, error: configparser.Error | UnicodeDecodeError) -> str:
+    if isinstance(error, configparser.DuplicateOptionError):
+        return f"The configuration file {file} has the key {error.option} twice: remove one of the lines."
+    if isinstance(error, configparser.ParsingError):
+        line, _ = error.errors[0]
+        return f"Line {line - 1} of the configuration file {file} is not of the form `key: value`."
+    return f"The configuration file {file} must be UTF-8 text of lines `key: value`: {error}"
+
+
+def _unquoted(text: str) -> str:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
+        return text[1:-1]
+    return text

@@ -1,0 +1,229 @@
+"""The table of configuration keys: how each value is written, what holds by default, and what it is for.
+
+``OPTIONS`` is the one table; reading (``weir/config``), help texts and the reference page are made from it. Keys and
+defaults are Flink's; where a default differs, the description says so (PROTOCOL P42). Defaults are text, read like any
+other value. How texts are read is in ``weir/config/values.py``, which values go together in ``weir/config/relations.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.config.values import (
+    BOOLEAN,
+    CLAIM_MODE,
+    DURATION,
+    INTERVAL,
+    PATH,
+    POSITIVE_DURATION,
+    RETENTION,
+    STRATEGY,
+    TEXT,
+    TIMEOUT,
+    ConfigOption,
+    integer,
+    number,
+)
+
+_CHECKPOINTING = "execution.checkpointing."
+_RECOVERY = "execution.state-recovery."
+_FIXED = "restart-strategy.fixed-delay."
+_EXPONENTIAL = "restart-strategy.exponential-delay."
+
+CHECKPOINT_INTERVAL = ConfigOption(
+    _CHECKPOINTING + "interval",
+    INTERVAL,
+    "10 s",
+    "Time between periodic checkpoints (Flink: none). 'disabled' or 0: checkpoints only on request and at the end.",
+)
+CHECKPOINT_TIMEOUT = ConfigOption(
+    _CHECKPOINTING + "timeout", TIMEOUT, "10 min", "A checkpoint that takes longer is aborted."
+)
+CHECKPOINT_MIN_PAUSE = ConfigOption(
+    _CHECKPOINTING + "min-pause",
+    DURATION,
+    "0 ms",
+    "Least time from the end of a checkpoint to the next periodic one. An interval below it is raised to it.",
+)
+CHECKPOINT_MAX_CONCURRENT = ConfigOption(
+    _CHECKPOINTING + "max-concurrent-checkpoints", integer(1), "1", "Checkpoints under way at the same time."
+)
+CHECKPOINT_TOLERABLE_FAILURES = ConfigOption(
+    _CHECKPOINTING + "tolerable-failed-checkpoints",
+    integer(0),
+    "0",
+    "Consecutive failed checkpoints that the job survives.",
+)
+CHECKPOINT_NUM_RETAINED = ConfigOption(
+    _CHECKPOINTING + "num-retained", integer(1), "1", "Completed checkpoints that are kept."
+)
+CHECKPOINT_INCREMENTAL = ConfigOption(
+    _CHECKPOINTING + "incremental",
+    BOOLEAN,
+    "true",
+    "Whether a checkpoint writes only the state files that the last one does not have (Flink: false).",
+)
+CHECKPOINT_DIR = ConfigOption(
+    _CHECKPOINTING + "dir",
+    PATH,
+    ".weir/checkpoints",
+    "Where checkpoints and job logs are kept (Flink: unset). A relative path is below the current directory.",
+)
+SAVEPOINT_DIR = ConfigOption(
+    _CHECKPOINTING + "savepoint-dir",
+    PATH,
+    ".weir/savepoints",
+    "Where savepoints go that name no directory (Flink: unset). A relative path is below the current directory.",
+)
+CHECKPOINT_RETENTION = ConfigOption(
+    _CHECKPOINTING + "externalized-checkpoint-retention",
+    RETENTION,
+    "RETAIN_ON_CANCELLATION",
+    "Whether checkpoints stay when the job is cancelled (Flink: NO_EXTERNALIZED_CHECKPOINTS). Those of a failed or"
+    " suspended job always stay, since the same command resumes it.",
+)
+RECOVERY_PATH = ConfigOption(
+    _RECOVERY + "path",
+    PATH.or_none("unset"),
+    "unset",
+    "Savepoint or retained checkpoint that a new job begins from; 'weir run --from-savepoint' wins over it.",
+)
+RECOVERY_CLAIM_MODE = ConfigOption(
+    _RECOVERY + "claim-mode",
+    CLAIM_MODE,
+    "NO_CLAIM",
+    "Who owns the snapshot that a new job begins from. NO_CLAIM: the user, it is never deleted; CLAIM: the job, which"
+    " deletes it once newer checkpoints have replaced it.",
+)
+IGNORE_UNCLAIMED_STATE = ConfigOption(
+    _RECOVERY + "ignore-unclaimed-state",
+    BOOLEAN,
+    "false",
+    "Begin although the snapshot has state of steps that the pipeline no longer has; that state is left behind.",
+)
+RESTART_TYPE = ConfigOption(
+    "restart-strategy.type",
+    STRATEGY.or_none("default"),
+    "default",
+    "How a failed job is restarted. 'default': exponential-delay, or none while periodic checkpoints are disabled.",
+)
+FIXED_DELAY_ATTEMPTS = ConfigOption(
+    _FIXED + "attempts", integer(0), "1", "Restarts before the job fails for good."
+)
+FIXED_DELAY = ConfigOption(_FIXED + "delay", DURATION, "1 s", "Time before each restart.")
+INITIAL_BACKOFF = ConfigOption(
+    _EXPONENTIAL + "initial-backoff", POSITIVE_DURATION, "1 s", "Time before the first restart."
+)
+MAX_BACKOFF = ConfigOption(
+    _EXPONENTIAL + "max-backoff", POSITIVE_DURATION, "1 min", "Longest time before a restart."
+)
+BACKOFF_MULTIPLIER = ConfigOption(
+    _EXPONENTIAL + "backoff-multiplier",
+    number(above=1.0),
+    "1.5",
+    "Factor by which the time grows with each failure.",
+)
+RESET_BACKOFF_THRESHOLD = ConfigOption(
+    _EXPONENTIAL + "reset-backoff-threshold",
+    POSITIVE_DURATION,
+    "1 h",
+    "A job that ran this long without failing starts again with the initial backoff.",
+)
+JITTER_FACTOR = ConfigOption(
+    _EXPONENTIAL + "jitter-factor",
+    number(least=0.0, most=1.0),
+    "0.1",
+    "Part of the time by which it varies at random.",
+)
+ATTEMPTS_BEFORE_RESET_BACKOFF = ConfigOption(
+    _EXPONENTIAL + "attempts-before-reset-backoff",
+    integer(0).or_none("infinite"),
+    "infinite",
+    "Restarts, counted from the last reset of the backoff, before the job fails for good.",
+)
+DEFAULT_PARALLELISM = ConfigOption(
+    "parallelism.default",
+    integer(1).or_none("unset"),
+    "unset",
+    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions.",
+)
+REST_PORT = ConfigOption(
+    "rest.port", integer(0, 65535), "8081", "Port of the REST server and web page; 0: any free port."
+)
+REST_BIND_ADDRESS = ConfigOption(
+    "rest.bind-address", TEXT, "127.0.0.1", "Address on which the REST server listens."
+)
+CHECKPOINT_HISTORY = ConfigOption(
+    "web.checkpoints.history", integer(1), "10", "Checkpoints that REST and the web page remember."
+)
+ASYNC_STORE_DURATION = ConfigOption(
+    "rest.async.store-duration", DURATION, "5 min", "How long the result of a REST request can be asked for."
+)
+WORKING_DIR = ConfigOption(
+    "weir.working-dir",
+    PATH,
+    ".weir/work",
+    "Where running queries keep their files; disposable. A relative path is below the current directory.",
+)
+FAST_WORKING_DIRECTORY = ConfigOption(
+    "weir.fast-working-directory",
+    BOOLEAN,
+    "true",
+    "Write the working directory without Spark's own safeguards, since checkpoints are what must last.",
+)
+LEASE_TIMEOUT = ConfigOption(
+    "weir.lease.timeout",
+    DURATION,
+    "10 s",
+    "A driver that did not renew its lease for so long counts as dead.",
+)
+LEASE_INTERVAL = ConfigOption(
+    "weir.lease.interval", DURATION, "2 s", "Time between renewals of the driver's lease."
+)
+COMMIT_ATTEMPTS = ConfigOption(
+    "weir.sink.commit.attempts", integer(1), "8", "How often a sink's commit is tried before its task fails."
+)
+COMMIT_INITIAL_BACKOFF = ConfigOption(
+    "weir.sink.commit.initial-backoff", DURATION, "100 ms", "Time before a commit is tried again."
+)
+COMMIT_MAX_BACKOFF = ConfigOption(
+    "weir.sink.commit.max-backoff", DURATION, "10 s", "Longest time between two tries of a commit."
+)
+
+#: Every key, in the order of the reference page.
+OPTIONS: tuple[ConfigOption[Any], ...] = (
+    CHECKPOINT_INTERVAL,
+    CHECKPOINT_TIMEOUT,
+    CHECKPOINT_MIN_PAUSE,
+    CHECKPOINT_MAX_CONCURRENT,
+    CHECKPOINT_TOLERABLE_FAILURES,
+    CHECKPOINT_NUM_RETAINED,
+    CHECKPOINT_INCREMENTAL,
+    CHECKPOINT_DIR,
+    SAVEPOINT_DIR,
+    CHECKPOINT_RETENTION,
+    RECOVERY_PATH,
+    RECOVERY_CLAIM_MODE,
+    IGNORE_UNCLAIMED_STATE,
+    RESTART_TYPE,
+    FIXED_DELAY_ATTEMPTS,
+    FIXED_DELAY,
+    INITIAL_BACKOFF,
+    MAX_BACKOFF,
+    BACKOFF_MULTIPLIER,
+    RESET_BACKOFF_THRESHOLD,
+    JITTER_FACTOR,
+    ATTEMPTS_BEFORE_RESET_BACKOFF,
+    DEFAULT_PARALLELISM,
+    REST_PORT,
+    REST_BIND_ADDRESS,
+    CHECKPOINT_HISTORY,
+    ASYNC_STORE_DURATION,
+    WORKING_DIR,
+    FAST_WORKING_DIRECTORY,
+    LEASE_TIMEOUT,
+    LEASE_INTERVAL,
+    COMMIT_ATTEMPTS,
+    COMMIT_INITIAL_BACKOFF,
+    COMMIT_MAX_BACKOFF,
+)

@@ -1,0 +1,59 @@
+"""Which configuration values go together: checked once, when a configuration is made.
+
+Each law names both keys and the way out. What Flink adjusts is adjusted and refused by nobody: an interval below the
+minimum pause is raised to it (PROTOCOL P38), and a pause goes together with several concurrent checkpoints, since it
+only holds up periodic ones. A timeout above or below the interval is right either way.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from weir.config.options import (
+    CHECKPOINT_DIR,
+    COMMIT_INITIAL_BACKOFF,
+    COMMIT_MAX_BACKOFF,
+    INITIAL_BACKOFF,
+    LEASE_INTERVAL,
+    LEASE_TIMEOUT,
+    MAX_BACKOFF,
+    SAVEPOINT_DIR,
+    WORKING_DIR,
+)
+from weir.config.values import ConfigOption
+from weir.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+class Values(Protocol):
+    """Whatever has a value for each option."""
+
+    def value(self, option: ConfigOption[T]) -> T:
+        """The value of one option."""
+        ...
+
+
+def check_relations(values: Values) -> None:
+    """Raises ``ConfigurationError`` for the first two values that are at odds."""
+    _check_not_above(values, INITIAL_BACKOFF, MAX_BACKOFF)
+    _check_not_above(values, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF)
+    if 2 * values.value(LEASE_INTERVAL) > values.value(LEASE_TIMEOUT):
+        raise ConfigurationError(
+            f"{LEASE_INTERVAL.key} must be at most half of {LEASE_TIMEOUT.key}, so that one late renewal does not"
+            " make a living driver look dead: raise the second or lower the first."
+        )
+    for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
+        if values.value(durable) == values.value(WORKING_DIR):
+            raise ConfigurationError(
+                f"{WORKING_DIR.key} and {durable.key} are both {values.value(durable)}, but the first is cleared at"
+                " every start and the second must last: give each a directory of its own."
+            )
+
+
+def _check_not_above(values: Values, low: ConfigOption[int], high: ConfigOption[int]) -> None:
+    if values.value(low) > values.value(high):
+        raise ConfigurationError(
+            f"{low.key} ({values.value(low)} ms) is above {high.key} ({values.value(high)} ms):"
+            " raise the second or lower the first."
+        )

@@ -1,0 +1,170 @@
+"""How the text of a configuration value is read: durations, numbers, choices and paths, in Flink's spellings.
+
+A ``ValueType`` parses, and says what it expects where it cannot; limits that concern one value alone belong to its
+type, so that a value out of range is refused as soon as it enters.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from weir.core.config import RestartStrategyType, RetainExternalized
+from weir.errors import ConfigurationError
+from weir.state.resolve import normalize
+
+T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
+
+#: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and timeout.
+_CHECKPOINT_MS_MIN = 10
+
+
+class RecoveryClaimMode(enum.Enum):
+    """Who owns the snapshot that a new job is restored from (PROTOCOL P40)."""
+
+    NO_CLAIM = "NO_CLAIM"
+    CLAIM = "CLAIM"
+
+
+_UNITS_MS = {
+    unit: factor
+    for factor, units in (
+        (1, ("ms", "milli", "millis", "millisecond", "milliseconds", "")),
+        (1_000, ("s", "sec", "secs", "second", "seconds")),
+        (60_000, ("m", "min", "mins", "minute", "minutes")),
+        (3_600_000, ("h", "hour", "hours")),
+        (86_400_000, ("d", "day", "days")),
+    )
+    for unit in units
+}
+
+
+@dataclass(frozen=True)
+class ValueType(Generic[T]):
+    """How the text of a value is read. ``parse`` raises ``ValueError``; ``expectation`` completes "must be ..."."""
+
+    name: str
+    expectation: str
+    parse: Callable[[str], T]
+
+    def or_none(self, word: str) -> ValueType[T | None]:
+        """The same, where ``word`` stands for None."""
+        return ValueType(
+            self.name,
+            f"{self.expectation}, or {word!r}",
+            lambda text: None if text.lower() == word else self.parse(text),
+        )
+
+
+def _duration_ms(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
+    if match is None or match.group(2) not in _UNITS_MS:
+        raise ValueError(text)
+    return int(match.group(1)) * _UNITS_MS[match.group(2)]
+
+
+def _interval_ms(text: str) -> int | None:
+    interval_ms = 0 if text.lower() == "disabled" else _duration_ms(text)
+    if 0 < interval_ms < _CHECKPOINT_MS_MIN:
+        raise ValueError(text)
+    return interval_ms or None
+
+
+def _duration_of_at_least(least_ms: int) -> ValueType[int]:
+    def parse(text: str) -> int:
+        duration_ms = _duration_ms(text)
+        if duration_ms < least_ms:
+            raise ValueError(text)
+        return duration_ms
+
+    return ValueType("duration", f"a duration of at least {least_ms} ms, such as '10 s' or '1 min'", parse)
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _path(text: str) -> str:
+    if not text:
+        raise ValueError(text)
+    return normalize(text)
+
+
+def number(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> ValueType[float]:
+    """A finite number of at least ``least``, at most ``most`` and above ``above``."""
+
+    def parse(text: str) -> float:
+        value = float(text)
+        if not math.isfinite(value) or not least <= value <= most or value <= above:
+            raise ValueError(text)
+        return value
+
+    limits = f"above {above:g}" if math.isfinite(above) else f"from {least:g} to {most:g}"
+    return ValueType("number", f"a number {limits}", parse)
+
+
+def integer(least: int, most: int | None = None) -> ValueType[int]:
+    """An integer from ``least`` to ``most`` (None: without end)."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < least or (most is not None and value > most):
+            raise ValueError(text)
+        return value
+
+    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+    return ValueType("integer", f"an integer {limits}", parse)
+
+
+def _choice(kind: type[E], aliases: Mapping[str, E]) -> ValueType[E]:
+    words = {member.value.lower(): member for member in kind}
+    names = ", ".join(repr(member.value) for member in kind)
+    return ValueType("enum", f"one of {names}", lambda text: {**aliases, **words}[text.lower()])
+
+
+DURATION = ValueType("duration", "a duration such as '10 s', '500 ms', '1 min' or '2 h'", _duration_ms)
+INTERVAL = ValueType(
+    "duration",
+    f"a duration of at least {_CHECKPOINT_MS_MIN} ms such as '10 s' or '1 min', or 'disabled' or '0' for none",
+    _interval_ms,
+)
+TIMEOUT = _duration_of_at_least(_CHECKPOINT_MS_MIN)
+POSITIVE_DURATION = _duration_of_at_least(1)
+BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
+PATH = ValueType("path", "a path or URI", _path)
+TEXT = ValueType("text", "text", str)
+RETENTION = _choice(RetainExternalized, {})
+CLAIM_MODE = _choice(RecoveryClaimMode, {})
+STRATEGY = _choice(
+    RestartStrategyType,
+    {
+        "off": RestartStrategyType.NONE,
+        "disable": RestartStrategyType.NONE,
+        "fixeddelay": RestartStrategyType.FIXED_DELAY,
+        "exponentialdelay": RestartStrategyType.EXPONENTIAL_DELAY,
+    },
+)
+
+
+@dataclass(frozen=True)
+class ConfigOption(Generic[T]):
+    """One key: how its text is read, the text that holds where none is given, and what it is for."""
+
+    key: str
+    type: ValueType[T]
+    default: str
+    description: str
+
+    def parse(self, text: str) -> T:
+        """The value of ``text``; raises ``ConfigurationError`` with one sentence."""
+        try:
+            return self.type.parse(text.strip())
+        except (ValueError, KeyError) as error:
+            raise ConfigurationError(
+                f"{self.key} is {text!r}, but must be {self.type.expectation}."
+            ) from error

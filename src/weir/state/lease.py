@@ -1,0 +1,96 @@
+"""The lease: a hint whether a driver is alive, and where it can be reached (PROTOCOL P20).
+
+The driver renews a small file. Running the job again reads it and refuses politely if the holder is alive, instead of
+fencing it. The lease decides nothing: whoever is mistaken about it is stopped by the job log (PROTOCOL P17).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import psutil
+
+from weir.core.types import JobId, Recorded
+from weir.errors import StorageError
+from weir.state.filesystem import FileSystem, join
+
+#: Seconds by which two processes may disagree on when a third one was started (the clock was adjusted meanwhile).
+_START_TOLERANCE_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseRecord:
+    """Who holds a job."""
+
+    attempt: int
+    #: Name of the driver's machine.
+    host: str
+    pid: int
+    #: When the process was started, in seconds since the Unix epoch (``psutil.Process.create_time``).
+    pid_started: float
+    #: ``http://host:port``
+    rest_address: str
+    #: When the lease was renewed, in milliseconds since the Unix epoch.
+    timestamp_ms: int
+    #: How long it holds from then on.
+    timeout_ms: int
+
+
+class Lease:
+    """The lease of one job, at ``<base directory>/<job id>/lease``."""
+
+    def __init__(self, fs: FileSystem, base_directory: str, job_id: JobId) -> None:
+        self._fs = fs
+        self._directory = join(base_directory, job_id)
+        self._path = join(self._directory, "lease")
+
+    def write(self, record: LeaseRecord) -> Recorded:
+        """Take or renew the lease. FENCED, and nothing written, if a newer attempt holds it."""
+        held = self.read()
+        if held is not None and held.attempt > record.attempt:
+            return Recorded.FENCED
+        self._fs.make_directory(self._directory)
+        self._fs.write(self._path, msgspec.json.encode(record, order="sorted") + b"\n")
+        return Recorded.WON
+
+    def read(self) -> LeaseRecord | None:
+        """The lease, or None if nobody holds it."""
+        try:
+            data = self._fs.read(self._path)
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(data, type=LeaseRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StorageError(
+                f"The lease {self._path} is damaged ({error}): make sure that no driver runs this job, delete the"
+                " file and try again."
+            ) from error
+
+    def remove(self, attempt: int) -> None:
+        """Give the lease back, unless another attempt holds it."""
+        held = self.read()
+        if held is not None and held.attempt == attempt:
+            self._fs.delete(self._path)
+
+
+def holder_is_alive(lease: LeaseRecord, now_ms: int, host: str) -> bool:
+    """Whether the holder of the lease seems to be alive, as seen at ``now_ms`` (Unix epoch) from ``host``.
+
+    It must have renewed within its timeout (a stopped process does not), and on the same machine exactly that process
+    must exist: a process that was killed counts as dead at once, and so does one that only has the same number.
+    """
+    if now_ms - lease.timestamp_ms >= lease.timeout_ms:
+        return False
+    return lease.host != host or _process_lives(lease.pid, lease.pid_started)
+
+
+def _process_lives(pid: int, started: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - started) < _START_TOLERANCE_S
+    except psutil.NoSuchProcess:
+        return False

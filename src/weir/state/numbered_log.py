@@ -1,0 +1,106 @@
+"""An append-only log whose next number is taken by conditional create: the one arbiter (PROTOCOL P17).
+
+Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it; everyone else is
+told that it is taken. Numbers have no gaps: the next one is always the newest plus one. The log serves three purposes:
+the job log, the checkpoint id counter, and the map from job name to job id.
+
+**Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that was asleep since then
+(its newest number is long gone) could create such a name and believe that it won. So ``append`` lists the directory
+*after* it created: since the newest entry is never deleted, a higher number is there whenever the name had been
+pruned. The writer then removes its own file and has lost::
+
+    stale writer    read newest = 7 ............................ create 8 (free again!)  list: 90 is there -> lost
+    other driver            create 8, 9, ... 90   prune below 59
+
+The same listing can find a higher number that was appended on top of ours a moment ago. Then its writer has read
+our entry and goes on from it: we have been overtaken, so "taken" is the right answer in this case too.
+
+Assumption: listing shows every file that was there when it began and was not deleted meanwhile. At least two entries
+are kept, so that one appended and one pruned during a listing cannot make the log look shorter than it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from weir.errors import StorageError, invariant
+from weir.state.filesystem import CreateResult, FileSystem, join
+
+_DIGITS = 20
+_NAME = re.compile(rf"\d{{{_DIGITS}}}")
+#: How often ``newest`` lists again when the entry it found was pruned before it could be read.
+_LIST_ATTEMPTS = 100
+_KEEP_MIN = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One entry of the log."""
+
+    number: int
+    data: bytes
+
+
+class NumberedLog:
+    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share a directory."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self.directory = directory
+
+    def newest(self) -> Entry | None:
+        """The entry with the highest number, or None if the log is empty."""
+        for _ in range(_LIST_ATTEMPTS):
+            number = self.newest_number()
+            if number is None:
+                return None
+            data = self.read(number)
+            if data is not None:
+                return Entry(number=number, data=data)
+        raise StorageError(
+            f"Cannot read the newest entry of {self.directory}: it vanished {_LIST_ATTEMPTS} times after it was"
+            " listed; check that nothing else deletes files there."
+        )
+
+    def newest_number(self) -> int | None:
+        """The highest number, or None if the log is empty."""
+        return max(self._numbers(), default=None)
+
+    def read(self, number: int) -> bytes | None:
+        """The content of one entry, or None if there is none (any more)."""
+        try:
+            return self._fs.read(self.path(number))
+        except FileNotFoundError:
+            return None
+
+    def append(self, number: int, data: bytes) -> CreateResult:
+        """Take ``number``, durably. ALREADY_EXISTS if another writer has it, or had it and it was pruned since.
+
+        A ``StorageError`` leaves in doubt whether the number is taken: read it back (``Recorder`` does).
+        """
+        invariant(number >= 1, f"log numbers start at 1, not {number}")
+        self._fs.make_directory(self.directory)
+        result = self._fs.create(self.path(number), data)
+        if result is CreateResult.CREATED and max(self._numbers(), default=number) > number:
+            self._fs.delete(self.path(number))
+            return CreateResult.ALREADY_EXISTS
+        return result
+
+    def sync(self, number: int) -> None:
+        """Make an entry durable that was found after a create that ended in doubt."""
+        self._fs.sync([self.path(number)])
+
+    def prune(self, keep: int) -> None:
+        """Delete all but the newest ``keep`` (at least 2) entries."""
+        invariant(keep >= _KEEP_MIN, f"at least {_KEEP_MIN} entries of a log are kept, not {keep}")
+        for number in sorted(self._numbers())[:-keep]:
+            self._fs.delete(self.path(number))
+
+    def path(self, number: int) -> str:
+        """The file of one entry."""
+        return join(self.directory, f"{number:0{_DIGITS}d}")
+
+    def _numbers(self) -> list[int]:
+        listed = self._fs.list(self.directory)
+        return [int(status.name) for status in listed if _NAME.fullmatch(status.name)]

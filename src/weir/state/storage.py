@@ -1,0 +1,325 @@
+"""Where the checkpoints and savepoints of one job lie, and how they are made, found, checked and deleted.
+
+::
+
+    <base>/<job id>/log/                the job log
+                    ids/                the checkpoint id counter
+                    chk-<n>/_metadata   checkpoint n: it exists once this file does, which is written last
+                    chk-<n>/...         files that only checkpoint n has
+                    shared/<n>/...      files that checkpoint n wrote and later ones may refer to
+    <target>/savepoint-<job id[:6]>-<token>/_metadata and files, self-contained
+
+Rules of this file:
+
+1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its own directory. Both
+   are resolved from where the metadata was *found*, so either may be moved as a whole.
+2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says.
+3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from weir.core.types import CompletedCheckpoint, JobId, StateHandle
+from weir.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    StorageError,
+    UnsupportedEnvironmentError,
+    invariant,
+)
+from weir.state import metadata
+from weir.state.filesystem import CreateResult, FileSystem, join
+from weir.state.metadata import METADATA_FILE
+from weir.state.numbered_log import NumberedLog
+from weir.state.resolve import normalize
+
+#: How often the next checkpoint id may be taken by someone else before that is an error.
+_ID_ATTEMPTS = 1000
+_KEPT_IDS = 4
+_CHECKPOINT = re.compile(r"chk-(\d+)")
+#: How many neighbours a message about a missing checkpoint names.
+_NAMED_NEIGHBOURS = 10
+
+
+@dataclass(frozen=True)
+class CheckpointStorage:
+    """The checkpoints of one job. ``fs`` gives the file system of a path (``resolve.FileSystems``)."""
+
+    fs: Callable[[str], FileSystem]
+    #: ``execution.checkpointing.dir``: absolute path or URI.
+    base_directory: str
+    job_id: JobId
+
+    @property
+    def job_directory(self) -> str:
+        """What is below it belongs to this job."""
+        return join(self.base_directory, self.job_id)
+
+    @property
+    def log_directory(self) -> str:
+        """The directory of the job log."""
+        return join(self.job_directory, "log")
+
+    def check_writable(self) -> None:
+        """Make the base directory and try it out, before the job starts.
+
+        Raises ``StorageError`` if it cannot be written and ``UnsupportedEnvironmentError`` if two drivers could take
+        the same name there (PROTOCOL P17).
+        """
+        fs = self.fs(self.base_directory)
+        probe = join(self.base_directory, f".weir-probe-{self.job_id}-{os.getpid()}")
+        try:
+            fs.make_directory(self.base_directory)
+            fs.delete(probe)
+            first, second = fs.create(probe, b"probe"), fs.create(probe, b"again")
+            fs.delete(probe)
+        except StorageError as error:
+            raise StorageError(
+                f"The checkpoint directory {self.base_directory} cannot be used (execution.checkpointing.dir names it):"
+                f" {error}"
+            ) from error
+        if (first, second) != (CreateResult.CREATED, CreateResult.ALREADY_EXISTS):
+            raise UnsupportedEnvironmentError(
+                f"The file system of {self.base_directory} lets two drivers create the same file, so it cannot hold"
+                " checkpoints: set execution.checkpointing.dir to a directory on a local disk, HDFS or S3."
+            )
+
+    def next_checkpoint_id(self) -> int:
+        """An id that this job never had before, durably; the first is 1 (MISSION A6, PROTOCOL P19)."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        for _ in range(_ID_ATTEMPTS):
+            checkpoint_id = (log.newest_number() or 0) + 1
+            if log.append(checkpoint_id, b"") is CreateResult.CREATED:
+                log.prune(_KEPT_IDS)
+                return checkpoint_id
+        raise StorageError(
+            f"No checkpoint id could be had in {log.directory}, since other drivers took {_ID_ATTEMPTS} in a row: stop"
+            " the other drivers of this job."
+        )
+
+    def newest_checkpoint_id(self) -> int:
+        """The newest id that any driver was given; 0 before the first."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        return log.newest_number() or 0
+
+    def checkpoint_directory(self, checkpoint_id: int) -> str:
+        """Directory of a checkpoint's metadata and of the files that only it has."""
+        return join(self.job_directory, f"chk-{checkpoint_id}")
+
+    def shared_directory(self, checkpoint_id: int) -> str:
+        """Directory of the files that this checkpoint writes and later ones may refer to."""
+        return join(self.job_directory, "shared", str(checkpoint_id))
+
+    def make_savepoint_directory(self, target: str, token: str) -> str:
+        """Make the directory of a new savepoint below ``target``; ``token`` is 12 random hexadecimal digits."""
+        directory = join(target, f"savepoint-{self.job_id[:6]}-{token}")
+        fs = self.fs(target)
+        if fs.status(directory) is not None:
+            raise StorageError(
+                f"The savepoint directory {directory} exists already: ask for the savepoint again."
+            )
+        fs.make_directory(directory)
+        return directory
+
+    def write_metadata(self, checkpoint: CompletedCheckpoint) -> str:
+        """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
+        data = metadata.encode(checkpoint)
+        fs = self.fs(checkpoint.external_path)
+        fs.make_directory(checkpoint.external_path)
+        fs.write(join(checkpoint.external_path, METADATA_FILE), data)
+        return metadata.checksum_of(data)
+
+    def read(self, path: str, *, expected_checksum: str | None = None) -> CompletedCheckpoint:
+        """The checkpoint or savepoint at ``path``, its directory or its ``_metadata`` file.
+
+        ``expected_checksum`` is what the job record says of the file. Raises ``CheckpointNotFoundError`` and
+        ``CheckpointDamagedError``; state files are not looked at (``verify`` does).
+        """
+        directory = normalize(path)
+        if directory.endswith(f"/{METADATA_FILE}"):
+            directory = _parent(directory)
+        fs = self.fs(directory)
+        try:
+            data = fs.read(join(directory, METADATA_FILE))
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
+        found = metadata.checksum_of(data)
+        if expected_checksum is not None and found != expected_checksum:
+            raise _damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
+        return metadata.decode(data, directory)
+
+    def verify(self, checkpoint: CompletedCheckpoint) -> None:
+        """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or differs."""
+        fs = self.fs(checkpoint.external_path)
+        handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
+        for handle in handles.values():
+            path = self.file_path(checkpoint, handle)
+            if fs.status(path) is None:
+                raise _damaged(checkpoint.external_path, handle.path, "is missing")
+            size, checksum = fs.checksum(path)
+            if size != handle.size:
+                raise _damaged(
+                    checkpoint.external_path, handle.path, f"has {size} bytes, expected {handle.size} bytes"
+                )
+            if checksum != handle.checksum:
+                raise _damaged(
+                    checkpoint.external_path,
+                    handle.path,
+                    f"has checksum {checksum}, expected {handle.checksum}",
+                )
+
+    def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
+        """Where a state file lies, given where its checkpoint was found."""
+        directory = checkpoint.external_path
+        if not checkpoint.kind.is_savepoint:
+            directory = _parent(directory)
+        if not _is_below(handle.path):
+            raise _damaged(
+                checkpoint.external_path, handle.path, "is named by a path that leaves the checkpoint"
+            )
+        return join(directory, handle.path)
+
+    def discard(
+        self, checkpoint_id: int, files: tuple[str, ...], target: str | None, *, subsumed: bool
+    ) -> None:
+        """Carry out ``DiscardCheckpoint``: ``files`` are paths below the job's directory.
+
+        An aborted checkpoint loses all that it wrote; an aborted savepoint (``target``) its directory. A subsumed
+        checkpoint loses its directory and the named files, AFTER a record that this attempt won (PROTOCOL P17).
+        """
+        if target is not None:
+            invariant(not subsumed, f"savepoint {target} belongs to the user and is never subsumed")
+            self._discard_directory(target)
+            return
+        invariant(
+            subsumed or not tuple(files), "all files of an aborted checkpoint are in its own directories"
+        )
+        fs = self.fs(self.job_directory)
+        directory = self.checkpoint_directory(checkpoint_id)
+        fs.delete(join(directory, METADATA_FILE))
+        if subsumed:
+            self._delete_files(fs, self.job_directory, files)
+        else:
+            fs.delete(self.shared_directory(checkpoint_id))
+        fs.delete(directory)
+
+    def discard_all(self, checkpoint_ids: Iterable[int]) -> None:
+        """Delete these checkpoints and every shared file of the job. Its log, and with it its ids, stays."""
+        for checkpoint_id in checkpoint_ids:
+            self._discard_directory(self.checkpoint_directory(checkpoint_id))
+        self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
+
+    def discard_claimed(self, path: str) -> None:
+        """Delete a savepoint, or a checkpoint of another job with those files that no other checkpoint there names."""
+        directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
+        fs = self.fs(directory)
+        try:
+            claimed = self.read(directory)
+        except CheckpointNotFoundError:
+            # A deletion that was cut short: its metadata goes first.
+            self._discard_directory(directory)
+            return
+        if not claimed.kind.is_savepoint:
+            # Where it was found, not where its job lives: it may be a copy.
+            base = _parent(directory)
+            others = (join(base, entry.name) for entry in fs.list(base))
+            needed = {
+                file
+                for other in others
+                if other != directory and fs.status(join(other, METADATA_FILE)) is not None
+                for file in self.read(other).files
+            }
+            fs.delete(join(directory, METADATA_FILE))
+            self._delete_files(fs, base, tuple(sorted(claimed.files - needed)))
+        self._discard_directory(directory)
+
+    def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
+        """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of ids up to ``up_to``.
+
+        Only AFTER the record "attempt began", with the newest id that was allocated BEFORE it: what has no higher id and
+        is not retained was left behind by attempts that are over (PROTOCOL P17). A driver that falls asleep right here
+        finds those of a newer attempt when it wakes, and must not touch them.
+        """
+        kept = list(retained)
+        fs = self.fs(self.job_directory)
+        directories = {self.checkpoint_directory(known.checkpoint_id) for known in kept}
+        for entry in fs.list(self.job_directory):
+            directory = join(self.job_directory, entry.name)
+            match = _CHECKPOINT.fullmatch(entry.name)
+            if match is not None and int(match[1]) <= up_to and directory not in directories:
+                self._discard_directory(directory)
+        needed = {path for known in kept if not known.kind.is_savepoint for path in known.files}
+        shared = join(self.job_directory, "shared")
+        for entry in fs.list(shared):
+            if not entry.name.isdecimal() or int(entry.name) > up_to:
+                continue
+            below = [f"shared/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))]
+            unneeded = tuple(path for path in below if path not in needed)
+            if len(unneeded) == len(below):
+                fs.delete(join(shared, entry.name))
+            else:
+                self._delete_files(fs, self.job_directory, unneeded)
+
+    def _discard_directory(self, directory: str) -> None:
+        fs = self.fs(directory)
+        fs.delete(join(directory, METADATA_FILE))
+        fs.delete(directory)
+
+    def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
+        """Delete files below a job's directory, and directories below its ``shared/`` that become empty."""
+        emptied: set[str] = set()
+        for path in files:
+            invariant(_is_below(path), f"state file {path!r} is not below the directory {base}")
+            fs.delete(join(base, path))
+            parts = path.split("/")[:-1]
+            if parts[:1] == ["shared"]:
+                emptied.update("/".join(parts[:length]) for length in range(2, len(parts) + 1))
+        for name in sorted(emptied, key=lambda name: name.count("/"), reverse=True):
+            directory = join(base, name)
+            if not fs.list(directory):
+                fs.delete(directory)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _is_below(path: str) -> bool:
+    """Whether a relative path stays below the directory that it is joined to."""
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _not_found(fs: FileSystem, directory: str) -> str:
+    """A sentence that names what could have been meant instead."""
+    exists = fs.status(directory) is not None
+    what = f"{directory} has no file {METADATA_FILE}" if exists else f"there is no directory {directory}"
+    for place in (directory, _parent(directory)):
+        names = [
+            entry.name
+            for entry in fs.list(place)
+            if entry.is_directory
+            and entry.name.startswith(("chk-", "savepoint-"))
+            and fs.status(join(place, entry.name, METADATA_FILE)) is not None
+        ]
+        if names:
+            names.sort(key=lambda name: (len(name), name))
+            shown = ", ".join(names[-_NAMED_NEIGHBOURS:])
+            return f"No checkpoint or savepoint found: {what}; {place} has {shown}, so name one of these."
+    return (
+        f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained checkpoint or that of a"
+        " savepoint."
+    )
+
+
+def _damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy, or use another"
+        " checkpoint or savepoint.",
+        path=path,
+        file=file,
+    )
