@@ -1,0 +1,206 @@
+"""The sinks of a job as the port drives them: one lock each, flush in snapshots, commit with retries.
+
+A failed commit is retried with exponential backoff. When retries are used up the task fails, and the restored job
+commits again what its checkpoint had staged (PROTOCOL P13).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import tenacity
+
+from weir.core.types import Committable, CompletedCheckpoint, JobId, OperatorId, Payload, StateHandle
+from weir.errors import DuplicatesError, JobError
+from weir.kernel.concurrency import Event, Waits
+from weir.sinks.base import Sink, SinkContext
+from weir.state.filesystem import FileSystem
+
+_log = logging.getLogger(__name__)
+
+#: Copies a staged file into a savepoint, given its path and a key that is unique in the savepoint.
+KeepFile: TypeAlias = Callable[[str, str], StateHandle]
+#: Copies a savepoint's file to where a sink staged it, durably.
+PutBack: TypeAlias = Callable[[StateHandle, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitRetries:
+    """``weir.sink.commit.*``."""
+
+    attempts: int
+    initial_backoff_ms: int
+    max_backoff_ms: int
+
+
+class SinkPort:
+    """Opens, flushes, commits and cleans the sinks of one job."""
+
+    def __init__(
+        self,
+        *,
+        sinks: Mapping[OperatorId, Sink],
+        job_name: str,
+        file_system: Callable[[str], FileSystem],
+        retries: CommitRetries,
+        waits: Waits,
+    ) -> None:
+        self._sinks = sinks
+        self._job_name = job_name
+        self._file_system = file_system
+        self._retries = retries
+        self._locks = {name: waits.lock() for name in sinks}
+        self._stopping: Event = waits.event()
+        self._rows_committed = dict.fromkeys(sinks, 0)
+
+    def check(self, job_id: JobId) -> None:
+        """Check every target; raises ``SinkError`` before anything runs."""
+        for name, sink in self._sinks.items():
+            sink.check(self._context(job_id, name, 0))
+
+    def open(self, job_id: JobId, attempt: int) -> None:
+        """Prepare every target for the attempt."""
+        for name, sink in self._sinks.items():
+            with self._locks[name]:
+                sink.open(self._context(job_id, name, attempt))
+
+    def resume(self) -> None:
+        """Wait between retries again."""
+        self._stopping.clear()
+
+    def stop(self) -> None:
+        """Give up waiting between retries."""
+        self._stopping.set()
+
+    def flush(
+        self, committables: Sequence[Committable], keep: KeepFile | None = None
+    ) -> tuple[Committable, ...]:
+        """Make staged output durable; the result has completed payloads, in the same order.
+
+        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one meanwhile.
+        """
+        flushed = list(committables)
+        for name, sink in self._sinks.items():
+            indexes = [index for index, item in enumerate(flushed) if item.sink == name]
+            if not indexes:
+                continue
+            with self._locks[name]:
+                payloads = sink.flush([flushed[index].payload for index in indexes])
+                for index, payload in zip(indexes, payloads, strict=True):
+                    paths = [] if keep is None else sink.staged_files(payload)
+                    files = tuple(
+                        keep(path, f"{name}/{flushed[index].position}/{number}")
+                        for number, path in enumerate(paths)
+                        if keep is not None
+                    )
+                    flushed[index] = replace(flushed[index], payload=payload, files=files)
+        return tuple(flushed)
+
+    def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
+        """Let each named sink commit the epoch. Raises what a sink raised last when its retries are used up."""
+        for name, items in payloads.items():
+            self._commit_one(name, epoch, items)
+
+    def commit_again(self, checkpoint: CompletedCheckpoint, put_back: PutBack) -> None:
+        """Commit what the checkpoint had pending, sink by sink, epoch by epoch (PROTOCOL P5, P13).
+
+        What a savepoint has copies of is put back first where it is missing (P14).
+        """
+        pending: dict[OperatorId, dict[int, list[Committable]]] = {}
+        for task in checkpoint.tasks:
+            for item in task.committables:
+                epoch = item.epoch if item.epoch is not None else checkpoint.checkpoint_id
+                pending.setdefault(item.sink, {}).setdefault(epoch, []).append(item)
+        for name, epochs in pending.items():
+            if name not in self._sinks:
+                raise JobError(
+                    f"Checkpoint {checkpoint.checkpoint_id} has rows that sink {name!r} has not committed, but the"
+                    " job has no sink of that name: put it back, let the job run once, and then remove it."
+                )
+            for epoch in sorted(epochs):
+                self._complete(name, epoch, epochs[epoch], put_back)
+                self._commit_one(name, epoch, [item.payload for item in epochs[epoch]])
+
+    def clean(self, attempt: int) -> None:
+        """Delete what older attempts staged and nobody committed (PROTOCOL P22)."""
+        for name, sink in self._sinks.items():
+            with self._locks[name]:
+                sink.clean(attempt)
+
+    def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
+        """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint (PROTOCOL P21)."""
+        for name, sink in self._sinks.items():
+            with self._locks[name]:
+                newest = sink.newest_committed()
+            if newest is not None and newest > checkpoint_id:
+                raise DuplicatesError(
+                    f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id} would write"
+                    f" rows twice, since sink {name!r} has committed checkpoint {newest}. Restore the damaged file"
+                    " from a copy, or accept the duplicates with --accept-duplicates."
+                )
+
+    def rows_committed(self, sinks: Sequence[OperatorId]) -> int:
+        """Rows that these sinks have made visible since the driver started."""
+        return sum(self._rows_committed[name] for name in sinks)
+
+    def _complete(
+        self, name: OperatorId, epoch: int, items: Sequence[Committable], put_back: PutBack
+    ) -> None:
+        """Put back every staged file that has a copy and is missing, unless the epoch is committed."""
+        if not any(item.files for item in items):
+            return
+        sink = self._sinks[name]
+        with self._locks[name]:
+            newest = sink.newest_committed()
+            if newest is not None and newest >= epoch:
+                return
+            for item in items:
+                if not item.files:
+                    continue
+                for handle, path in zip(item.files, sink.staged_files(item.payload), strict=True):
+                    if self._file_system(path).status(path) is None:
+                        put_back(handle, path)
+
+    def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload]) -> None:
+        sink = self._sinks[name]
+
+        def once() -> int:
+            with self._locks[name]:
+                return sink.commit(epoch, payloads)
+
+        def report(state: tenacity.RetryCallState) -> None:
+            error = state.outcome.exception() if state.outcome else None
+            _log.warning(
+                "Committing checkpoint %d to %s failed (try %d of %d): %s",
+                epoch,
+                sink.describe(),
+                state.attempt_number,
+                self._retries.attempts,
+                error,
+            )
+
+        initial_s = self._retries.initial_backoff_ms / 1000
+        backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(0, initial_s)
+        retrying = tenacity.Retrying(
+            stop=lambda state: state.attempt_number >= self._retries.attempts or self._stopping.is_set(),
+            wait=lambda state: min(backoff(state), self._retries.max_backoff_ms / 1000),
+            sleep=self._pause,
+            before_sleep=report,
+            reraise=True,
+        )
+        self._rows_committed[name] += retrying(once)
+
+    def _pause(self, seconds: float) -> None:
+        self._stopping.wait(seconds)
+
+    def _context(self, job_id: JobId, name: OperatorId, attempt: int) -> SinkContext:
+        return SinkContext(
+            job_id=job_id,
+            job_name=self._job_name,
+            sink=name,
+            attempt=attempt,
+            file_system=self._file_system,
+        )

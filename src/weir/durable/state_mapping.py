@@ -1,0 +1,140 @@
+"""Whether the state of a checkpoint fits the pipeline that is to go on from it (Flink's state assignment; MISSION D5).
+
+State is found again by names. A vertex is one query with one directory, named after the step that its sinks hang on, so
+all of its state goes to the vertex of the same name or nowhere. A vertex without state reads its input from the start,
+and what it writes is doubled in every sink that was there before. So this file refuses, in this order:
+
+============================================  =========================================================================
+what has changed                              answer
+============================================  =========================================================================
+a step belongs to another vertex              refused always: it would begin from nothing, in sinks that are not empty
+a vertex that has finished has a new step     refused always: it is not started again, so no row would reach the step
+a vertex has other sources, or another order  refused always: a query keeps how far it has read by the order of sources
+all has finished, and a vertex is new         refused always (PROTOCOL P35)
+a step is gone                                refused, unless state may be left behind: ``--allow-non-restored-state``
+a step is new in a vertex that goes on        accepted: it begins without state, and a sink with the rows from now on
+a vertex is new, with all of its steps        accepted: it begins from nothing
+============================================  =========================================================================
+
+Whether a stateful transformation still fits its own state is Spark's to check when the query starts. Nothing is committed
+or deleted before this check: a pipeline that is put back as it was goes on as if it had never been changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from weir.core.graph import source_names
+from weir.core.types import CompletedCheckpoint, OperatorId, OperatorState, TaskState, VertexId
+from weir.errors import JobError
+
+_KEEP_THE_CHAIN = (
+    "put the chain back as it was, with the names that its steps had, or start from scratch with --fresh into new"
+    " tables"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMapping:
+    """The pipeline as far as state is matched with it."""
+
+    #: The operators of each vertex, sources first and sinks last, as ``Vertex.operators`` has them.
+    vertices: Mapping[VertexId, tuple[OperatorState, ...]]
+    #: ``execution.state-recovery.ignore-unclaimed-state``: the state of a step that is gone may be left behind.
+    allow_non_restored_state: bool
+
+    def check(self, checkpoint: CompletedCheckpoint) -> None:
+        """Raises ``JobError`` unless every state of the checkpoint has its place in the pipeline."""
+        homes = {
+            operator.operator_id: vertex
+            for vertex, operators in self.vertices.items()
+            for operator in operators
+        }
+        for task in checkpoint.tasks:
+            self._check_not_moved(checkpoint, task, homes)
+        for task in checkpoint.tasks:
+            if task.vertex in self.vertices:
+                self._check_not_added_to_finished(checkpoint, task)
+                self._check_sources(checkpoint, task)
+        self._check_not_added_to_drained(checkpoint)
+        if not self.allow_non_restored_state:
+            self._check_all_claimed(checkpoint, homes)
+
+    def _check_not_moved(
+        self, checkpoint: CompletedCheckpoint, task: TaskState, homes: Mapping[OperatorId, VertexId]
+    ) -> None:
+        for operator in task.operators:
+            home = homes.get(operator.operator_id, task.vertex)
+            if home != task.vertex:
+                known = {known.operator_id for task in checkpoint.tasks for known in task.operators}
+                removed = [f"{name!r} was removed" for name in _ids(task.operators) if name not in homes]
+                added = [f"{name!r} was added" for name in _ids(self.vertices[home]) if name not in known]
+                changes = f" (step {', step '.join(removed + added)})" if removed or added else ""
+                _refuse(
+                    checkpoint,
+                    f"its step {operator.operator_id!r} has its state with the chain that ends in {task.vertex!r}, and"
+                    f" now belongs to the chain that ends in {home!r}{changes}: {_KEEP_THE_CHAIN}.",
+                )
+
+    def _check_not_added_to_finished(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
+        """A fully finished operator must have no new one before it; one behind it would get no row (MISSION D5)."""
+        if not any(operator.fully_finished for operator in task.operators):
+            return
+        known = set(_ids(task.operators))
+        for name in _ids(self.vertices[task.vertex]):
+            if name not in known:
+                _refuse(
+                    checkpoint,
+                    f"step {name!r} was added to the chain that ends in {task.vertex!r}, which has finished there and"
+                    " is not started again: remove the step, or start from scratch with --fresh into new tables.",
+                )
+
+    def _check_sources(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
+        before, now = source_names(task.operators), source_names(self.vertices[task.vertex])
+        if before != now:
+            _refuse(
+                checkpoint,
+                f"the chain that ends in {task.vertex!r} has read {_listed(before)} there and reads {_listed(now)}"
+                " now, and how far it came is kept by the order of its sources: give it the same sources in the same"
+                " order, with the names that they had, or start from scratch with --fresh into new tables.",
+            )
+
+    def _check_not_added_to_drained(self, checkpoint: CompletedCheckpoint) -> None:
+        if not checkpoint.drained:
+            return
+        for vertex, operators in self.vertices.items():
+            if checkpoint.task(vertex) is None:
+                _refuse(
+                    checkpoint,
+                    f"all of the job had finished there, and step {operators[0].operator_id!r} would bring new input:"
+                    " remove the step, or run it as a job of its own.",
+                )
+
+    def _check_all_claimed(
+        self, checkpoint: CompletedCheckpoint, homes: Mapping[OperatorId, VertexId]
+    ) -> None:
+        for task in checkpoint.tasks:
+            for name in _ids(task.operators):
+                if name not in homes:
+                    _refuse(
+                        checkpoint,
+                        f"it has the state of step {name!r}, which the pipeline does not have: give the step its name"
+                        " back, or drop its state with --allow-non-restored-state.",
+                    )
+
+
+def _refuse(checkpoint: CompletedCheckpoint, because: str) -> NoReturn:
+    kind = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
+    raise JobError(
+        f"Cannot map {kind} {checkpoint.checkpoint_id} ({checkpoint.external_path}) to the pipeline, because {because}"
+    )
+
+
+def _ids(operators: Iterable[OperatorState]) -> list[OperatorId]:
+    return [operator.operator_id for operator in operators]
+
+
+def _listed(names: Iterable[OperatorId]) -> str:
+    return ", ".join(map(repr, names)) or "no source"

@@ -1,0 +1,1 @@
+"""What runs the core: the clock, the one main thread, and the driver that turns effects into calls of ports."""

@@ -1,0 +1,382 @@
+"""The dispatcher: takes events to the machines, and their effects to the ports.
+
+Rules of this file:
+
+1. Machines are touched in ``take`` and ``on_deadline`` only, which one caller calls, one call at a time: the main thread
+   of ``driver.py``, or the simulator. Everything else posts: planning calls, batch callbacks, blocking work, REST, signals.
+2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
+3. Effects are carried out in the order in which machines returned them; what an effect leads to in another machine comes
+   after all that were returned before. So of two messages to one machine the first that was sent arrives first.
+4. Tasks belong to an attempt. Their events carry it, and those of an older attempt are dropped.
+5. A machine that raises is a bug in Weir: the driver stops the tasks and leaves the job resumable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from weir.core.channel import (
+    ChannelAppended,
+    EndOfPartition,
+    EndOfUserRecords,
+    ReleaseSegments,
+    SegmentsConsumed,
+)
+from weir.core.job_master import JobMaster
+from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
+from weir.core.messages import (
+    AbandonAttempt,
+    AllocateLocation,
+    AnswerPlanning,
+    AnswerRequest,
+    AsyncPartDone,
+    AttemptBegan,
+    AttemptFailed,
+    BeginAttempt,
+    CheckpointDiscarded,
+    CheckpointRecorded,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DiscardCheckpoint,
+    DropSnapshot,
+    EndRecorded,
+    JobEnded,
+    JobStatusChanged,
+    LocationAllocated,
+    LocationFailed,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    RecordCheckpoint,
+    RecordEnd,
+    SinkCommitFailed,
+    SinksCommitted,
+    SnapshotFailed,
+    StartDrain,
+    StopTasks,
+    StreamTaskEvent,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+    TasksStopped,
+    TriggerCheckpoint,
+)
+from weir.core.stream_task import StreamTask
+from weir.core.types import Recorded, VertexId
+from weir.errors import invariant
+from weir.kernel.clock import Clock
+from weir.kernel.concurrency import Work, Workers, answered
+from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
+from weir.kernel.failures import describe, is_fatal
+from weir.kernel.ports import AttemptStart, DurablePort, TaskPlan, TaskPort
+
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """The machines of one job, between a mailbox and the ports."""
+
+    def __init__(
+        self,
+        *,
+        master: JobMaster,
+        plans: Mapping[VertexId, TaskPlan],
+        tasks: TaskPort,
+        durable: DurablePort,
+        clock: Clock,
+        workers: Workers,
+        chance: Callable[[], float],
+        mailbox: Callable[[Envelope], None],
+        on_effect: Callable[[object], None],
+    ) -> None:
+        """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order; ``chance`` draws from
+        [0, 1). ``on_effect`` sees every effect of the machines after it was begun (logs, answers, progress)."""
+        self._master = master
+        self._plans = plans
+        self._task_port = tasks
+        self._durable = durable
+        self._clock = clock
+        self._workers = workers
+        self._chance = chance
+        self._mailbox = mailbox
+        self._on_effect = on_effect
+        self._tasks: dict[VertexId, StreamTask] = {}
+        self._attempt = 0
+        self._work_of_tasks: set[Work] = set()
+        self._ended: JobEnded | None = None
+        #: Effects that are to be carried out, with whose they are; the first one is being carried out.
+        self._effects: deque[tuple[VertexId | None, Any]] = deque()
+
+    @property
+    def ended(self) -> JobEnded | None:
+        """How the job ended in this process; None while it goes on."""
+        return self._ended
+
+    @property
+    def tasks(self) -> Mapping[VertexId, StreamTask]:
+        """The machines of the newest attempt's tasks; for reading only."""
+        return self._tasks
+
+    def next_deadline(self) -> int | None:
+        """When ``on_deadline`` is due, in monotonic ms."""
+        return self._master.next_deadline()
+
+    def on_deadline(self, deadline: int) -> None:
+        """The time that ``next_deadline`` named has come. The core is never told an earlier one."""
+        now_ms = max(self._clock.now_ms(), deadline)
+        self._carry_out(self._master.on_deadline(now_ms), None)
+
+    def poster(self, vertex: VertexId, attempt: int) -> Callable[[StreamTaskEvent], None]:
+        """A function that posts events of one task of one attempt."""
+        return lambda event: self._mailbox(ToTask(vertex, attempt, event))
+
+    def stop(self) -> None:
+        """Stop every task without a word to the machines; blocks. For the end of the run."""
+        self._durable.stop()
+        self._task_port.stop_tasks()
+
+    def take(self, envelope: Envelope) -> None:
+        """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an error."""
+        now_ms = self._clock.now_ms()
+        match envelope:
+            case ToTask(vertex=vertex, attempt=attempt, event=event):
+                if attempt == self._attempt:
+                    self._to_task(vertex, event)
+            case AttemptStarted(start=start):
+                self._start_attempt(start)
+            case Call(function=function):
+                function()
+            case BaseException():
+                raise envelope
+            case _:
+                self._carry_out(self._master.handle(envelope, now_ms), None)
+
+    def _to_task(self, vertex: VertexId, event: StreamTaskEvent) -> None:
+        task = self._tasks.get(vertex)
+        if task is not None:
+            self._carry_out(task.handle(event, self._clock.now_ms()), vertex)
+
+    def _start_attempt(self, start: AttemptStart) -> None:
+        self._attempt = start.attempt
+        self._tasks = {}
+        restored = start.restored
+        for vertex, plan in self._plans.items():
+            state = restored.task(vertex) if restored else None
+            if state is not None and state.fully_finished:
+                continue
+            self._tasks[vertex] = StreamTask(
+                vertex=vertex,
+                attempt=start.attempt,
+                operators=plan.operators,
+                sinks=plan.sinks,
+                bounded=plan.bounded,
+                requires_final_checkpoint=plan.requires_final_checkpoint,
+                inputs=plan.inputs,
+                consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
+            )
+        began = AttemptBegan(
+            attempt=start.attempt,
+            restored=restored,
+            chance=self._chance(),
+            timestamp_ms=self._clock.wall_ms(),
+            older=start.older,
+        )
+        self._carry_out(self._master.handle(began, self._clock.now_ms()), None)
+        for vertex, task in self._tasks.items():
+            for ended in (name for name in self._plans[vertex].inputs if name not in self._tasks):
+                for entry in (EndOfUserRecords(), EndOfPartition()):
+                    appended = ChannelAppended(vertex=vertex, channel=ended, entry=entry)
+                    self._carry_out(task.handle(appended, self._clock.now_ms()), vertex)
+        for vertex in self._tasks:
+            self._start_task(vertex, start)
+
+    def _start_task(self, vertex: VertexId, start: AttemptStart) -> None:
+        plan = self._plans[vertex]
+        state = start.restored.task(vertex) if start.restored else None
+        post = self.poster(vertex, start.attempt)
+        self._work(
+            lambda: self._task_port.start_task(plan, start.attempt, state, post),
+            # Weir's own sentence about a plan means that the same plan would fail again.
+            on_error=lambda error: post(TaskErrored(message=describe(error), fatal=is_fatal(error))),
+        )
+
+    def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
+        """Carry out effects of a task, or of the job master (None).
+
+        What they lead to in other machines comes after all that was asked for before: of two messages to one machine the
+        one that was sent first arrives first (MISSION C6).
+        """
+        self._effects.extend((vertex, effect) for effect in effects)
+        if len(self._effects) > len(effects):
+            return
+        while self._effects:
+            source, effect = self._effects[0]
+            if source is None:
+                self._effect_of_master(effect)
+            else:
+                self._effect_of_task(effect, source)
+            self._on_effect(effect)
+            self._effects.popleft()
+
+    def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
+        post = self.poster(vertex, self._attempt)
+        match effect:
+            case AnswerPlanning():
+                self._task_port.answer_planning(effect)
+            case ReleaseSegments():
+                release = self._task_port.release_segments
+                self._work(lambda: release(effect), on_error=_log_error("delete segments"))
+            case ChannelAppended() | SegmentsConsumed():
+                self._to_task(effect.vertex, effect)
+            case TakeSnapshot(checkpoint_id=n):
+                self._work(
+                    lambda: self._task_port.take_snapshot(effect),
+                    on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
+                    on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+                )
+            case ContinueSnapshot(checkpoint_id=n):
+                self._work(
+                    lambda: self._task_port.continue_snapshot(effect),
+                    on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
+                    on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+                )
+            case DropSnapshot():
+                self._work(
+                    lambda: self._task_port.drop_snapshot(effect), on_error=_log_error("drop a snapshot")
+                )
+            case ConfirmBase(checkpoint_id=n):
+                self._task_port.confirm_base(vertex, n)
+            case StartDrain():
+                self._work(
+                    lambda: self._task_port.drain(effect),
+                    on_error=lambda e: post(TaskErrored(message=describe(e))),
+                )
+            case CommitSinks(checkpoint_id=n):
+                self._work(
+                    lambda: self._durable.commit_sinks(effect),
+                    on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
+                    on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
+                )
+            case _:  # a message to the job master
+                self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
+
+    def _effect_of_master(self, effect: Any) -> None:
+        match effect:
+            case TriggerCheckpoint() | NotifyCheckpointComplete() | NotifyCheckpointAborted():
+                self._to_task(effect.vertex, effect)
+            case BeginAttempt():
+                self._durable.resume()
+                self._in_pool(
+                    self._begin_attempt,
+                    on_done=lambda start: self._mailbox(AttemptStarted(start)),
+                    on_error=self._attempt_failed,
+                )
+            case StopTasks(attempt=attempt):
+                under_way, self._work_of_tasks = list(self._work_of_tasks), set()
+                # From here on they are told nothing, so nothing more can begin that nobody would wait for.
+                self._tasks = {}
+                self._in_pool(
+                    lambda: self._stop_tasks(under_way),
+                    on_done=lambda _: self._mailbox(TasksStopped(attempt=attempt, chance=self._chance())),
+                    on_error=self._mailbox,
+                )
+            case AllocateLocation(allocation=allocation):
+                self._in_pool(
+                    lambda: self._durable.allocate(effect),
+                    on_done=lambda r: self._mailbox(
+                        LocationAllocated(
+                            allocation=allocation,
+                            checkpoint_id=r[0],
+                            target=r[1],
+                            timestamp_ms=self._clock.wall_ms(),
+                        )
+                    ),
+                    on_error=lambda e: self._mailbox(
+                        LocationFailed(
+                            allocation=allocation, message=describe(e), timestamp_ms=self._clock.wall_ms()
+                        )
+                    ),
+                )
+            case RecordCheckpoint(checkpoint_id=n):
+                self._in_pool(
+                    lambda: self._durable.record_checkpoint(effect),
+                    on_done=self._mailbox,
+                    on_error=lambda e: self._mailbox(
+                        CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message=describe(e))
+                    ),
+                )
+            case DiscardCheckpoint(checkpoint_id=n):
+                self._in_pool(
+                    lambda: self._durable.discard(effect),
+                    on_done=lambda _: self._mailbox(CheckpointDiscarded(checkpoint_id=n)),
+                    on_error=lambda e: self._discard_failed(n, e),
+                )
+            case TriggerHook():
+                self._trigger_hook(effect)
+            case RecordEnd():
+                self._in_pool(
+                    lambda: self._durable.record_end(effect),
+                    on_done=lambda outcome: self._mailbox(EndRecorded(outcome=outcome)),
+                    on_error=lambda e: self._mailbox(
+                        EndRecorded(outcome=Recorded.FAILED, message=describe(e))
+                    ),
+                )
+            case AbandonAttempt():
+                self._durable.stop()
+            case JobEnded():
+                self._ended = effect
+            case JobStatusChanged() | AnswerRequest():
+                _log.debug("%s", effect)
+            case _:
+                invariant(False, f"the kernel does not know the effect {effect!r}")
+
+    def _begin_attempt(self) -> AttemptStart:
+        start = self._durable.begin_attempt()
+        self._task_port.prepare_attempt(start)
+        return start
+
+    def _trigger_hook(self, effect: TriggerHook) -> None:
+        hook, n = effect.identifier, effect.checkpoint_id
+        call = answered(
+            lambda: self._durable.trigger_hook(effect),
+            on_done=lambda state: self._mailbox(HookTriggered(identifier=hook, checkpoint_id=n, state=state)),
+            on_error=lambda e: self._mailbox(
+                HookFailed(identifier=hook, checkpoint_id=n, message=describe(e))
+            ),
+        )
+        self._workers.submit_aside(call)
+
+    def _discard_failed(self, checkpoint_id: int, error: BaseException) -> None:
+        """What could not be deleted is deleted with the begin of the next attempt."""
+        _log.warning("Could not delete checkpoint %d: %s", checkpoint_id, describe(error))
+        self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
+
+    def _attempt_failed(self, error: BaseException) -> None:
+        self._mailbox(
+            AttemptFailed(
+                message=describe(error),
+                fatal=is_fatal(error),
+                timestamp_ms=self._clock.wall_ms(),
+            )
+        )
+
+    # -- blocking work -----------------------------------------------------------------------------------------
+
+    def _in_pool(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
+        return self._workers.submit(answered(work, **callbacks))
+
+    def _work(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> None:
+        """Work of a task: an attempt has stopped only when it is over."""
+        under_way = {known for known in self._work_of_tasks if not known.done()}
+        self._work_of_tasks = under_way | {self._in_pool(work, **callbacks)}
+
+    def _stop_tasks(self, under_way: list[Work]) -> None:
+        self.stop()
+        self._workers.wait(under_way)
+
+
+def _log_error(what: str) -> Callable[[BaseException], None]:
+    return lambda error: _log.warning("Could not %s: %s", what, describe(error))

@@ -1,0 +1,43 @@
+"""How the outside (REST, signals, progress display, tests) talks to a running job: ``JobGateway``.
+
+Named after Flink's ``JobMasterGateway``. Each call posts an event to the job's main thread and returns at once; the
+future is done when the job master answers the request.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Protocol
+
+from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.core.view import JobView
+
+
+class JobGateway(Protocol):
+    """A running job. Futures fail with ``JobError``, whose message says why and what to do."""
+
+    def view(self) -> JobView:
+        """The newest published view; never blocks."""
+        ...
+
+    def trigger_checkpoint(
+        self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
+    ) -> Future[CompletedCheckpoint]:
+        """Take a checkpoint now; done when it is complete."""
+        ...
+
+    def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+        """Take a savepoint below ``target`` (None: ``execution.checkpointing.savepoint-dir``)."""
+        ...
+
+    def stop_with_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+        """Stop at a clean point between two steps; done when the savepoint is complete and its rows are committed."""
+        ...
+
+    def cancel(self) -> Future[None]:
+        """Cancel the job; done when it is cancelled."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop the tasks and leave the job resumable (SIGINT, SIGTERM)."""
+        ...

@@ -1,0 +1,66 @@
+"""A sink that notes its calls, and fails or blocks when a test says so. Needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from weir.core.types import Payload
+from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.kernel.concurrency import ThreadWaits, Waits
+from weir.sinks.base import Sink, SinkContext
+from weir.state.local import LocalFileSystem
+
+
+class FakeSink(Sink):
+    """Notes (method, arguments) in a list that several sinks may share."""
+
+    def __init__(self, name: str = "out", calls: list[tuple[Any, ...]] | None = None) -> None:
+        self.name = name
+        self.calls: list[tuple[Any, ...]] = [] if calls is None else calls
+        #: Raised by the next commits.
+        self.errors: list[Exception] = []
+        self.newest: int | None = None
+
+    def describe(self) -> str:
+        return f"FakeSink({self.name!r})"
+
+    def check(self, context: SinkContext) -> None:
+        self.calls.append(("check", self.name, context.job_id, context.attempt))
+
+    def open(self, context: SinkContext) -> None:
+        self.calls.append(("open", self.name, context.job_id, context.attempt))
+
+    def stage(self, frame: object, step: object) -> Payload | None:
+        raise AssertionError("nothing is staged here")
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        self.calls.append(("flush", self.name, *payloads))
+        return [{**payload, "flushed": self.name} for payload in payloads]
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        self.calls.append(("commit", self.name, epoch, list(payloads)))
+        if self.errors:
+            raise self.errors.pop(0)
+        return len(payloads)
+
+    def newest_committed(self) -> int | None:
+        return self.newest
+
+    def clean(self, attempt: int) -> None:
+        self.calls.append(("clean", self.name, attempt))
+
+
+def sink_port(
+    *sinks: FakeSink, attempts: int = 3, backoff_ms: int = 1, waits: Waits | None = None
+) -> SinkPort:
+    """A port of these sinks."""
+    return SinkPort(
+        sinks={sink.name: sink for sink in sinks},
+        job_name="orders",
+        file_system=lambda _: LocalFileSystem(),
+        waits=waits or ThreadWaits(),
+        retries=CommitRetries(
+            attempts=attempts, initial_backoff_ms=backoff_ms, max_backoff_ms=backoff_ms * 4
+        ),
+    )

@@ -1,0 +1,377 @@
+"""The durable half of a job over real files: who may begin an attempt, and what is deleted when (P17, P20 to P22, P40).
+
+No task runs and no thread: whatever comes in between two steps of a driver is done by a sink or a file system that is being
+called.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.durable.fake_sink import FakeSink, sink_port
+from tests.spec.durable import Driver
+from tests.state.faulty_filesystem import FaultyFileSystem
+
+from weir.core.job_status import JobStatus
+from weir.core.messages import CommitSinks, RecordEnd
+from weir.core.types import Committable, Payload, Recorded
+from weir.durable.hooks import MasterHook
+from weir.errors import JobEndedError, JobFencedError, SinkError
+from weir.kernel.concurrency import ThreadWaits
+from weir.state.job_log import JobLog, JobRecord, RecordKind, RecordStatus
+from weir.state.local import LocalFileSystem
+
+JOB = "1" * 32
+ORIGIN = "2" * 32
+
+
+class ReentrantWaits(ThreadWaits):
+    """Locks that let a sink that is being called go on to something else of the job."""
+
+    def lock(self) -> Any:
+        return threading.RLock()
+
+
+class WatchedSink(FakeSink):
+    """Does something within its next commit, and fails its next clean-ups when a test says so."""
+
+    def __init__(self, calls: list[tuple[Any, ...]] | None = None) -> None:
+        super().__init__(calls=calls)
+        self.during_commit: Callable[[], object] | None = None
+        self.clean_errors: list[Exception] = []
+
+    def commit(self, epoch: int, payloads: Any) -> int:
+        count = super().commit(epoch, payloads)
+        action, self.during_commit = self.during_commit, None
+        if action is not None:
+            action()
+        return count
+
+    def clean(self, attempt: int) -> None:
+        super().clean(attempt)
+        if self.clean_errors:
+            raise self.clean_errors.pop(0)
+
+
+def driver(directory: Path, sink: FakeSink | None = None, **how: Any) -> Driver:
+    """The next driver of the job."""
+    return Driver(directory, JOB, sinks=sink_port(sink or FakeSink(), waits=ReentrantWaits()), **how)
+
+
+def record(of: Driver) -> JobRecord | None:
+    """The newest record of the job."""
+    return JobLog(LocalFileSystem(), of.storage.log_directory).newest()
+
+
+def end(
+    of: Driver, status: JobStatus, *, savepoint: str | None = None, delete_checkpoints: bool = False
+) -> Recorded:
+    """The job comes to its end."""
+    return of.job.record_end(
+        RecordEnd(status=status, savepoint=savepoint, failure=None, delete_checkpoints=delete_checkpoints)
+    )
+
+
+def commit(of: Driver, checkpoint_id: int) -> None:
+    """The task's sink commits an epoch."""
+    of.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=checkpoint_id, payloads={"out": ()}))
+
+
+def cleanings(sink: FakeSink) -> list[int]:
+    """The attempts for which the sink was told to clean."""
+    return [call[2] for call in sink.calls if call[0] == "clean"]
+
+
+# -- what is cleaned ---------------------------------------------------------------------------------------------------
+
+
+def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) -> None:
+    """After the newest checkpoint was restored (P22)."""
+    first = driver(tmp_path, num_retained=2)
+    first.job.begin_attempt()
+    first.complete()
+    first.complete()
+    sink = FakeSink()
+    start = driver(tmp_path, sink, num_retained=2).job.begin_attempt()
+    assert start.restored is not None
+    assert (start.restored.checkpoint_id, cleanings(sink)) == (2, [2])
+
+
+def test_nothing_that_an_unusable_checkpoint_staged_is_cleaned_when_an_older_one_is_restored(
+    tmp_path: Path,
+) -> None:
+    """The checkpoint may be whole again at the next attempt, and is then committed again (P21, P22)."""
+    first = driver(tmp_path, num_retained=2)
+    first.job.begin_attempt()
+    first.complete()
+    newest = first.complete(("2/state",))
+    state = Path(first.storage.shared_directory(2), "state")
+    state.rename(tmp_path / "away")
+    sink = FakeSink()
+    start = driver(tmp_path, sink, num_retained=2).job.begin_attempt()
+    assert start.restored is not None
+    assert (start.restored.checkpoint_id, cleanings(sink)) == (1, [])
+
+    (tmp_path / "away").rename(state)
+    again = driver(tmp_path, sink, num_retained=2).job.begin_attempt()
+    assert (again.restored, cleanings(sink)) == (newest, [3])
+
+
+def test_the_first_commit_of_an_attempt_cleans_once_more(tmp_path: Path) -> None:
+    """Executors of a dead attempt can be late; the commits after it have nothing to clean (P22)."""
+    sink = FakeSink()
+    running = driver(tmp_path, sink)
+    running.job.begin_attempt()
+    sink.calls.clear()
+    for checkpoint_id in (1, 2):
+        commit(running, checkpoint_id)
+    assert [call[0] for call in sink.calls] == ["commit", "clean", "commit"]
+    assert cleanings(sink) == [1]
+
+
+def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path: Path) -> None:
+    """The newer attempt has to commit again first, and its own first commit still cleans (P22)."""
+    sink = WatchedSink()
+    running = driver(tmp_path, sink)
+    running.job.begin_attempt()
+    sink.calls.clear()
+    sink.during_commit = running.job.begin_attempt
+    commit(running, 1)
+    assert [call[0] for call in sink.calls] == ["commit", "open", "clean"]
+
+    sink.calls.clear()
+    commit(running, 2)
+    commit(running, 3)
+    assert [call[0] for call in sink.calls] == ["commit", "clean", "commit"]
+    assert cleanings(sink) == [2]
+
+
+# -- who may begin -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "savepoint", "recorded"),
+    [
+        (JobStatus.FINISHED, None, RecordStatus.FINISHED),
+        (JobStatus.FINISHED, "/savepoints/s", RecordStatus.STOPPED),
+        (JobStatus.CANCELED, None, RecordStatus.CANCELED),
+    ],
+    ids=["finished", "stopped", "canceled"],
+)
+def test_no_attempt_begins_once_the_job_has_come_to_its_end(
+    tmp_path: Path, status: JobStatus, savepoint: str | None, recorded: RecordStatus
+) -> None:
+    """Also for a driver that was started before; the sentence says what became of the job (P20)."""
+    sink = FakeSink()
+    late = driver(tmp_path, sink)
+    first = driver(tmp_path)
+    first.job.begin_attempt()
+    end(first, status, savepoint=savepoint)
+    with pytest.raises(JobEndedError, match=f"was {recorded.value} by another driver.*run the command again"):
+        late.job.begin_attempt()
+    newest = record(late)
+    assert newest is not None
+    assert (newest.status, newest.attempt) == (recorded, 1)
+    assert sink.calls == []
+
+
+def test_an_attempt_begins_again_after_the_job_failed(tmp_path: Path) -> None:
+    """Running the command again is how it is resumed (P20)."""
+    first = driver(tmp_path)
+    first.job.begin_attempt()
+    completed = first.complete()
+    end(first, JobStatus.FAILED)
+    start = driver(tmp_path).job.begin_attempt()
+    assert (start.attempt, start.restored) == (2, completed)
+
+
+def test_an_attempt_begins_again_after_its_driver_died(tmp_path: Path) -> None:
+    """The record still says RUNNING (P20)."""
+    first = driver(tmp_path)
+    first.job.begin_attempt()
+    completed = first.complete()
+    start = driver(tmp_path).job.begin_attempt()
+    assert (start.attempt, start.restored) == (2, completed)
+
+
+def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(tmp_path: Path) -> None:
+    """It looks a second time, and goes on from that checkpoint; the old driver is fenced (P17)."""
+    old = driver(tmp_path)
+    old.job.begin_attempt()
+    files = FaultyFileSystem()
+    completed = []
+    files.before_create = lambda: completed.append(old.complete())
+    start = driver(tmp_path, files=files).job.begin_attempt()
+    assert start.attempt == 2
+    assert [start.restored] == completed
+    assert end(old, JobStatus.FINISHED) is Recorded.FENCED
+
+
+def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:
+    """It holds no attempt, and the other one's record stays the newest (P17)."""
+    driver(tmp_path).job.begin_attempt()
+    other = driver(tmp_path)
+    files, sink = FaultyFileSystem(), FakeSink()
+    files.before_create = other.job.begin_attempt
+    slow = driver(tmp_path, sink, files=files)
+    with pytest.raises(JobFencedError):
+        slow.job.begin_attempt()
+    newest = record(other)
+    assert newest is not None
+    assert (newest.attempt, slow.job.attempt, sink.calls) == (2, 0, [])
+    assert end(other, JobStatus.FINISHED) is Recorded.WON
+
+
+def test_a_driver_whose_job_was_taken_over_is_given_no_further_attempt(tmp_path: Path) -> None:
+    """Its tasks failed while another driver ran the job: it ends, instead of taking the job back (P17)."""
+    old, new = driver(tmp_path), driver(tmp_path)
+    old.job.begin_attempt()
+    new.job.begin_attempt()
+    with pytest.raises(JobFencedError):
+        old.job.begin_attempt()
+    newest = record(new)
+    assert newest is not None
+    assert newest.attempt == 2
+
+
+def test_an_end_before_any_attempt_began_writes_nothing(tmp_path: Path) -> None:
+    """What the log says of the job is still so: here that it can be resumed."""
+    first = driver(tmp_path)
+    first.job.begin_attempt()
+    before = record(first)
+    assert end(driver(tmp_path), JobStatus.CANCELED, delete_checkpoints=True) is Recorded.WON
+    assert record(first) == before
+
+
+# -- deletions after a record that was won -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [SinkError("The table is away."), RuntimeError("The JVM is gone.")])
+def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(tmp_path: Path, error: Exception) -> None:
+    """Whatever the sink raises: the job is FINISHED on record, so it must not be reported as failed (P17)."""
+    sink = WatchedSink()
+    running = driver(tmp_path, sink)
+    running.job.begin_attempt()
+    sink.clean_errors = [error]
+    assert end(running, JobStatus.FINISHED) is Recorded.WON
+    newest = record(running)
+    assert newest is not None
+    assert (newest.status, cleanings(sink)) == (RecordStatus.FINISHED, [1, 2])
+
+
+def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(tmp_path: Path) -> None:
+    """They lie there, and the job is CANCELED all the same (P17)."""
+    files = FaultyFileSystem()
+    running = driver(tmp_path, files=files)
+    running.job.begin_attempt()
+    running.complete(("1/state",))
+    files.undeletable = running.storage.checkpoint_directory(1)
+    assert end(running, JobStatus.CANCELED, delete_checkpoints=True) is Recorded.WON
+    newest = record(running)
+    assert newest is not None
+    assert (newest.status, newest.checkpoints) == (RecordStatus.CANCELED, ())
+
+
+# -- the claimed snapshot ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """A savepoint of another job."""
+    origin = Driver(tmp_path, ORIGIN)
+    origin.job.begin_attempt()
+    return Path(origin.savepoint().external_path)
+
+
+def test_a_claimed_snapshot_goes_with_the_first_checkpoint(tmp_path: Path, snapshot: Path) -> None:
+    """As many checkpoints of the job's own are retained as there may be, so it is subsumed."""
+    running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    assert snapshot.exists()
+    running.complete()
+    assert not snapshot.exists()
+
+
+def test_a_later_driver_does_not_give_a_claim_back(tmp_path: Path, snapshot: Path) -> None:
+    """The claim is on record: a driver that was configured otherwise, or not at all, still deletes the snapshot."""
+    driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True).job.begin_attempt()
+    later = driver(tmp_path)
+    later.job.begin_attempt()
+    later.complete()
+    assert not snapshot.exists()
+
+
+def test_a_later_driver_does_not_claim_what_was_not_claimed(tmp_path: Path, snapshot: Path) -> None:
+    """The snapshot belongs to the user, who may have counted on that (P40)."""
+    driver(tmp_path, from_savepoint=str(snapshot)).job.begin_attempt()
+    later = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
+    later.job.begin_attempt()
+    later.complete()
+    assert snapshot.exists()
+
+
+def test_a_claimed_snapshot_that_could_not_be_deleted_is_tried_again_with_the_next_checkpoint(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    """The checkpoint whose record was won is complete all the same (P17)."""
+    files = FaultyFileSystem()
+    running = driver(tmp_path, files=files, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    files.undeletable = str(snapshot)
+    assert running.complete().checkpoint_id == 1
+    newest = record(running)
+    assert newest is not None
+    assert (newest.kind, newest.completed) == (RecordKind.CHECKPOINT_COMPLETED, 1)
+    assert snapshot.exists()
+    files.undeletable = None
+    running.complete()
+    assert not snapshot.exists()
+
+
+def test_a_checkpoint_that_was_won_stays_so_whatever_the_deletion_of_the_claimed_snapshot_raises(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    """Errors of other kinds too: tasks are told of the completion, for the record says so (P17)."""
+    running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    (snapshot / "_metadata").write_bytes(b"no metadata")
+    assert running.complete().checkpoint_id == 1
+
+
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+class NotedHook(MasterHook):
+    """Notes its restore between the calls of a sink."""
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self._calls = calls
+
+    @property
+    def identifier(self) -> str:
+        return "h"
+
+    def trigger(self, checkpoint_id: int, timestamp_ms: int) -> Payload | None:
+        return None
+
+    def restore(self, checkpoint_id: int, state: Payload | None) -> None:
+        self._calls.append(("restore", checkpoint_id))
+
+
+def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after_it(tmp_path: Path) -> None:
+    """A hook that refuses its state keeps the tables as they are."""
+    first = driver(tmp_path)
+    first.job.begin_attempt()
+    first.complete(committables=(Committable(sink="out", position=4, payload={"step": 4}),))
+    calls: list[tuple[Any, ...]] = []
+    driver(tmp_path, FakeSink(calls=calls), hooks=[NotedHook(calls)]).job.begin_attempt()
+    assert calls == [
+        ("open", "out", JOB, 2),
+        ("restore", 1),
+        ("commit", "out", 1, [{"step": 4}]),
+        ("clean", "out", 2),
+    ]

@@ -1,0 +1,311 @@
+"""The sinks of a job as the port drives them: order of commits, retries, and what is refused (P5, P13, P21)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.durable.fake_sink import FakeSink, sink_port
+
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    Payload,
+    SnapshotKind,
+    StateHandle,
+    TaskState,
+)
+from weir.errors import DuplicatesError, JobError, SinkError
+from weir.kernel.concurrency import ThreadWaits
+
+
+def item(sink: str, position: int, epoch: int | None = None) -> Committable:
+    """Something staged in one step."""
+    return Committable(sink=sink, position=position, payload={"step": position}, epoch=epoch)
+
+
+def checkpoint(*tasks: tuple[Committable, ...]) -> CompletedCheckpoint:
+    """Checkpoint 9 with these pending committables of its tasks."""
+    return CompletedCheckpoint(
+        job_id="0" * 32,
+        checkpoint_id=9,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=tuple(
+            TaskState(vertex=f"v{number}", position=0, operators=(), committables=committables)
+            for number, committables in enumerate(tasks)
+        ),
+        external_path="/chk-9",
+    )
+
+
+def never(handle: StateHandle, path: str) -> None:
+    """Nothing is to be put back."""
+    raise AssertionError(f"{handle} is put back at {path}")
+
+
+def kept(name: str) -> StateHandle:
+    """A copy in a savepoint."""
+    return StateHandle(key=name, path=name, size=0, checksum="crc32:00000000")
+
+
+class StagingSink(FakeSink):
+    """Stages the two files ``a`` and ``b`` of each step in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        return [str(self.directory / f"{payload['step']}-{name}") for name in "ab"]
+
+
+def commits(sink: FakeSink) -> list[tuple[Any, ...]]:
+    """(sink, epoch, steps) of each commit."""
+    return [
+        (call[1], call[2], [payload["step"] for payload in call[3]])
+        for call in sink.calls
+        if call[0] == "commit"
+    ]
+
+
+def test_every_sink_is_checked_and_opened_under_its_job_and_attempt() -> None:
+    """The check comes before any attempt, as attempt 0."""
+    calls: list[tuple[Any, ...]] = []
+    port = sink_port(FakeSink("a", calls), FakeSink("b", calls))
+    port.check("j")
+    port.open("j", 4)
+    assert calls == [
+        ("check", "a", "j", 0),
+        ("check", "b", "j", 0),
+        ("open", "a", "j", 4),
+        ("open", "b", "j", 4),
+    ]
+
+
+def test_flushing_completes_payloads_in_their_order() -> None:
+    """Each sink is given all of its own at once, and the result has the order of what was given."""
+    calls: list[tuple[Any, ...]] = []
+    port = sink_port(FakeSink("a", calls), FakeSink("b", calls), FakeSink("c", calls))
+    flushed = port.flush([item("b", 0), item("a", 0), item("b", 1)])
+    assert [(done.sink, done.payload) for done in flushed] == [
+        ("b", {"step": 0, "flushed": "b"}),
+        ("a", {"step": 0, "flushed": "a"}),
+        ("b", {"step": 1, "flushed": "b"}),
+    ]
+    assert calls == [("flush", "a", {"step": 0}), ("flush", "b", {"step": 0}, {"step": 1})]
+
+
+def test_a_commit_names_every_sink_also_those_without_rows() -> None:
+    """An empty epoch is committed too (P15), and committed rows are counted."""
+    calls: list[tuple[Any, ...]] = []
+    port = sink_port(FakeSink("a", calls), FakeSink("b", calls))
+    port.commit(7, {"a": ({"step": 1}, {"step": 2}), "b": ()})
+    assert [(call[1], call[2], len(call[3])) for call in calls] == [("a", 7, 2), ("b", 7, 0)]
+    assert (port.rows_committed(["a"]), port.rows_committed(["a", "b"])) == (2, 2)
+
+
+# -- retries -------------------------------------------------------------------------------------------------------
+
+
+class NotedPauses(ThreadWaits):
+    """Events whose waiting is noted, and over at once."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float | None] = []
+
+    def event(self) -> threading.Event:
+        event = threading.Event()
+        event.wait = self._wait  # type: ignore[method-assign]
+        return event
+
+    def _wait(self, timeout: float | None = None) -> bool:
+        self.pauses.append(timeout)
+        return False
+
+
+def test_a_failed_commit_is_tried_again_with_growing_pauses() -> None:
+    """Exponential backoff with jitter, up to the greatest pause."""
+    waits = NotedPauses()
+    sink = FakeSink()
+    sink.errors = [SinkError(f"try {number}") for number in range(4)]
+    sink_port(sink, attempts=5, backoff_ms=1_000, waits=waits).commit(7, {"out": ({"step": 1},)})
+    assert len(sink.calls) == 5
+    for pause, (least, most) in zip(waits.pauses, [(1, 2), (2, 3), (4, 4), (4, 4)], strict=True):
+        assert pause is not None
+        assert least <= pause <= most
+
+
+def test_when_retries_are_used_up_the_last_error_is_raised() -> None:
+    """After exactly the configured number of tries, and no row counts as committed."""
+    sink = FakeSink()
+    sink.errors = [SinkError("first"), SinkError("second"), SinkError("third"), SinkError("fourth")]
+    port = sink_port(sink, attempts=3)
+    with pytest.raises(SinkError, match="third"):
+        port.commit(7, {"out": ({"step": 1},)})
+    assert len(sink.calls) == 3
+    assert port.rows_committed(["out"]) == 0
+
+
+def test_a_sink_that_cannot_commit_holds_back_those_after_it() -> None:
+    """Sinks commit in order; the restored job commits all of them again (P13)."""
+    calls: list[tuple[Any, ...]] = []
+    first, second = FakeSink("a", calls), FakeSink("b", calls)
+    first.errors = [SinkError("no")]
+    with pytest.raises(SinkError):
+        sink_port(first, second, attempts=1).commit(7, {"a": (), "b": ()})
+    assert [call[1] for call in calls] == ["a"]
+
+
+def test_stopping_ends_the_pause_between_two_tries_at_once() -> None:
+    """A job that is cancelled does not wait for a minute of backoff."""
+    sink = FakeSink()
+    sink.errors = [SinkError("away")] * 5
+    port = sink_port(sink, attempts=5, backoff_ms=60_000)
+    errors: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            port.commit(7, {"out": ()})
+        except SinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not sink.calls and time.monotonic() < deadline:
+        time.sleep(0.01)
+    port.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert [str(error) for error in errors] == ["away"]
+    assert len(sink.calls) <= 2
+
+
+def test_after_a_stop_the_next_attempt_retries_again() -> None:
+    """The begin of an attempt takes the stop back."""
+    sink = FakeSink()
+    port = sink_port(sink, attempts=3)
+    port.stop()
+    port.resume()
+    sink.errors = [SinkError("away")]
+    port.commit(7, {"out": ()})
+    assert [call[0] for call in sink.calls] == ["commit", "commit"]
+
+
+# -- committing again ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_checkpoint_had_pending_is_committed_again_by_epoch() -> None:
+    """In the order of epochs for each sink; what had no epoch yet belongs to this checkpoint (P5)."""
+    calls: list[tuple[Any, ...]] = []
+    first, second = FakeSink("a", calls), FakeSink("b", calls)
+    pending = checkpoint(
+        (item("a", 4), item("a", 1, epoch=7), item("a", 3, epoch=8), item("a", 2, epoch=7)),
+        (item("b", 5), item("b", 1, epoch=8)),
+    )
+    sink_port(first, second).commit_again(pending, never)
+    assert commits(first) == [
+        ("a", 7, [1, 2]),
+        ("a", 8, [3]),
+        ("a", 9, [4]),
+        ("b", 8, [1]),
+        ("b", 9, [5]),
+    ]
+
+
+def test_a_recommit_is_retried_too() -> None:
+    """A table that is away for a moment does not cost an attempt."""
+    sink = FakeSink()
+    sink.errors = [SinkError("away")]
+    sink_port(sink).commit_again(checkpoint((item("out", 1),)), never)
+    assert [call[0] for call in sink.calls] == ["commit", "commit"]
+
+
+def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
+    """Dropping them would lose rows; the sentence names the sink and the way out."""
+    sink = FakeSink("new")
+    with pytest.raises(
+        JobError, match=r"Checkpoint 9 has rows that sink 'old' has not committed.*put it back"
+    ):
+        sink_port(sink).commit_again(checkpoint((item("old", 1),)), never)
+
+
+def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_path: Path) -> None:
+    """A commit that moved them between the question and the copy would make the savepoint fail (P14)."""
+    sink = StagingSink(tmp_path)
+    port = sink_port(sink)
+    kept_paths: list[tuple[str, str]] = []
+
+    def keep(path: str, key: str) -> StateHandle:
+        other = threading.Thread(target=port.commit, args=(7, {"out": ()}))
+        other.start()
+        other.join(0.05)
+        assert commits(sink) == []
+        kept_paths.append((path, key))
+        return kept(key)
+
+    (flushed,) = port.flush([item("out", 4)], keep)
+    assert kept_paths == [(f"{tmp_path}/4-a", "out/4/0"), (f"{tmp_path}/4-b", "out/4/1")]
+    assert [handle.key for handle in flushed.files] == ["out/4/0", "out/4/1"]
+    assert port.flush([item("out", 4)])[0].files == ()
+
+
+def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_committed(tmp_path: Path) -> None:
+    """What is there is left as it is (P14)."""
+    sink = StagingSink(tmp_path)
+    (tmp_path / "4-b").touch()
+    put_back: list[tuple[str, str]] = []
+
+    def note(handle: StateHandle, path: str) -> None:
+        assert commits(sink) == []
+        put_back.append((handle.key, path))
+
+    pending = replace(item("out", 4), files=(kept("first"), kept("second")))
+    sink_port(sink).commit_again(checkpoint((pending,)), note)
+    assert put_back == [("first", f"{tmp_path}/4-a")]
+    assert commits(sink) == [("out", 9, [4])]
+
+
+def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Path) -> None:
+    """The commit will do nothing, and nobody would clean up (P14)."""
+    sink = StagingSink(tmp_path)
+    sink.newest = 9
+    pending = replace(item("out", 4), files=(kept("first"), kept("second")))
+    sink_port(sink).commit_again(checkpoint((pending,)), never)
+    assert commits(sink) == [("out", 9, [4])]
+
+
+def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
+    """A checkpoint that knows nothing of it is no hindrance."""
+    sink = FakeSink("new")
+    sink_port(sink).commit_again(checkpoint(()), never)
+    assert sink.calls == []
+
+
+def test_cleaning_reaches_every_sink() -> None:
+    """With the attempt before which everything that nobody committed may go (P22)."""
+    calls: list[tuple[Any, ...]] = []
+    sink_port(FakeSink("a", calls), FakeSink("b", calls)).clean(3)
+    assert calls == [("clean", "a", 3), ("clean", "b", 3)]
+
+
+@pytest.mark.parametrize(("newest", "refused"), [(None, False), (4, False), (5, False), (6, True), (7, True)])
+def test_going_back_is_refused_once_a_sink_has_committed_beyond(newest: int | None, refused: bool) -> None:
+    """From damaged checkpoint 7 to checkpoint 5: not if any sink has committed 6 or more (P21)."""
+    sink, other = FakeSink(), FakeSink("other")
+    sink.newest = newest
+    port = sink_port(sink, other)
+    if refused:
+        with pytest.raises(
+            DuplicatesError, match=r"Checkpoint 7 is damaged.*checkpoint 5.*--accept-duplicates"
+        ):
+            port.check_not_beyond(5, 7)
+    else:
+        port.check_not_beyond(5, 7)

@@ -1,0 +1,261 @@
+"""Which changes of a pipeline its state survives, and which would lose or double rows (MISSION D5, PROTOCOL P35)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import weir
+from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
+from weir.durable.state_mapping import StateMapping
+from weir.errors import JobError
+from weir.kernel.failures import is_fatal
+
+#: A chain for each vertex: its sources, transformations and sinks in order, by the first letter of their names.
+Chains = dict[str, tuple[str, ...]]
+
+#: The sinks hang on the last step in front of them, which names the vertex.
+BEFORE: Chains = {
+    "t_count": ("s_orders", "t_clean", "t_count", "o_counts"),
+    "s_users": ("s_users", "o_users", "o_copy"),
+}
+_KINDS = {"s": "source", "t": "transform", "u": "union", "o": "sink"}
+
+
+def operators(names: tuple[str, ...], *, finished: bool = False) -> tuple[OperatorState, ...]:
+    """The operators of one chain, labelled as a vertex labels them."""
+    return tuple(
+        OperatorState(operator_id=name, name=f"{_KINDS[name[0]]} {name}", fully_finished=finished)
+        for name in names
+    )
+
+
+def checkpoint(
+    chains: Chains = BEFORE, *, finished: tuple[str, ...] = (), kind: SnapshotKind = SnapshotKind.CHECKPOINT
+) -> CompletedCheckpoint:
+    """A checkpoint of a job with these chains, of which some have ``finished``."""
+    return CompletedCheckpoint(
+        job_id="0" * 32,
+        checkpoint_id=7,
+        kind=kind,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=tuple(
+            TaskState(vertex=vertex, position=3, operators=operators(names, finished=vertex in finished))
+            for vertex, names in chains.items()
+        ),
+        external_path="/c/chk-7",
+        drained=set(finished) == set(chains),
+    )
+
+
+def check(now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False) -> None:
+    """Restore the checkpoint into a pipeline of the chains ``now``."""
+    mapping = StateMapping(
+        vertices={vertex: operators(names) for vertex, names in now.items()}, allow_non_restored_state=allow
+    )
+    mapping.check(restored or checkpoint())
+
+
+def refusal(now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False) -> str:
+    """The sentence with which it is refused."""
+    with pytest.raises(JobError) as raised:
+        check(now, restored, allow=allow)
+    assert is_fatal(raised.value)
+    return str(raised.value)
+
+
+def changed(vertex: str, *names: str) -> Chains:
+    """The chains of before, but for one."""
+    return {**BEFORE, vertex: names}
+
+
+def without(vertex: str) -> Chains:
+    """The chains of before without one."""
+    return {known: names for known, names in BEFORE.items() if known != vertex}
+
+
+# -- what goes on ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_the_same_pipeline_goes_on(allow: bool) -> None:
+    """Every state has its place."""
+    check(BEFORE, allow=allow)
+
+
+def test_the_order_of_vertices_means_nothing() -> None:
+    """State is found by name."""
+    check(dict(reversed(BEFORE.items())))
+
+
+def test_a_new_transformation_inside_a_chain_is_accepted() -> None:
+    """It begins without state; its neighbours go on."""
+    check(changed("t_count", "s_orders", "t_clean", "t_more", "t_count", "o_counts"))
+
+
+def test_a_new_sink_of_a_vertex_is_accepted() -> None:
+    """It holds the rows from now on."""
+    check(changed("s_users", "s_users", "o_users", "o_copy", "o_third"))
+
+
+def test_a_wholly_new_tree_of_steps_begins_from_nothing() -> None:
+    """None of its steps is in the checkpoint, so nothing that was there before is doubled."""
+    check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")})
+
+
+def test_a_wholly_new_tree_beside_a_finished_one_begins_from_nothing() -> None:
+    """As long as not all of the job had finished."""
+    check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, checkpoint(finished=("s_users",)))
+
+
+def test_a_drained_savepoint_of_the_same_pipeline_is_accepted() -> None:
+    """It goes straight to the end (PROTOCOL P35)."""
+    check(BEFORE, checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT))
+
+
+# -- a step is gone -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gone", "now"),
+    [
+        ("t_clean", changed("t_count", "s_orders", "t_count", "o_counts")),
+        ("o_copy", changed("s_users", "s_users", "o_users")),
+        ("s_users", without("s_users")),
+    ],
+)
+def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(gone: str, now: Chains) -> None:
+    """A transformation, a sink, and a whole vertex: the sentence names the checkpoint, the step and the ways out."""
+    message = refusal(now)
+    assert message.startswith("Cannot map checkpoint 7 (/c/chk-7) to the pipeline")
+    assert f"the state of step {gone!r}, which the pipeline does not have" in message
+    assert "give the step its name back" in message
+    assert "--allow-non-restored-state" in message
+    check(now, allow=True)
+
+
+def test_a_renamed_step_inside_a_chain_counts_as_gone() -> None:
+    """The new name begins without the state of the old one, so that must be said."""
+    now = changed("t_count", "s_orders", "t_clear", "t_count", "o_counts")
+    assert "'t_clean'" in refusal(now)
+    check(now, allow=True)
+
+
+def test_a_savepoint_is_called_one() -> None:
+    """People look for it where they keep their savepoints."""
+    restored = checkpoint(kind=SnapshotKind.SAVEPOINT)
+    assert refusal(without("s_users"), restored).startswith("Cannot map savepoint 7 (/c/chk-7)")
+
+
+# -- a step belongs to another vertex -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize(
+    ("vertex", "chain", "changes"),
+    [
+        (
+            "t_sum",
+            ("s_orders", "t_clean", "t_sum", "o_counts"),
+            "'t_count' was removed, step 't_sum' was added",
+        ),
+        ("t_top", ("s_orders", "t_clean", "t_count", "t_top", "o_counts"), "'t_top' was added"),
+        ("t_clean", ("s_orders", "t_clean", "o_counts"), "'t_count' was removed"),
+    ],
+    ids=["renamed", "added", "removed"],
+)
+def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
+    vertex: str, chain: tuple[str, ...], changes: str, allow: bool
+) -> None:
+    """The vertex would read its input again, into a sink that has its rows: the sentence says what has changed."""
+    message = refusal({**without("t_count"), vertex: chain}, allow=allow)
+    assert f"(step {changes})" in message
+    assert f"chain that ends in 't_count', and now belongs to the chain that ends in {vertex!r}" in message
+    assert "put the chain back as it was" in message
+    assert "--fresh into new tables" in message
+    assert "--allow-non-restored-state" not in message
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_known_sink_on_new_steps_is_refused(allow: bool) -> None:
+    """Another source with another name would write everything again into the sink that was there before."""
+    message = refusal({**without("s_users"), "s_people": ("s_people", "o_users", "o_copy")}, allow=allow)
+    assert "'o_users'" in message
+    assert "step 's_users' was removed, step 's_people' was added" in message
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_source_that_moved_to_a_vertex_with_state_is_refused(allow: bool) -> None:
+    """That state says nothing of how far this source was read."""
+    now = {"t_count": ("s_orders", "s_users", "t_clean", "t_count", "o_counts", "o_users", "o_copy")}
+    message = refusal(now, allow=allow)
+    assert "'s_users' has its state with the chain that ends in 's_users'" in message
+    assert "(step" not in message
+
+
+# -- sources of a vertex --------------------------------------------------------------------------------------------
+
+JOINED: Chains = {"t_join": ("s_orders", "s_users", "t_join", "o_joined")}
+
+
+@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize(
+    "sources",
+    [("s_users", "s_orders"), ("s_orders",), ("s_orders", "s_people"), ("s_orders", "s_users", "s_new")],
+)
+def test_other_sources_of_a_vertex_or_another_order_are_refused(
+    sources: tuple[str, ...], allow: bool
+) -> None:
+    """A query keeps its progress by the order of its sources: one would go on from where another one was."""
+    message = refusal({"t_join": (*sources, "t_join", "o_joined")}, checkpoint(JOINED), allow=allow)
+    assert f"has read 's_orders', 's_users' there and reads {', '.join(map(repr, sources))} now" in message
+    assert "--allow-non-restored-state" not in message
+
+
+# -- finished -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("allow", [False, True])
+@pytest.mark.parametrize(
+    ("added", "chain"),
+    [
+        ("s_more", ("s_orders", "s_more", "t_clean", "t_count", "o_counts")),
+        ("t_more", ("s_orders", "t_more", "t_clean", "t_count", "o_counts")),
+        ("o_more", ("s_orders", "t_clean", "t_count", "o_counts", "o_more")),
+    ],
+)
+def test_a_new_step_in_a_finished_chain_is_refused(added: str, chain: tuple[str, ...], allow: bool) -> None:
+    """In front of a finished step as behind it, since the chain is not started again (MISSION D5)."""
+    message = refusal(changed("t_count", *chain), checkpoint(finished=("t_count",)), allow=allow)
+    assert (
+        f"step {added!r} was added to the chain that ends in 't_count', which has finished there" in message
+    )
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_a_drained_savepoint_with_new_input_is_refused(allow: bool) -> None:
+    """In one sentence that names the new source (PROTOCOL P35)."""
+    restored = checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT)
+    message = refusal({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, restored, allow=allow)
+    assert "all of the job had finished there, and step 's_new' would bring new input" in message
+
+
+# -- the labels -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
+    """Sources are told by the labels that a real graph gives, also where a step has a treacherous name."""
+    job = weir.Job("orders")
+    one = job.source("one", lambda spark: spark.readStream.load())
+    two = job.source("two", lambda spark: spark.readStream.load())
+    one.union(two, name="source").sink("out", weir.sinks.Files("/out"))
+    (vertex,) = job.vertices()
+    labelled = TaskState(vertex=vertex.name, position=3, operators=vertex.operators)
+    restored = replace(checkpoint(), tasks=(labelled,))
+    swapped = (vertex.operators[1], vertex.operators[0], *vertex.operators[2:])
+    mapping = StateMapping(vertices={vertex.name: swapped}, allow_non_restored_state=False)
+    with pytest.raises(JobError, match=r"has read 'one', 'two' there and reads 'two', 'one' now"):
+        mapping.check(restored)

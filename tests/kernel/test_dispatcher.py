@@ -1,0 +1,301 @@
+"""The dispatcher without a thread: in which order effects are carried out, and that each blocking one is answered.
+
+Blocking work runs when the test says so, one piece after the other, so that anything can come between two of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, cast
+
+import pytest
+from tests.kernel.fake_port import FakePort, job_master, plan
+
+from weir.core.job_master import JobMaster
+from weir.core.job_status import JobStatus
+from weir.core.messages import (
+    AnswerRequest,
+    BeginAttempt,
+    CancelRequested,
+    CommitSinks,
+    DeclineCheckpoint,
+    JobMasterEffect,
+    JobMasterEvent,
+    JobSubmitted,
+    NotifyCheckpointAborted,
+    RequestKind,
+    SnapshotRequested,
+    TaskErrored,
+    TriggerCheckpoint,
+)
+from weir.core.types import SnapshotKind
+from weir.errors import PipelineError
+from weir.kernel.dispatcher import Dispatcher
+from weir.kernel.envelopes import Envelope
+
+START_TASK = "StartTask"
+
+
+class Work:
+    """One piece of blocking work, named after the effect that it carries out."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self.name = START_TASK
+        self._over = False
+
+    def done(self) -> bool:
+        return self._over
+
+    def run(self) -> None:
+        """Run it unless it is over. A pool keeps what its work raises to itself."""
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._work()
+
+
+class Bench:
+    """A dispatcher over a ``FakePort``; its clock stands still until a deadline is called for."""
+
+    def __init__(self, *vertices: str, master: JobMaster | None = None, **how: Any) -> None:
+        plans = {vertex: plan(vertex) for vertex in vertices}
+        self.port = FakePort()
+        self.master = master or job_master(plans, **how)
+        self.effects: list[object] = []
+        self.aside: list[Work] = []
+        self._clock_ms = 0
+        self._works: list[Work] = []
+        self._unnamed: list[Work] = []
+        self._mail: deque[Envelope] = deque()
+        self.dispatcher = Dispatcher(
+            master=self.master,
+            plans=plans,
+            tasks=self.port,
+            durable=self.port,
+            clock=self,
+            workers=self,
+            chance=lambda: 0.5,
+            mailbox=self._mail.append,
+            on_effect=self._seen,
+        )
+
+    # -- for the test ------------------------------------------------------------------------------------------
+
+    def post(self, event: JobMasterEvent) -> None:
+        """Something for the job master, with all that it leads to beside blocking work."""
+        self._mail.append(event)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Take everything in the mailbox, and run no work."""
+        while self._mail:
+            self.dispatcher.take(self._mail.popleft())
+            self._unnamed.clear()
+
+    def settle(self, *, holding: Collection[str] = ()) -> None:
+        """Until nothing is left to be done but work of these names."""
+        self.deliver()
+        while work := next((one for one in self._works if one.name not in holding), None):
+            self._works.remove(work)
+            work.run()
+            self.deliver()
+
+    def pass_time(self) -> None:
+        """Until the next deadline, and all that it leads to."""
+        deadline = self.dispatcher.next_deadline()
+        assert deadline is not None
+        self._clock_ms = deadline
+        self.dispatcher.on_deadline(deadline)
+        self.settle()
+
+    def run(self) -> Bench:
+        """The job is RUNNING."""
+        self.post(JobSubmitted())
+        self.settle()
+        assert self.master.status is JobStatus.RUNNING
+        return self
+
+    def checkpoint(self, request: str = "r", *, holding: Collection[str] = ()) -> None:
+        """A user asks for a checkpoint; every task takes part with its next step."""
+        self.post(SnapshotRequested(request=request, kind=RequestKind.CHECKPOINT))
+        self.settle(holding=holding)
+        for vertex in self.dispatcher.tasks:
+            self.port.step(vertex, len(self.effects))
+            self.settle(holding=holding)
+
+    def answer(self, request: str = "r") -> AnswerRequest:
+        """The only answer to a request."""
+        answers = [one for one in self.effects if isinstance(one, AnswerRequest) and one.request == request]
+        (answer,) = answers
+        return answer
+
+    # -- clock and workers -------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock_ms
+
+    def wall_ms(self) -> int:
+        return 1_000_000 + self._clock_ms
+
+    def submit(self, work: Callable[[], None]) -> Work:
+        made = Work(work)
+        self._works.append(made)
+        self._unnamed.append(made)
+        return made
+
+    def submit_aside(self, work: Callable[[], None]) -> None:
+        made = Work(work)
+        self.aside.append(made)
+
+    def wait(self, works: Sequence[Work]) -> None:
+        """What is under way ends now."""
+        for work in works:
+            work.run()
+
+    def _seen(self, effect: object) -> None:
+        self.effects.append(effect)
+        for work in self._unnamed:
+            work.name = type(effect).__name__
+        self._unnamed.clear()
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+class DecliningMaster:
+    """Triggers checkpoint 1 at both tasks, and aborts it at both as soon as one of them declines."""
+
+    status = JobStatus.RUNNING
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def handle(self, event: object, now_ms: int) -> list[JobMasterEffect]:
+        match event:
+            case JobSubmitted():
+                return [BeginAttempt()]
+            case SnapshotRequested():
+                return [self._trigger("a"), self._trigger("b")]
+            case DeclineCheckpoint(checkpoint_id=n):
+                return [NotifyCheckpointAborted(vertex=vertex, checkpoint_id=n) for vertex in "ab"]
+        return []
+
+    def _trigger(self, vertex: str) -> TriggerCheckpoint:
+        return TriggerCheckpoint(
+            vertex=vertex,
+            checkpoint_id=1,
+            kind=SnapshotKind.CHECKPOINT,
+            timestamp_ms=0,
+            target=None,
+            full=False,
+        )
+
+
+def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> None:
+    """A task that declines within its trigger has the checkpoint aborted, but not before all have been triggered (C6)."""
+    bench = Bench("a", "b", master=cast(JobMaster, DecliningMaster()))
+    bench.port.errors["start_task"] = [PipelineError("It does not start.")]
+    bench.run()
+    bench.post(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
+    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][-2:] == [
+        TriggerCheckpoint,
+        NotifyCheckpointAborted,
+    ]
+    # Else it would take a snapshot of a checkpoint that is over, and nobody would delete that.
+    bench.port.step("b", 0)
+    bench.settle()
+    assert "take_snapshot 1" not in bench.port.calls
+    assert "answer_planning 2" in bench.port.calls
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
+    """The commit that is under way ends and is waited for; the one after it is left to the next attempt (P13)."""
+    bench = Bench("v").run()
+    for request in ("r1", "r2"):
+        bench.checkpoint(request, holding=["CommitSinks"])
+        assert bench.answer(request).failure is None
+    begun = [effect.checkpoint_id for effect in bench.effects if isinstance(effect, CommitSinks)]
+    assert begun == [1]
+    bench.post(CancelRequested(request="c"))
+    bench.settle(holding=["CommitSinks"])
+    bench.settle()
+    calls = bench.port.calls
+    assert calls.index("stop_tasks") < calls.index("commit_sinks 1") < calls.index("record_end CANCELED")
+    assert "commit_sinks 2" not in calls
+
+
+def test_a_cancellation_while_an_attempt_begins_gives_up_its_waiting_at_once() -> None:
+    """A restored job that commits again may wait for minutes between two tries."""
+    bench = Bench("v")
+    bench.post(JobSubmitted())
+    assert bench.port.calls == ["resume"]
+    bench.post(CancelRequested(request="c"))
+    assert bench.port.calls == ["resume", "stop"]
+    bench.settle()
+    assert bench.dispatcher.ended is not None
+    assert bench.dispatcher.ended.status is JobStatus.CANCELED
+
+
+def test_the_next_attempt_waits_between_retries_again() -> None:
+    """What the stop of the tasks gave up is taken back before the attempt begins."""
+    bench = Bench("v").run()
+    bench.port.posts["v", 1](TaskErrored(message="boom"))
+    bench.settle()
+    bench.pass_time()
+    order = ("resume", "stop", "begin_attempt")
+    assert [call for call in bench.port.calls if call in order] == [
+        *("resume", "begin_attempt"),
+        "stop",
+        *("resume", "begin_attempt"),
+    ]
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> None:
+    """Users' code may call ``sys.exit()``: that is an error of the task like any other."""
+    bench = Bench("v")
+    bench.port.errors["start_task"] = [SystemExit(1)]
+    bench.post(JobSubmitted())
+    bench.settle()
+    assert bench.master.status is JobStatus.RESTARTING
+    assert "SystemExit" in (bench.master.failure or "")
+    bench.pass_time()
+    assert (bench.master.status, bench.master.attempt) == (JobStatus.RUNNING, 2)
+
+
+def test_a_hook_that_calls_exit_has_failed_and_the_job_goes_on() -> None:
+    """The checkpoint is aborted and counted, and the next one is taken (A9)."""
+    bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
+    bench.port.errors["trigger_hook"] = [SystemExit(1)]
+    bench.post(SnapshotRequested(request="r1", kind=RequestKind.CHECKPOINT))
+    bench.settle()
+    bench.aside.pop().run()
+    bench.settle()
+    assert "SystemExit" in (bench.answer("r1").failure or "")
+    assert bench.master.status is JobStatus.RUNNING
+    bench.post(SnapshotRequested(request="r2", kind=RequestKind.CHECKPOINT))
+    bench.settle()
+    bench.aside.pop().run()
+    bench.settle()
+    bench.port.step("v", 0)
+    bench.settle()
+    assert bench.answer("r2").failure is None
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), RuntimeError("no")])
+def test_every_call_that_fails_is_answered(error: BaseException) -> None:
+    """Here the begin of an attempt, without whose answer the job would wait for ever."""
+    bench = Bench("v")
+    bench.port.errors["begin_attempt"] = [error]
+    bench.post(JobSubmitted())
+    bench.settle()
+    assert bench.master.status is JobStatus.RESTARTING
+    assert type(error).__name__ in (bench.master.failure or "")
