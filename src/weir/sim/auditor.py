@@ -1,0 +1,319 @@
+"""The auditor: watches the disk, the tables and every effect, and knows the laws without asking the machines.
+
+It keeps its own account of what is durable (job log, tables) from what it sees on the disk, and notes the moment
+when a law is broken. Laws, with the rules that they follow:
+
+1. Checkpoint ids grow, whoever allocates them (P19).
+2. At most ``max_concurrent_checkpoints`` unforced checkpoints are in flight.
+3. Files that a recorded checkpoint, or a savepoint, names are there when it is recorded, and are never deleted while
+   it is retained (P17, A11).
+4. A table takes an epoch only if that checkpoint is recorded, once, and in order (P13, P18).
+5. A file that a table shows is never deleted; nor is one that a retained checkpoint has staged for it, before it is
+   committed (P12, P22).
+6. Tasks are told of the completion of recorded checkpoints only, never of a savepoint (P14).
+7. FINISHED is recorded only when every table is complete (P16).
+8. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
+
+What must hold at the end is in ``settle``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TaskStatusChanged, TriggerCheckpoint
+from weir.core.types import CompletedCheckpoint, JobId, TaskStatus, VertexId
+from weir.sim.disk import Disk
+from weir.sim.table import TableVersion
+from weir.sim.vertices import SimVertex, expected_rows
+from weir.state import metadata
+from weir.state.job_log import JobRecord, RecordKind, RecordStatus
+from weir.state.metadata import METADATA_FILE
+
+_TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+
+
+class AuditError(Exception):
+    """A law was broken."""
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """To which transaction of which table a staged file belongs."""
+
+    root: str
+    transaction: str
+    epoch: int
+
+
+@dataclass
+class JobAccount:
+    """What is durably known of one job."""
+
+    record: JobRecord | None = None
+    #: Checkpoints and stop savepoints that were ever recorded as completed.
+    recorded: set[int] = field(default_factory=set)
+    newest_id: int = 0
+    #: Which driver triggered which checkpoint.
+    triggered: dict[int, str] = field(default_factory=dict)
+
+
+class Auditor:
+    """One for each run; the disk's watcher."""
+
+    def __init__(
+        self, *, base_directory: str, vertices: Sequence[SimVertex], max_concurrent: int, claims: bool
+    ) -> None:
+        """``claims``: a job that begins from a savepoint may delete it."""
+        self._base = base_directory
+        self._vertices = vertices
+        self._expected = expected_rows(vertices)
+        self._max_concurrent = max_concurrent
+        self._claims = claims
+        self.disk: Disk | None = None
+        #: The first law that was broken, and how. Also said by an exception, but whom that reaches may survive it.
+        self.violation: str | None = None
+        self.jobs: dict[JobId, JobAccount] = {}
+        #: Path -> why it must stay, for what retained checkpoints and savepoints need.
+        self._needed: dict[str, str] = {}
+        self._savepoint_files: dict[str, str] = {}
+        #: Path -> job, and the epochs under which what it carried may be committed.
+        self._savepoints: dict[str, tuple[JobId, set[int]]] = {}
+        self._needed_by_job: dict[JobId, set[str]] = {}
+        #: What retained checkpoints have staged, by job and path.
+        self._staged: dict[JobId, dict[str, _Staged]] = {}
+        #: What each task of each driver said last.
+        self._statuses: dict[tuple[str, VertexId], TaskStatus] = {}
+        #: Table root -> its newest version.
+        self.tables: dict[str, TableVersion] = {}
+        self._visible: set[str] = set()
+
+    # -- the disk ----------------------------------------------------------------------------------------------
+
+    def created(self, path: str, data: bytes) -> None:
+        """A log got an entry."""
+        parts = path.split("/")
+        match parts[-2]:
+            case "log" if path.startswith(self._base):
+                self._recorded(msgspec.json.decode(data, type=JobRecord))
+            case "ids":
+                account = self._account(parts[-3])
+                # An id below the newest is void: whoever made it finds that out before it is used.
+                account.newest_id = max(account.newest_id, int(parts[-1]))
+            case "log":
+                self._committed("/".join(parts[:-2]), msgspec.json.decode(data, type=TableVersion))
+
+    def deleted(self, path: str) -> None:
+        """A file has gone."""
+        if path in self._visible:
+            raise self._broken(f"{path}, which a table shows, is deleted")
+        why = self._needed.get(path) or self._savepoint_files.get(path)
+        if why is not None:
+            raise self._broken(f"{path} is deleted, but {why} needs it")
+        for staged in filter(None, (of_job.get(path) for of_job in self._staged.values())):
+            table = self.tables.get(staged.root)
+            if table is None or table.transactions.get(staged.transaction, 0) < staged.epoch:
+                raise self._broken(f"{path}, staged for epoch {staged.epoch} and not committed, is deleted")
+
+    def savepoint(self, checkpoint: CompletedCheckpoint) -> None:
+        """The user was told of a savepoint: it is the user's from now on."""
+        self._check_files(checkpoint, checkpoint.external_path)
+        why = f"savepoint {checkpoint.external_path}"
+        self._savepoint_files.update(dict.fromkeys(self._files(checkpoint), why))
+        epochs = {c.epoch for task in checkpoint.tasks for c in task.committables if c.epoch is not None}
+        self._savepoints[checkpoint.external_path] = (checkpoint.job_id, {checkpoint.checkpoint_id, *epochs})
+
+    # -- effects -----------------------------------------------------------------------------------------------
+
+    def effect(self, driver: str, job_id: JobId, effect: object, unforced: int) -> None:
+        """An effect of a machine was begun; ``unforced`` checkpoints are in flight in its driver."""
+        match effect:
+            case NotifyCheckpointComplete(checkpoint_id=n):
+                if n not in self._account(job_id).recorded:
+                    raise self._broken(f"tasks are told that checkpoint {n} completed, which is not recorded")
+            case TaskStatusChanged(vertex=vertex, status=status):
+                self._statuses[driver, vertex] = status
+            case TriggerCheckpoint(checkpoint_id=n, vertex=vertex):
+                self._check_trigger(driver, job_id, n, unforced)
+                triggered = self._statuses.get((driver, vertex))
+                if triggered not in _TRIGGERABLE:
+                    name = "unknown" if triggered is None else triggered.name
+                    raise self._broken(f"{vertex} is triggered for checkpoint {n} while it is {name}")
+            case TaskFailed(message=message) if "LostState" in message or "Invariant" in message:
+                raise self._broken(f"a task failed as none may: {message}")
+
+    def _check_trigger(self, driver: str, job_id: JobId, checkpoint_id: int, unforced: int) -> None:
+        account = self._account(job_id)
+        if checkpoint_id > account.newest_id:
+            raise self._broken(f"checkpoint {checkpoint_id} is triggered, but its id was not allocated")
+        first = account.triggered.setdefault(checkpoint_id, driver)
+        if first != driver:
+            raise self._broken(f"checkpoint {checkpoint_id} of {first} is triggered by {driver} too")
+        if unforced > self._max_concurrent:
+            raise self._broken(f"{unforced} unforced checkpoints are in flight")
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
+        """Laws of the end: exactly once, and nothing orphaned if no fault struck the last attempt.
+
+        The job has finished and its driver is gone.
+        """
+        self._check_complete()
+        if not undisturbed:
+            return
+        disk, directory = self._disk, f"{self._base}/{job_id}"
+        record = self._account(job_id).record
+        retained = [] if record is None else [known.path for known in record.checkpoints]
+        named = {path for path in self._needed_by_job.get(job_id, set()) if path in disk.files}
+        for path in disk.below(directory):
+            below = path.removeprefix(f"{directory}/")
+            if below.startswith(("log/", "ids/")):
+                continue
+            if path not in named and not any(path.startswith(f"{chk}/") for chk in retained):
+                raise self._broken(f"{path} is orphaned")
+        for root, version in self.tables.items():
+            orphans = [
+                path
+                for path in disk.below(f"{root}/staged")
+                if path not in version.files and f"/{job_id[:8]}-" in path and disk.files[path] != b"[]"
+            ]
+            if orphans:
+                raise self._broken(f"{orphans[0]} stays staged for ever")
+
+    def broken(self, what: str) -> None:
+        """Something else was found to be wrong."""
+        if self.violation is None:
+            self.violation = what
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _broken(self, what: str) -> AuditError:
+        self.broken(what)
+        return AuditError(what)
+
+    @property
+    def _disk(self) -> Disk:
+        assert self.disk is not None
+        return self.disk
+
+    def _account(self, job_id: JobId) -> JobAccount:
+        return self.jobs.setdefault(job_id, JobAccount())
+
+    def _recorded(self, record: JobRecord) -> None:
+        account = self._account(record.job_id)
+        before = account.record
+        if before is not None and record.number <= before.number:
+            # Void: whoever made it finds the newer one before it counts for anything.
+            return
+        account.record = record
+        if before is not None and record.attempt < before.attempt:
+            raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
+        if record.kind is RecordKind.CHECKPOINT_COMPLETED and record.completed is not None:
+            if record.completed in account.recorded:
+                raise self._broken(f"checkpoint {record.completed} is recorded twice")
+            account.recorded.add(record.completed)
+        if record.status is RecordStatus.FINISHED:
+            self._check_complete()
+        if before is None or before.checkpoints != record.checkpoints:
+            self._retain(record)
+
+    def _retain(self, record: JobRecord) -> None:
+        """Account anew for what the job's retained checkpoints need."""
+        for path in self._needed_by_job.get(record.job_id, ()):
+            self._needed.pop(path, None)
+        needed: set[str] = set()
+        staged = self._staged[record.job_id] = {}
+        for reference in record.checkpoints:
+            data = self._disk.files.get(f"{reference.path}/{METADATA_FILE}")
+            if data is None:
+                raise self._broken(f"checkpoint {reference.checkpoint_id} is recorded without its metadata")
+            checkpoint = metadata.decode(data, reference.path)
+            if reference.checkpoint_id == record.completed:
+                self._check_files(checkpoint, reference.path)
+            staged.update(self._staged_files(checkpoint))
+            if self._claims and checkpoint.kind.is_savepoint:
+                continue
+            paths = self._files(checkpoint)
+            needed.update(paths)
+            self._needed.update(dict.fromkeys(paths, f"checkpoint {reference.checkpoint_id}"))
+        self._needed_by_job[record.job_id] = needed
+
+    def _files(self, checkpoint: CompletedCheckpoint) -> list[str]:
+        directory = checkpoint.external_path
+        base = directory if checkpoint.kind.is_savepoint else directory.rpartition("/")[0]
+        return [f"{directory}/{METADATA_FILE}", *(f"{base}/{path}" for path in checkpoint.files)]
+
+    def _staged_files(self, checkpoint: CompletedCheckpoint) -> dict[str, _Staged]:
+        """What its tables have yet to commit, under which transaction."""
+        return {
+            item.payload["file"]: _Staged(
+                root=f"/tables/{item.sink}",
+                transaction=f"{checkpoint.job_id}/{item.sink}",
+                epoch=checkpoint.checkpoint_id if item.epoch is None else item.epoch,
+            )
+            for task in checkpoint.tasks
+            for item in task.committables
+        }
+
+    def _check_files(self, checkpoint: CompletedCheckpoint, path: str) -> None:
+        missing = [file for file in self._files(checkpoint) if file not in self._disk.files]
+        if missing:
+            raise self._broken(f"{path} is complete, but {missing[0]} is not there")
+        unsynced = [file for file in self._files(checkpoint) if self._disk.is_volatile(file)]
+        if unsynced:
+            raise self._broken(f"{path} is complete, but {unsynced[0]} is not flushed")
+
+    def _committed(self, root: str, version: TableVersion) -> None:
+        before = self.tables.get(root, TableVersion(transactions={}, files=[]))
+        self.tables[root] = version
+        account = self._account(version.job_id)
+        who = f"epoch {version.epoch} of {version.job_id[:8]} in {root}"
+        if version.epoch not in account.recorded and not self._is_savepoints_epoch(version):
+            raise self._broken(f"{who} is committed, but not recorded")
+        for transaction, epoch in before.transactions.items():
+            if version.transactions.get(transaction, 0) < epoch:
+                raise self._broken(f"{who} is committed after epoch {epoch}")
+        added = version.files[len(before.files) :]
+        if len(set(version.files)) != len(version.files):
+            raise self._broken(f"{who} shows a file twice")
+        volatile = [file for file in added if file not in self._disk.files or self._disk.is_volatile(file)]
+        if volatile:
+            raise self._broken(f"{who} shows {volatile[0]}, which is not flushed")
+        self._visible.update(added)
+
+    def _is_savepoints_epoch(self, version: TableVersion) -> bool:
+        """Rows that an intermediate savepoint carried are committed under its id by the job that was restored from it."""
+        restored = (account.record.restored_from for account in self.jobs.values() if account.record)
+        origins = (self._savepoints.get(path) for path in restored if path is not None)
+        return any(
+            origin is not None and origin[0] == version.job_id and version.epoch in origin[1]
+            for origin in origins
+        )
+
+    def _check_complete(self) -> None:
+        """Every table shows each record once."""
+        for vertex in self._vertices:
+            rows, totals = (self._rows(f"/tables/{name}") for name in vertex.sinks)
+            expected = self._expected[vertex.name]
+            if sorted(rows) != expected:
+                missing = Counter(expected) - Counter(rows)
+                twice = Counter(rows) - Counter(expected)
+                raise self._broken(
+                    f"{vertex.name} is finished: {missing.total()} records are missing"
+                    f" (such as {sorted(missing)[:3]}), {twice.total()} are there twice"
+                )
+            if totals != [[len(expected), sum(expected)]]:
+                raise self._broken(
+                    f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and {sum(expected)}"
+                )
+
+    def _rows(self, root: str) -> list[Any]:
+        version = self.tables.get(root)
+        files = [] if version is None else version.files
+        return [row for file in files for row in msgspec.json.decode(self._disk.files[file])]

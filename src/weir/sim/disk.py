@@ -1,0 +1,255 @@
+"""A disk that forgets what was not flushed, and its file system as one process sees it.
+
+``Disk`` keeps what everyone sees, and beside it what a crash of the machine would bring back for each path that was
+changed since it was last synced. ``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other
+drivers come between any two, and lets operations fail before or after they took effect.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from random import Random
+from typing import Protocol
+
+from weir.errors import StorageError
+from weir.sim.loop import Loop, Process
+from weir.state.filesystem import CreateResult, FileStatus
+
+
+class Watcher(Protocol):
+    """Told of what happens on the disk, the moment that it happens."""
+
+    def deleted(self, path: str) -> None:
+        """A file has gone."""
+        ...
+
+    def created(self, path: str, data: bytes) -> None:
+        """A file was made durably by a conditional create."""
+        ...
+
+
+class Disk:
+    """Files by path; directories by the names in them."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self.files: dict[str, bytes] = {}
+        self._names: dict[str, dict[str, None]] = {"": {}}
+        #: What a crash may bring back for paths that were changed and not synced; None: no file.
+        self._undo: dict[str, bytes | None] = {}
+
+    def put(self, path: str, data: bytes, *, durable: bool) -> None:
+        """Make or replace a file."""
+        if durable:
+            self._undo.pop(path, None)
+        else:
+            self._undo.setdefault(path, self.files.get(path))
+        self.files[path] = data
+        self._enter(path)
+
+    def create(self, path: str, data: bytes) -> CreateResult:
+        """Make a file durably unless there is one."""
+        if path in self.files:
+            return CreateResult.ALREADY_EXISTS
+        self.put(path, data, durable=True)
+        self._watcher.created(path, data)
+        return CreateResult.CREATED
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory."""
+        if path not in self._names:
+            self._names[path] = {}
+            self._enter(path)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory."""
+        return path in self._names
+
+    def names(self, path: str) -> list[str]:
+        """Sorted names in a directory."""
+        return sorted(self._names.get(path, ()))
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a whole directory."""
+        if path in self.files:
+            self._undo.setdefault(path, self.files[path])
+            del self.files[path]
+            self._leave(path)
+            self._watcher.deleted(path)
+        elif path in self._names:
+            for name in self.names(path):
+                self.delete(f"{path}/{name}")
+            del self._names[path]
+            self._leave(path)
+
+    def sync(self, path: str) -> None:
+        """What the path is now survives a crash."""
+        self._undo.pop(path, None)
+
+    def is_volatile(self, path: str) -> bool:
+        """Whether a crash may take away what the path is now."""
+        return path in self._undo
+
+    def crash(self, random: Random) -> None:
+        """The machine loses power: each change that was not synced is lost or not, as it happens."""
+        for path, before in list(self._undo.items()):
+            if random.random() < 0.5:
+                if before is not None:
+                    self.files[path] = before
+                    self._enter(path)
+                elif path in self.files:
+                    del self.files[path]
+                    self._leave(path)
+        self._undo.clear()
+
+    def below(self, path: str) -> list[str]:
+        """Paths of all files below a directory."""
+        found = []
+        for name in self.names(path):
+            child = f"{path}/{name}"
+            found += [child] if child in self.files else self.below(child)
+        return found
+
+    def _enter(self, path: str) -> None:
+        while path:
+            parent, _, name = path.rpartition("/")
+            known = self._names.get(parent)
+            if known is not None and name in known:
+                return
+            self._names.setdefault(parent, {})[name] = None
+            path = parent
+
+    def _leave(self, path: str) -> None:
+        parent, _, name = path.rpartition("/")
+        self._names.get(parent, {}).pop(name, None)
+
+
+class StorageFaults(Protocol):
+    """What may go wrong with one operation of one process."""
+
+    def delay_us(self) -> int:
+        """How long it takes."""
+        ...
+
+    def fails_before(self, operation: str) -> bool:
+        """Whether it fails without effect."""
+        ...
+
+    def fails_after(self, operation: str) -> bool:
+        """Whether it takes effect and yet reports a failure."""
+        ...
+
+
+class ProcessFileSystem:
+    """Implements ``weir.state.filesystem.FileSystem`` for one process."""
+
+    def __init__(
+        self, disk: Disk, loop: Loop, process: Process, faults: StorageFaults, *, links: bool
+    ) -> None:
+        self._disk = disk
+        self._loop = loop
+        self._process = process
+        self._faults = faults
+        #: Without links, a second name is a copy that takes time.
+        self._links = links
+
+    def create(self, path: str, data: bytes) -> CreateResult:
+        """Create the file with this content unless the name is taken."""
+        self._begin("create", path)
+        result = self._disk.create(path, data)
+        self._end("create", path)
+        return result
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create or replace the file, durably."""
+        self._begin("write", path)
+        self._disk.put(path, data, durable=True)
+        self._end("write", path)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace the file without making it durable, as Spark and its executors do."""
+        self._begin("put", path)
+        self._disk.put(path, data, durable=False)
+
+    def read(self, path: str) -> bytes:
+        """The content."""
+        self._begin("read", path)
+        if path not in self._disk.files:
+            raise FileNotFoundError(path)
+        return self._disk.files[path]
+
+    def status(self, path: str) -> FileStatus | None:
+        """What is at the path, or None."""
+        self._begin("status", path)
+        name = path.rpartition("/")[2]
+        if path in self._disk.files:
+            return FileStatus(name=name, size=len(self._disk.files[path]), is_directory=False)
+        return FileStatus(name=name, size=0, is_directory=True) if self._disk.is_directory(path) else None
+
+    def list(self, path: str) -> list[FileStatus]:
+        """Entries of a directory, sorted by name."""
+        self._begin("list", path)
+        files = self._disk.files
+        return [
+            FileStatus(
+                name=name,
+                size=len(files.get(f"{path}/{name}", b"")),
+                is_directory=f"{path}/{name}" not in files,
+            )
+            for name in self._disk.names(path)
+        ]
+
+    def make_directory(self, path: str) -> None:
+        """Make the directory and its parents."""
+        self._begin("make_directory", path)
+        self._disk.make_directory(path)
+
+    def delete(self, path: str) -> None:
+        """Delete a file or a directory, one file after the other."""
+        self._begin("delete", path)
+        for file in self._disk.below(path):
+            self._disk.delete(file)
+            self._begin("delete", path)
+        self._disk.delete(path)
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file."""
+        self._begin("rename", source)
+        if source not in self._disk.files:
+            raise StorageError(f"{source} cannot be renamed: there is no such file.")
+        self._disk.put(target, self._disk.files[source], durable=False)
+        self._disk.delete(source)
+
+    def link_or_copy(self, source: str, target: str) -> bool:
+        """Give a file a second name, or a copy."""
+        self._begin("link" if self._links else "copy", source)
+        if source not in self._disk.files:
+            raise StorageError(f"{source} has vanished before it could be copied to {target}.")
+        self._disk.put(target, self._disk.files[source], durable=False)
+        return self._links
+
+    def checksum(self, path: str) -> tuple[int, str]:
+        """Size and checksum of the content."""
+        self._begin("checksum", path)
+        data = self._disk.files.get(path)
+        if data is None:
+            raise StorageError(f"{path} has vanished.")
+        return len(data), f"crc32:{zlib.crc32(data):08x}"
+
+    def sync(self, files: Iterable[str]) -> None:
+        """Make files durable."""
+        for path in files:
+            self._begin("sync", path)
+            if path not in self._disk.files and not self._disk.is_directory(path):
+                raise StorageError(f"{path} has vanished before it was synced.")
+            self._disk.sync(path)
+
+    def _begin(self, operation: str, path: str) -> None:
+        self._loop.sleep(self._process, self._faults.delay_us())
+        if self._faults.fails_before(operation):
+            raise StorageError(f"Simulated: {operation} of {path} failed.")
+
+    def _end(self, operation: str, path: str) -> None:
+        if self._faults.fails_after(operation):
+            raise StorageError(f"Simulated: {operation} of {path} has an unknown outcome.")

@@ -1,0 +1,370 @@
+"""One driver of the simulated job: the production core, dispatcher and durable part in a process that can die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Any
+
+from weir.core.config import CheckpointConfig, RestartConfig
+from weir.core.job_master import JobMaster
+from weir.core.job_status import JobStatus
+from weir.core.messages import (
+    CommitSinks,
+    JobEnded,
+    JobMasterEvent,
+    JobSubmitted,
+    SinkCommitFailed,
+    SinksCommitted,
+)
+from weir.core.pending import PendingState
+from weir.core.types import JobId, OperatorState, VertexId
+from weir.durable.hooks import MasterHook, MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.kernel.dispatcher import Dispatcher
+from weir.kernel.envelopes import Envelope, ToTask
+from weir.kernel.ports import TaskPlan
+from weir.sim.disk import Disk, ProcessFileSystem
+from weir.sim.faults import Fault, Injector
+from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
+from weir.sim.queries import SimTaskPort
+from weir.sim.table import SimTable
+from weir.sim.vertices import SimVertex
+from weir.state.storage import CheckpointStorage
+
+BASE_DIRECTORY = "/checkpoints"
+SAVEPOINT_DIRECTORY = "/savepoints"
+
+_WALL_CLOCK_BASE_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimJob:
+    """What stays the same over all drivers of one run."""
+
+    vertices: Sequence[SimVertex]
+    config: CheckpointConfig
+    restart: RestartConfig
+    #: Whether the working directory and the checkpoints are on one file system with links.
+    links: bool
+    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in virtual microseconds.
+    upload_us: int
+    hooks: tuple[str, ...]
+    claims_snapshot: bool
+
+
+class SimClock:
+    """A process's clock: the wall clock may jump both ways, the monotonic one only forward."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.ahead_ms = 0
+        self.wall_offset_ms = 0
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds."""
+        return self._loop.now_us // 1_000 + self.ahead_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch."""
+        return _WALL_CLOCK_BASE_MS + self._loop.now_us // 1_000 + self.wall_offset_ms
+
+
+class CountingHook(MasterHook):
+    """A master hook that takes its time, and whose state says for which checkpoint it was made."""
+
+    def __init__(self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]) -> None:
+        self._identifier = identifier
+        self._pause = pause
+        self._fails = fails
+
+    @property
+    def identifier(self) -> str:
+        """Its name."""
+        return self._identifier
+
+    def trigger(self, checkpoint_id: int, timestamp_ms: int) -> dict[str, Any]:
+        """The id."""
+        self._pause()
+        if self._fails():
+            raise RuntimeError("simulated failure of a hook")
+        return {"id": checkpoint_id}
+
+    def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
+        """It must be the state that was made for this checkpoint."""
+        if state != {"id": checkpoint_id}:
+            raise AssertionError(f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}")
+
+
+class _Faults:
+    """``disk.StorageFaults`` of one driver."""
+
+    def __init__(self, driver: SimDriver, injector: Injector, random: Random) -> None:
+        self._driver = driver
+        self._injector = injector
+        self._random = random
+
+    def delay_us(self) -> int:
+        """A fraction of a millisecond, or long."""
+        if self._injector.strikes(Fault.STORAGE_SLOW, self._driver.protocol_state):
+            return self._random.randrange(20_000, 400_000)
+        return self._random.randrange(20, 400)
+
+    def fails_before(self, operation: str) -> bool:
+        """Any operation can fail."""
+        del operation
+        return self._injector.strikes(Fault.STORAGE_ERROR, self._driver.protocol_state)
+
+    def fails_after(self, operation: str) -> bool:
+        """Only writes have an outcome that can be in doubt."""
+        del operation
+        return self._injector.strikes(Fault.STORAGE_IN_DOUBT, self._driver.protocol_state)
+
+
+class SimDriver:
+    """Runs one job's machines in one process. ``on_end`` is called with how it ended, or with the error that ended it."""
+
+    def __init__(
+        self,
+        *,
+        number: int,
+        job: SimJob,
+        job_id: JobId,
+        from_savepoint: str | None,
+        loop: Loop,
+        disk: Disk,
+        injector: Injector,
+        random: Random,
+        on_effect: Callable[[SimDriver, object], None],
+        on_turn: Callable[[SimDriver, object], None],
+        on_end: Callable[[SimDriver, JobEnded | BaseException], None],
+    ) -> None:
+        self.process = Process(f"d{number}")
+        self.job_id = job_id
+        self.clock = SimClock(loop)
+        self._loop = loop
+        self._random = random
+        self._on_turn = on_turn
+        self._on_end = on_end
+        self._delivered_us = 0
+        self._alarm: int | None = None
+        #: The machines have come to their end, and what is under way is awaited.
+        self._over = False
+        self._left = False
+        #: Commits under way.
+        self._committing: set[tuple[str, int]] = set()
+        self._workers = SimWorkers(loop, self.process, lambda: random.randrange(10, 300))
+        self._on_effect = on_effect
+        faults = _Faults(self, injector, random)
+        fs = ProcessFileSystem(disk, loop, self.process, faults, links=job.links)
+        storage = CheckpointStorage(fs=lambda _: fs, base_directory=BASE_DIRECTORY, job_id=job_id)
+        strikes = {fault: partial(injector.strikes, fault, self.protocol_state) for fault in Fault}
+        waits = SimWaits(loop, self.process)
+        tables = {
+            name: SimTable(f"/tables/{name}", fs, fails=strikes[Fault.COMMIT_FAILED])
+            for vertex in job.vertices
+            for name in vertex.sinks
+        }
+        sinks = _sinks(tables, fs, waits)
+        self.durable = _durable(
+            job,
+            storage=storage,
+            sinks=sinks,
+            from_savepoint=from_savepoint,
+            clock=self.clock,
+            waits=waits,
+            random=random,
+            hook_fails=strikes[Fault.HOOK_FAILED],
+        )
+        plans = {vertex.name: _plan(vertex) for vertex in job.vertices}
+        self.master = _master(job, job_id, plans)
+        self.dispatcher = Dispatcher(
+            master=self.master,
+            plans=plans,
+            tasks=SimTaskPort(
+                loop=loop,
+                process=self.process,
+                file_system=fs,
+                storage=storage,
+                sinks=sinks,
+                tables=tables,
+                vertices=job.vertices,
+                random=random,
+                fails=strikes[Fault.TASK_FAILED],
+                writes_late=strikes[Fault.LATE_WRITE],
+                links=job.links,
+                upload_us=job.upload_us,
+                retain_us=2_000 * job.config.timeout_ms,
+            ),
+            durable=self.durable,
+            clock=self.clock,
+            workers=self._workers,
+            chance=random.random,
+            mailbox=self.post,
+            on_effect=self._effect,
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it runs, or at least could."""
+        return self.process.alive and not self._left
+
+    def start(self) -> None:
+        """Submit the job."""
+        self.post(JobSubmitted())
+
+    def request(self, event: JobMasterEvent) -> None:
+        """Something that a user asks for."""
+        self.post(event)
+
+    def post(self, envelope: Envelope) -> None:
+        """The mailbox: everything comes in the order in which it was posted, some time later."""
+        match envelope:
+            case ToTask(
+                vertex=vertex, event=SinksCommitted(checkpoint_id=n) | SinkCommitFailed(checkpoint_id=n)
+            ):
+                self._committing.discard((vertex, n))
+        arrival_us = max(self._delivered_us, self._loop.now_us + self._random.randrange(5, 200))
+        self._delivered_us = arrival_us
+        self._loop.at(arrival_us - self._loop.now_us, self.process, lambda: self._turn(envelope))
+
+    def wake(self) -> None:
+        """Look at the clock again, which may have jumped."""
+        self._turn(None)
+
+    def protocol_state(self) -> str:
+        """Where the job stands in this driver, for the table of what struck when."""
+        master = self.master
+        if master.status is not JobStatus.RUNNING:
+            return master.status.name
+        states = {pending.state for pending in master.coordinator.pending}
+        for state in (PendingState.FINALIZING, PendingState.WAITING, PendingState.TRIGGERING):
+            if state in states:
+                return state.name
+        if master.coordinator.trigger.in_progress is not None:
+            return "ALLOCATING"
+        return "COMMITTING" if self._committing else "RUNNING"
+
+    def _effect(self, effect: object) -> None:
+        if isinstance(effect, CommitSinks):
+            self._committing.add((effect.vertex, effect.checkpoint_id))
+        self._on_effect(self, effect)
+
+    def _turn(self, envelope: Envelope | None) -> None:
+        if self._over:
+            return
+        try:
+            if envelope is not None:
+                self.dispatcher.take(envelope)
+            deadline = self.dispatcher.next_deadline()
+            if deadline is not None and deadline <= self.clock.now_ms():
+                self.dispatcher.on_deadline(deadline)
+            self._on_turn(self, envelope)
+        except Exception as error:
+            self._finish(error)
+            return
+        if self.dispatcher.ended is not None:
+            self._finish(self.dispatcher.ended)
+            return
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        deadline = self.dispatcher.next_deadline()
+        if deadline is None or deadline == self._alarm:
+            return
+        self._alarm = deadline
+
+        def ring() -> None:
+            if self._alarm == deadline:
+                self._alarm = None
+                self._turn(None)
+
+        self._loop.at(max(0, deadline - self.clock.now_ms()) * 1_000, self.process, ring)
+
+    def _finish(self, how: JobEnded | BaseException) -> None:
+        """As ``JobDriver.run``: stop everything, let what is under way end, and leave."""
+        self._over = True
+
+        def leave() -> None:
+            self.dispatcher.stop()
+            self._workers.close()
+            self._left = True
+            self._on_end(self, how)
+
+        self._loop.spawn(self.process, leave)
+
+
+def _master(job: SimJob, job_id: JobId, plans: Mapping[VertexId, TaskPlan]) -> JobMaster:
+    return JobMaster(
+        job_id=job_id,
+        vertices={name: plan.operators for name, plan in plans.items()},
+        config=job.config,
+        restart=job.restart,
+        savepoint_directory=SAVEPOINT_DIRECTORY,
+        hooks=job.hooks,
+        producers={name: plan.inputs for name, plan in plans.items()},
+    )
+
+
+def _plan(vertex: SimVertex) -> TaskPlan:
+    return TaskPlan(
+        vertex=vertex.name,
+        operators=(OperatorState(operator_id=vertex.name, name=vertex.name),),
+        sinks=vertex.sinks,
+        bounded=True,
+        requires_final_checkpoint=True,
+        inputs=vertex.inputs,
+    )
+
+
+def _sinks(tables: dict[str, SimTable], fs: ProcessFileSystem, waits: SimWaits) -> SinkPort:
+    return SinkPort(
+        sinks=tables,
+        job_name="sim",
+        file_system=lambda _: fs,
+        retries=CommitRetries(attempts=4, initial_backoff_ms=5, max_backoff_ms=50),
+        waits=waits,
+    )
+
+
+def _durable(
+    job: SimJob,
+    *,
+    storage: CheckpointStorage,
+    sinks: SinkPort,
+    from_savepoint: str | None,
+    clock: SimClock,
+    waits: SimWaits,
+    random: Random,
+    hook_fails: Callable[[], bool],
+) -> DurableJob:
+    hooks = [
+        CountingHook(identifier, pause=lambda: waits.sleep(random.random() * 0.01), fails=hook_fails)
+        for identifier in job.hooks
+    ]
+    return DurableJob(
+        storage=storage,
+        sinks=sinks,
+        hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
+        state_mapping=StateMapping(
+            vertices={vertex.name: _plan(vertex).operators for vertex in job.vertices},
+            allow_non_restored_state=False,
+        ),
+        settings=DurableSettings(
+            job_name="sim",
+            savepoint_directory=SAVEPOINT_DIRECTORY,
+            from_savepoint=from_savepoint,
+            accept_duplicates=False,
+            claims_snapshot=job.claims_snapshot,
+            num_retained=job.config.num_retained,
+        ),
+        clock=clock,
+        waits=waits,
+        token=lambda: f"{random.getrandbits(64):016x}",
+        note=lambda _: None,
+        restored=lambda _: None,
+    )

@@ -1,0 +1,143 @@
+"""What goes wrong in one run: kinds and rates, drawn from its seed, and a count of what struck when."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+
+class Fault(enum.Enum):
+    """A kind of fault, or of disturbance by users."""
+
+    STORAGE_ERROR = "storage error"
+    #: A write or conditional create that took effect and yet reported a failure.
+    STORAGE_IN_DOUBT = "outcome in doubt"
+    STORAGE_SLOW = "slow storage"
+    TASK_FAILED = "task failed"
+    #: A table takes no commit for a moment.
+    COMMIT_FAILED = "commit failed"
+    HOOK_FAILED = "hook failed"
+    #: An executor of a stopped query that goes on writing.
+    LATE_WRITE = "late executor"
+    DRIVER_KILLED = "driver killed"
+    #: The driver dies with its machine: what was not flushed may be lost.
+    MACHINE_CRASHED = "machine crashed"
+    #: SIGSTOP; another driver takes over meanwhile.
+    DRIVER_PAUSED = "driver paused"
+    SECOND_DRIVER = "second driver"
+    CLOCK_JUMP = "clock jump"
+    CHECKPOINT_REQUESTED = "checkpoint requested"
+    SAVEPOINT_REQUESTED = "savepoint requested"
+    STOP_REQUESTED = "stop requested"
+    SUSPENDED = "suspended"
+
+
+#: Those that strike at a moment of their own; the others strike an operation.
+TIMED = (
+    Fault.DRIVER_KILLED,
+    Fault.MACHINE_CRASHED,
+    Fault.DRIVER_PAUSED,
+    Fault.SECOND_DRIVER,
+    Fault.CLOCK_JUMP,
+    Fault.CHECKPOINT_REQUESTED,
+    Fault.SAVEPOINT_REQUESTED,
+    Fault.STOP_REQUESTED,
+    Fault.SUSPENDED,
+)
+
+#: How often each strikes: probability for each operation, or for TIMED ones the mean time between two in virtual ms.
+_RATES: dict[Fault, tuple[float, float]] = {
+    Fault.STORAGE_ERROR: (0.001, 0.02),
+    Fault.STORAGE_IN_DOUBT: (0.005, 0.1),
+    Fault.STORAGE_SLOW: (0.002, 0.2),
+    Fault.TASK_FAILED: (0.005, 0.08),
+    Fault.COMMIT_FAILED: (0.02, 0.6),
+    Fault.HOOK_FAILED: (0.02, 0.3),
+    Fault.LATE_WRITE: (0.1, 0.5),
+}
+_TIMED_RATES_MS = (400.0, 4_000.0)
+#: States of the protocol, in the order in which a job and a checkpoint come to them. Half of the timed faults wait for one.
+STATES = (
+    "CREATED",
+    "RUNNING",
+    "ALLOCATING",
+    "TRIGGERING",
+    "WAITING",
+    "FINALIZING",
+    "COMMITTING",
+    "FAILING",
+    "RESTARTING",
+    "FINISHED",
+    "FAILED",
+    "SUSPENDED",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultPlan:
+    """The faults of one run."""
+
+    rates: dict[Fault, float]
+    #: When faults cease, in virtual microseconds.
+    until_us: int
+
+    def describe(self) -> str:
+        """One line for each kind."""
+        lines = [
+            f"  {fault.value}: every {rate:.0f} ms" if fault in TIMED else f"  {fault.value}: {rate:.2%}"
+            for fault, rate in self.rates.items()
+        ]
+        return "\n".join([f"faults until {self.until_us / 1e6:.1f} s:", *(lines or ["  none"])])
+
+
+def draw_plan(random: Random, *, seconds: float) -> FaultPlan:
+    """Some runs have few kinds of faults, some have all, so that each kind is also seen by itself."""
+    kinds = list(Fault)
+    count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
+    rates = {}
+    for fault in sorted(random.sample(kinds, count), key=lambda one: one.value):
+        least, most = _TIMED_RATES_MS if fault in TIMED else _RATES[fault]
+        rates[fault] = least * (most / least) ** random.random()
+    return FaultPlan(rates=rates, until_us=round(seconds * 1e6 * random.uniform(0.3, 1.0)))
+
+
+class Injector:
+    """Decides, for each operation, whether a fault strikes it."""
+
+    def __init__(self, plan: FaultPlan, random: Random, now_us: Callable[[], int]) -> None:
+        self._plan = plan
+        self._random = random
+        self._now_us = now_us
+        #: (fault, state of the protocol where it struck) -> how often.
+        self.struck: Counter[tuple[Fault, str]] = Counter()
+
+    @property
+    def over(self) -> bool:
+        """Whether no fault strikes any more."""
+        return self._now_us() >= self._plan.until_us
+
+    def strikes(self, fault: Fault, state: Callable[[], str]) -> bool:
+        """Whether this fault strikes now."""
+        rate = self._plan.rates.get(fault, 0.0)
+        if not rate or self.over or self._random.random() >= rate:
+            return False
+        self.note(fault, state())
+        return True
+
+    def note(self, fault: Fault, state: str) -> None:
+        """Count a fault that struck."""
+        self.struck[fault, state] += 1
+
+    def aim(self) -> str | None:
+        """The state for which a timed fault waits; None: it strikes as soon as it is due."""
+        return self._random.choice(STATES) if self._random.random() < 0.5 else None
+
+    def next_us(self, fault: Fault) -> int | None:
+        """How long until a timed fault strikes next; None for never."""
+        rate = self._plan.rates.get(fault)
+        if rate is None or self.over:
+            return None
+        return round(self._random.expovariate(1 / (rate * 1_000)))

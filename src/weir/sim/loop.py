@@ -1,0 +1,259 @@
+"""Virtual time: one loop, processes that can be killed and paused, and coroutines for code that blocks.
+
+Nothing here runs in parallel. What blocks in production (a pool thread that writes a file) is a greenlet, which gives
+way at each step of the simulated disk or table; the loop then goes on with whatever comes next in virtual time. So the
+whole run is one sequence of steps, which its seed determines.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from weir.errors import invariant
+
+
+class Process:
+    """A driver's process: everything that runs in it stops for good when it is killed."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        #: Until when nothing of it runs (SIGSTOP), in virtual microseconds.
+        self.paused_until_us = 0
+        self.greenlets: dict[greenlet, None] = {}
+
+
+class Loop:
+    """Runs what is due, in the order of its time; of two at the same time the one that was asked for first."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.steps = 0
+        #: The greenlet in which the loop runs, to which all others give way.
+        self.hub = getcurrent()
+        self._number = 0
+        self._due: list[tuple[int, int, Process, Callable[[], object]]] = []
+
+    def at(self, delay_us: int, process: Process, function: Callable[[], object]) -> None:
+        """Call the function after so long, unless its process is dead by then."""
+        self._number += 1
+        heapq.heappush(self._due, (self.now_us + delay_us, self._number, process, function))
+
+    def run(self, until: Callable[[], bool], limit_us: int) -> bool:
+        """Run until ``until`` holds (True), or nothing is due, or the time limit is reached (False)."""
+        while self._due and not until():
+            time_us, _, process, function = heapq.heappop(self._due)
+            if not process.alive:
+                continue
+            if process.paused_until_us > time_us:
+                self._number += 1
+                heapq.heappush(self._due, (process.paused_until_us, self._number, process, function))
+                continue
+            if time_us > limit_us:
+                return False
+            self.now_us = time_us
+            self.steps += 1
+            function()
+        return until()
+
+    def spawn(self, process: Process, function: Callable[[], object], delay_us: int = 0) -> Task:
+        """Run a function that may block."""
+        return Task(self, process, function, delay_us)
+
+    def sleep(self, process: Process, delay_us: int) -> None:
+        """Give way for so long. Only in what was spawned."""
+        self.at(delay_us, process, getcurrent().switch)
+        self.hub.switch()
+
+    def wait(self) -> None:
+        """Give way until someone switches back. Only in what was spawned."""
+        invariant(getcurrent() is not self.hub, "the loop itself cannot wait")
+        self.hub.switch()
+
+    def kill(self, process: Process) -> None:
+        """SIGKILL: nothing of the process runs any more."""
+        process.alive = False
+        for one in list(process.greenlets):
+            one.throw(GreenletExit)
+        process.greenlets.clear()
+
+
+class Task:
+    """A spawned function (``kernel.concurrency.Work``)."""
+
+    def __init__(self, loop: Loop, process: Process, function: Callable[[], object], delay_us: int) -> None:
+        self._done = False
+        self._waiters: list[Callable[[], object]] = []
+        self._loop = loop
+        self._process = process
+        self._function = function
+        self.greenlet = greenlet(self._run, parent=loop.hub)
+        process.greenlets[self.greenlet] = None
+        loop.at(delay_us, process, self.greenlet.switch)
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._done
+
+    def join(self) -> None:
+        """Wait until it is over."""
+        while not self._done:
+            self._waiters.append(getcurrent().switch)
+            self._loop.wait()
+
+    def interrupt(self) -> None:
+        """End it at the step where it is; returns when it has ended."""
+        if self.greenlet is not getcurrent():
+            self._loop.at(0, self._process, self._throw)
+            self.join()
+
+    def _run(self) -> None:
+        self._function()
+        self._over()
+
+    def _throw(self) -> None:
+        if not self._done:
+            self.greenlet.throw(GreenletExit)
+            self._over()
+
+    def _over(self) -> None:
+        self._done = True
+        self._process.greenlets.pop(self.greenlet, None)
+        for waiter in self._waiters:
+            self._loop.at(0, self._process, waiter)
+        self._waiters.clear()
+
+
+class SimWorkers:
+    """``kernel.concurrency.Workers`` of one process: a pool that never lacks a thread."""
+
+    def __init__(self, loop: Loop, process: Process, delay_us: Callable[[], int]) -> None:
+        """``delay_us`` draws how long a piece of work waits before it begins."""
+        self._loop = loop
+        self._process = process
+        self._delay_us = delay_us
+        self._under_way: dict[Task, None] = {}
+
+    def submit(self, work: Callable[[], None]) -> Task:
+        """Run a function beside the main thread."""
+
+        def run() -> None:
+            work()
+            del self._under_way[task]
+
+        task = self._loop.spawn(self._process, run, self._delay_us())
+        self._under_way[task] = None
+        return task
+
+    def submit_aside(self, work: Callable[[], None]) -> None:
+        """Run a function for which nobody waits."""
+        self._loop.spawn(self._process, work, self._delay_us())
+
+    def close(self) -> None:
+        """Wait until everything is over."""
+        self.wait(list(self._under_way))
+
+    def wait(self, works: Sequence[Any]) -> None:
+        """Wait until all are over."""
+        for work in works:
+            work.join()
+
+
+class SimWaits:
+    """``kernel.concurrency.Waits`` of one process."""
+
+    def __init__(self, loop: Loop, process: Process) -> None:
+        self._loop = loop
+        self._process = process
+
+    def lock(self) -> AbstractContextManager[Any]:
+        """A lock for greenlets."""
+        return SimLock(self._loop, self._process)
+
+    def event(self) -> SimEvent:
+        """An event for greenlets."""
+        return SimEvent(self._loop, self._process)
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self._loop.sleep(self._process, round(seconds * 1_000_000))
+
+
+class SimLock:
+    """A lock among the greenlets of one process."""
+
+    def __init__(self, loop: Loop, process: Process) -> None:
+        self._loop = loop
+        self._process = process
+        self._held = False
+        self._waiting: list[Callable[[], object]] = []
+
+    def __enter__(self) -> None:
+        while self._held:
+            self._waiting.append(getcurrent().switch)
+            self._loop.wait()
+        self._held = True
+
+    def __exit__(self, *_: object) -> None:
+        self._held = False
+        # All of them: the first may have been interrupted meanwhile.
+        for waiter in self._waiting:
+            self._loop.at(0, self._process, waiter)
+        self._waiting.clear()
+
+
+class SimEvent:
+    """As ``threading.Event``."""
+
+    def __init__(self, loop: Loop, process: Process) -> None:
+        self._loop = loop
+        self._process = process
+        self._is_set = False
+        self._waiting: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        """Let everyone who waits go on."""
+        self._is_set = True
+        for waiter in self._waiting:
+            self._loop.at(0, self._process, waiter)
+        self._waiting.clear()
+
+    def clear(self) -> None:
+        """Let those who come later wait again."""
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether it is set."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, at most so many seconds, until it is set; says whether it is."""
+        if self._is_set:
+            return True
+        with self._woken_once() as wake:
+            self._waiting.append(wake)
+            if timeout is not None:
+                self._loop.at(round(timeout * 1_000_000), self._process, wake)
+            self._loop.wait()
+        return self._is_set
+
+    @contextmanager
+    def _woken_once(self) -> Iterator[Callable[[], None]]:
+        """A function that resumes the caller, once at most."""
+        current, armed = getcurrent(), True
+
+        def wake() -> None:
+            nonlocal armed
+            if armed:
+                armed = False
+                current.switch()
+
+        try:
+            yield wake
+        finally:
+            armed = False

@@ -1,0 +1,64 @@
+"""Many seeds on all cores, and what came of them together."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count, islice
+
+from weir.sim.faults import Fault
+from weir.sim.world import RunResult, run_seed
+
+#: Seeds that a worker takes at a time.
+_CHUNK = 8
+
+
+@dataclass
+class Totals:
+    """Sums over all runs so far."""
+
+    seeds: int = 0
+    events: int = 0
+    checkpoints: int = 0
+    virtual_s: float = 0.0
+    struck: Counter[tuple[Fault, str]] = field(default_factory=Counter)
+
+    def add(self, result: RunResult) -> None:
+        """Count one run."""
+        self.seeds += 1
+        self.events += result.events
+        self.checkpoints += result.checkpoints
+        self.virtual_s += result.virtual_s
+        self.struck.update(result.struck)
+
+
+def run_seeds(first: int, *, seeds: int | None, seconds: float | None = None) -> Iterator[RunResult]:
+    """Results in the order of the seeds, from ``first`` on: so many ``seeds``, or until ``seconds`` have passed."""
+    until = None if seconds is None else time.monotonic() + seconds
+    numbers = iter(count(first)) if seeds is None else iter(range(first, first + seeds))
+    if seeds == 1:
+        yield _run(first)
+        return
+    workers = os.cpu_count() or 1
+    with multiprocessing.get_context("spawn").Pool(workers, initializer=_quiet) as pool:
+        # A pool would take an endless series of seeds at once.
+        while chunk := list(islice(numbers, workers * _CHUNK * 8)):
+            yield from pool.imap(_run, chunk, chunksize=_CHUNK)
+            if until is not None and time.monotonic() >= until:
+                return
+
+
+def _run(seed: int) -> RunResult:
+    return run_seed(seed)
+
+
+def _quiet() -> None:
+    """What fails in a run is meant to fail: its story has it. Ctrl-C is for the parent, which ends the workers."""
+    logging.disable(logging.CRITICAL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,147 @@
+"""A table with a transaction log, as a sink: Delta in small, over the simulated disk.
+
+::
+
+    <root>/staged/<job id[:8]>-<sink>-<attempt>/<position>     the rows of one step, JSON
+    <root>/log/<version>                                       transactions so far, and the files that are visible
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weir.core.types import Payload
+from weir.errors import SinkError
+from weir.sim.disk import ProcessFileSystem
+from weir.sinks.base import Sink, SinkContext, Step
+from weir.state.filesystem import CreateResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COMMIT_TRIES = 4
+
+
+class TableVersion(msgspec.Struct, frozen=True):
+    """One entry of the log: the whole state of the table."""
+
+    #: Newest epoch by ``<job id>/<sink>``.
+    transactions: dict[str, int]
+    #: Paths of visible files, in the order of their commits.
+    files: list[str]
+    #: Who wrote it.
+    job_id: str = ""
+    epoch: int = 0
+    attempt: int = 0
+
+
+class SimTable(Sink):
+    """Implements ``weir.sinks.base.Sink``. The frame of a step is a list of rows."""
+
+    def __init__(
+        self, root: str, file_system: ProcessFileSystem, *, fails: Callable[[], bool] = lambda: False
+    ) -> None:
+        """``fails`` says whether a commit fails before it has done anything."""
+        self.root = root
+        self._fs = file_system
+        self._fails = fails
+        self._opened: SinkContext | None = None
+
+    def describe(self) -> str:
+        """What and where."""
+        return f"SimTable({self.root!r})"
+
+    def check(self, context: SinkContext) -> None:
+        """Nothing to check."""
+
+    def open(self, context: SinkContext) -> None:
+        """Take up the attempt."""
+        self._opened = context
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Write the rows where no reader sees them."""
+        rows: Any = frame
+        if not rows:
+            return None
+        path = f"{self._staged(self._context.attempt)}/{step.position}"
+        self._fs.put(path, msgspec.json.encode(rows))
+        return {"file": path, "rows": len(rows), "flushed": False}
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Sync what was staged."""
+        self._fs.sync([payload["file"] for payload in payloads if not payload["flushed"]])
+        return [{**payload, "flushed": True} for payload in payloads]
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """The one file of a payload."""
+        return [payload["file"]]
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Add the files in one transaction, unless the table has it."""
+        if not payloads:
+            return 0
+        if self._fails():
+            raise SinkError(f"Simulated: {self.describe()} takes no commit.")
+        for _ in range(_COMMIT_TRIES):
+            number, version = self._newest()
+            if version.transactions.get(self._transaction, 0) >= epoch:
+                return 0
+            for payload in payloads:
+                if self._fs.status(payload["file"]) is None:
+                    raise SinkError(f"{self.describe()} lacks {payload['file']} of epoch {epoch}.")
+            following = TableVersion(
+                transactions={**version.transactions, self._transaction: epoch},
+                files=[*version.files, *(payload["file"] for payload in payloads)],
+                job_id=self._context.job_id,
+                epoch=epoch,
+                attempt=self._context.attempt,
+            )
+            path = f"{self.root}/log/{number + 1:08d}"
+            if self._fs.create(path, msgspec.json.encode(following)) is CreateResult.CREATED:
+                return sum(payload["rows"] for payload in payloads)
+        raise SinkError(f"{self.describe()} is written by too many others.")
+
+    def newest_committed(self) -> int | None:
+        """The newest epoch of this job."""
+        return self._newest()[1].transactions.get(self._transaction)
+
+    def clean(self, attempt: int) -> None:
+        """Delete what dead attempts staged and nobody committed."""
+        version: TableVersion | None = None
+        prefix = self._staged(0).removesuffix("0").rpartition("/")[2]
+        for directory in self._fs.list(f"{self.root}/staged"):
+            number = directory.name.removeprefix(prefix)
+            if directory.name == number or not number.isdecimal() or int(number) >= attempt:
+                continue
+            if version is None:
+                version = self._newest()[1]
+            path = f"{self.root}/staged/{directory.name}"
+            committed = [file for file in version.files if file.startswith(f"{path}/")]
+            if not committed:
+                self._fs.delete(path)
+                continue
+            for entry in self._fs.list(path):
+                if f"{path}/{entry.name}" not in committed:
+                    self._fs.delete(f"{path}/{entry.name}")
+
+    def _newest(self) -> tuple[int, TableVersion]:
+        names = [entry.name for entry in self._fs.list(f"{self.root}/log")]
+        if not names:
+            return 0, TableVersion(transactions={}, files=[])
+        data = self._fs.read(f"{self.root}/log/{names[-1]}")
+        return int(names[-1]), msgspec.json.decode(data, type=TableVersion)
+
+    def _staged(self, attempt: int) -> str:
+        return f"{self.root}/staged/{self._context.job_id[:8]}-{self._context.sink}-{attempt}"
+
+    @property
+    def _context(self) -> SinkContext:
+        assert self._opened is not None
+        return self._opened
+
+    @property
+    def _transaction(self) -> str:
+        return f"{self._context.job_id}/{self._context.sink}"

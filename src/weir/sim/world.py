@@ -1,0 +1,319 @@
+"""One run of the simulator: a seed, and what comes of it.
+
+A job with bounded sources is run by drivers that come and go, as a supervisor (a person, or Kubernetes) would start them
+again, while faults strike. After a while the faults cease. Then the job must finish within bounded virtual time, with
+every record in every table exactly once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random as global_random
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import msgspec
+
+from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.messages import (
+    AnswerRequest,
+    JobEnded,
+    JobMasterEvent,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
+    TriggerCheckpoint,
+)
+from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.sim.auditor import AuditError, Auditor
+from weir.sim.disk import Disk
+from weir.sim.driver import BASE_DIRECTORY, SimDriver, SimJob
+from weir.sim.faults import TIMED, Fault, Injector, draw_plan
+from weir.sim.loop import Loop, Process
+from weir.sim.story import Story
+from weir.sim.vertices import draw_vertices
+from weir.state.job_log import JobRecord, RecordStatus
+
+#: How long the job may need once faults have ceased, in virtual seconds.
+_PATIENCE_S = 120
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What came of one seed."""
+
+    seed: int
+    #: None: all laws held.
+    violation: str | None
+    plan: str
+    digest: str
+    #: The newest lines of the story.
+    story: tuple[str, ...]
+    #: Turns of machines.
+    events: int
+    virtual_s: float
+    checkpoints: int
+    struck: Counter[tuple[Fault, str]]
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, seed: int, *, seconds: float) -> None:
+        """``seconds``: how long faults may last at most, in virtual time."""
+        self.seed = seed
+        random = Random(seed)
+        # Retries of commits draw their jitter from here.
+        global_random.seed(seed)
+        self._random = random
+        self._loop = Loop()
+        self._plan = draw_plan(random, seconds=seconds)
+        self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
+        self._job = draw_job(random, Random(f"graph {seed}"))
+        self._story = Story()
+        self._auditor = Auditor(
+            base_directory=BASE_DIRECTORY,
+            vertices=self._job.vertices,
+            max_concurrent=self._job.config.max_concurrent_checkpoints,
+            claims=self._job.claims_snapshot,
+        )
+        self._disk = self._auditor.disk = Disk(self._auditor)
+        self._outside = Process("-")
+        self._drivers: list[SimDriver] = []
+        self._job_id = f"{random.getrandbits(128):032x}"
+        self._from_savepoint: str | None = None
+        self._finished = False
+        #: Timed faults that wait for a driver to come to a state.
+        self._aimed: list[tuple[Fault, str]] = []
+        self._requests = 0
+        self._events = 0
+        self._attempts_begun_us: dict[str, int] = {}
+
+    def run(self) -> RunResult:
+        """Run to the end."""
+        self._supervise()
+        for fault in TIMED:
+            self._arm(fault)
+        self._loop.at(self._plan.until_us, self._outside, self._cease)
+        limit_us = self._plan.until_us + _PATIENCE_S * 1_000_000
+        over = self._loop.run(lambda: self._finished or self._auditor.violation is not None, limit_us)
+        if not over and self._auditor.violation is None:
+            states = [f"{d.process.name}: {d.protocol_state()}" for d in self._drivers if d.is_live]
+            self._auditor.broken(
+                f"the job did not finish within {_PATIENCE_S} s after the last fault ({states})"
+            )
+        if self._auditor.violation is None:
+            self._settle()
+        for driver in self._drivers:
+            self._loop.kill(driver.process)
+        recorded = sum(len(account.recorded) for account in self._auditor.jobs.values())
+        return RunResult(
+            seed=self.seed,
+            violation=self._auditor.violation,
+            plan=f"{self._job}\n{self._plan.describe()}",
+            digest=self._story.digest,
+            story=tuple(self._story.lines()) if self._auditor.violation else (),
+            events=self._events,
+            virtual_s=self._loop.now_us / 1e6,
+            checkpoints=recorded,
+            struck=self._injector.struck,
+        )
+
+    # -- drivers -----------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        """Start a driver if none is live, and look again in a while."""
+        if not any(driver.is_live for driver in self._drivers):
+            self._start_driver()
+        self._loop.at(self._random.randrange(50_000, 300_000), self._outside, self._supervise)
+
+    def _start_driver(self) -> None:
+        """As ``weir run``: look where the job stands, and run it unless it has ended."""
+        record = self._record()
+        if record is not None and record.status is RecordStatus.FINISHED:
+            self._finished = True
+            return
+        if record is not None and record.status is RecordStatus.STOPPED:
+            self._restore_from(record.savepoint)
+        driver = SimDriver(
+            number=len(self._drivers) + 1,
+            job=self._job,
+            job_id=self._job_id,
+            from_savepoint=self._from_savepoint,
+            loop=self._loop,
+            disk=self._disk,
+            injector=self._injector,
+            random=Random(self._random.getrandbits(64)),
+            on_effect=self._on_effect,
+            on_turn=self._on_turn,
+            on_end=self._on_end,
+        )
+        self._drivers.append(driver)
+        self._tell(driver, f"starts job {self._job_id[:8]}")
+        driver.start()
+
+    def _restore_from(self, savepoint: str | None) -> None:
+        """``weir run --from-savepoint``: a new job id (PROTOCOL P19)."""
+        self._from_savepoint = savepoint
+        self._job_id = f"{self._random.getrandbits(128):032x}"
+
+    def _record(self) -> JobRecord | None:
+        """The newest record of the job, as the disk has it."""
+        directory = f"{BASE_DIRECTORY}/{self._job_id}/log"
+        names = self._disk.names(directory)
+        if not names:
+            return None
+        return msgspec.json.decode(self._disk.files[f"{directory}/{names[-1]}"], type=JobRecord)
+
+    def _on_end(self, driver: SimDriver, how: JobEnded | BaseException) -> None:
+        self._tell(driver, f"ended: {how}")
+        if isinstance(how, BaseException):
+            self._auditor.broken(f"{driver.process.name}: {type(how).__name__}: {how}")
+
+    # -- what is watched ---------------------------------------------------------------------------------------
+
+    def _on_effect(self, driver: SimDriver, effect: object) -> None:
+        self._tell(driver, str(effect))
+        unforced = 0
+        if isinstance(effect, TriggerCheckpoint):
+            pending = driver.master.coordinator.pending
+            unforced = sum(not one.request.origin.forced for one in pending)
+        if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
+            self._on_answer(effect.checkpoint)
+        self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
+
+    def _on_answer(self, checkpoint: CompletedCheckpoint) -> None:
+        if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
+            self._auditor.savepoint(checkpoint)
+
+    def _on_turn(self, driver: SimDriver, envelope: object) -> None:
+        self._events += 1
+        self._tell(driver, f"<- {envelope}")
+        driver.master.validate()
+        for task in driver.dispatcher.tasks.values():
+            task.validate()
+        if self._aimed:
+            self._strike_if_aimed(driver)
+
+    def _settle(self) -> None:
+        """What must hold when the job has finished."""
+        newest = self._drivers[-1]
+        undisturbed = self._attempts_begun_us.get(newest.process.name, 0) > self._plan.until_us
+        self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
+        with contextlib.suppress(AuditError):
+            self._auditor.settle(self._job_id, undisturbed=undisturbed)
+
+    def _tell(self, driver: SimDriver, what: str) -> None:
+        self._story.tell(self._loop.now_us, driver.process.name, what)
+
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def _cease(self) -> None:
+        """Faults are over. Half of the runs get a fresh driver, so that a whole attempt is undisturbed."""
+        self._story.tell(self._loop.now_us, "-", "faults are over")
+        for driver in self._drivers:
+            driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
+            if driver.is_live and self._random.random() < 0.5:
+                self._loop.kill(driver.process)
+        if not any(driver.is_live for driver in self._drivers):
+            self._attempts_begun_us[f"d{len(self._drivers) + 1}"] = self._loop.now_us + 1
+
+    def _arm(self, fault: Fault) -> None:
+        delay_us = self._injector.next_us(fault)
+        if delay_us is not None:
+            self._loop.at(delay_us, self._outside, partial(self._due, fault))
+
+    def _due(self, fault: Fault) -> None:
+        """A timed fault strikes now, or waits for a state of the protocol."""
+        live = [driver for driver in self._drivers if driver.is_live]
+        state = self._injector.aim()
+        if state is not None:
+            self._aimed.append((fault, state))
+        elif live:
+            self._strike(fault, self._random.choice(live))
+        self._arm(fault)
+
+    def _strike_if_aimed(self, driver: SimDriver) -> None:
+        state = driver.protocol_state()
+        for aimed in [one for one in self._aimed if one[1] == state]:
+            self._aimed.remove(aimed)
+            self._loop.at(self._random.randrange(50), self._outside, partial(self._strike, aimed[0], driver))
+
+    def _strike(self, fault: Fault, driver: SimDriver) -> None:
+        if driver.is_live and not self._injector.over:
+            self._injector.note(fault, driver.protocol_state())
+            self._tell(driver, f"FAULT {fault.value}")
+            self._carry_out(fault, driver)
+
+    def _carry_out(self, fault: Fault, driver: SimDriver) -> None:
+        match fault:
+            case Fault.DRIVER_KILLED:
+                self._loop.kill(driver.process)
+            case Fault.MACHINE_CRASHED:
+                for one in self._drivers:
+                    self._loop.kill(one.process)
+                self._disk.crash(self._random)
+            case Fault.DRIVER_PAUSED:
+                pause_us = self._random.randrange(100_000, 2_000_000)
+                driver.process.paused_until_us = self._loop.now_us + pause_us
+                if self._random.random() < 0.7:
+                    self._start_driver()
+            case Fault.SECOND_DRIVER:
+                self._start_driver()
+            case Fault.CLOCK_JUMP:
+                driver.clock.wall_offset_ms += self._random.randrange(-5_000, 5_000)
+                driver.clock.ahead_ms += self._random.choice((0, self._random.randrange(2_000)))
+                self._loop.at(0, driver.process, driver.wake)
+            case Fault.SUSPENDED:
+                driver.request(SuspendRequested())
+            case _:
+                driver.request(self._request(fault))
+
+    def _request(self, fault: Fault) -> JobMasterEvent:
+        self._requests += 1
+        kind = {
+            Fault.CHECKPOINT_REQUESTED: RequestKind.CHECKPOINT,
+            Fault.SAVEPOINT_REQUESTED: RequestKind.SAVEPOINT,
+            Fault.STOP_REQUESTED: RequestKind.STOP,
+        }[fault]
+        return SnapshotRequested(
+            request=f"r{self._requests}",
+            kind=kind,
+            checkpoint_type=self._random.choice(list(CheckpointType)),
+        )
+
+
+def draw_job(random: Random, graph: Random) -> SimJob:
+    """A small job, and settings that matter; ``graph`` draws who reads whom."""
+    interval_ms = random.choice((None, 20, 50, 100, 200))
+    min_pause_ms = random.choice((0, 0, 10, 60))
+    restart = RestartConfig(
+        type=random.choice((RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)),
+        fixed_delay_attempts=random.choice((1, 5, 1_000)),
+        fixed_delay_ms=random.choice((1, 20)),
+        initial_backoff_ms=5,
+        max_backoff_ms=50,
+    )
+    return SimJob(
+        vertices=draw_vertices(random, graph),
+        config=CheckpointConfig(
+            interval_ms=interval_ms,
+            timeout_ms=random.choice((50, 500, 5_000)),
+            min_pause_ms=min_pause_ms,
+            max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
+            tolerable_failed_checkpoints=random.choice((0, 2, 100)),
+            num_retained=random.choice((1, 1, 2, 3)),
+        ),
+        restart=restart,
+        links=random.random() < 0.7,
+        upload_us=random.choice((1, 1, 20_000, 100_000)),
+        hooks=random.choice(((), (), ("h1",), ("h1", "h2"))),
+        claims_snapshot=random.random() < 0.2,
+    )
+
+
+def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
+    """Run one seed to its end."""
+    return World(seed, seconds=seconds).run()

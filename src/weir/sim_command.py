@@ -1,0 +1,90 @@
+"""``weir sim``: runs seeds of the simulator and says what came of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from weir.sim.faults import STATES, Fault
+from weir.sim.runner import Totals, run_seeds
+from weir.sim.world import RunResult
+
+_STORY_LINES = 60
+_PIPE_WIDTH = 200
+#: As shells have it: 128 + SIGINT.
+_INTERRUPTED = 130
+
+
+def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
+    """Run and print; 0 if every law held in every run, 130 after Ctrl-C. With ``minutes``, go on for so long instead of
+    ``seeds``."""
+    logging.disable(logging.CRITICAL)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_PIPE_WIDTH)
+    totals, begun, failed, interrupted = Totals(), time.monotonic(), None, False
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("", total=None if minutes is not None else seeds)
+        try:
+            for result in run_seeds(
+                first,
+                seeds=None if minutes is not None else seeds,
+                seconds=None if minutes is None else minutes * 60,
+            ):
+                totals.add(result)
+                progress.advance(bar)
+                if result.violation is not None:
+                    failed = result
+                    break
+        except KeyboardInterrupt:
+            # What was run so far is worth saying.
+            interrupted = True
+    elapsed_s = time.monotonic() - begun
+    if failed is not None:
+        _print_failure(console, failed)
+    elif totals.seeds > 1:
+        console.print(coverage_table(totals))
+    console.print(summary(totals, elapsed_s, failed), highlight=False, soft_wrap=True)
+    if interrupted:
+        return _INTERRUPTED
+    return 0 if failed is None else 1
+
+
+def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
+    """The last line."""
+    outcome = "clean" if failed is None else f"a law was broken in seed {failed.seed}"
+    return (
+        f"{totals.seeds:,} seeds in {elapsed_s:.1f} s ({totals.seeds / elapsed_s * 60:,.0f} a minute): {outcome};"
+        f" {totals.events:,} events ({totals.events / elapsed_s:,.0f} a second), {totals.checkpoints:,} checkpoints,"
+        f" {totals.virtual_s:,.0f} s of virtual time ({totals.virtual_s / elapsed_s:,.0f} times real time)"
+    )
+
+
+def coverage_table(totals: Totals) -> Table:
+    """How often each kind of fault struck in each state of the protocol."""
+    states = sorted({state for _, state in totals.struck}, key=STATES.index)
+    table = Table(title="how often each fault struck, by the state in which it struck", title_justify="left")
+    table.add_column("fault", no_wrap=True)
+    for state in states:
+        table.add_column(state, justify="right", no_wrap=True)
+    for fault in Fault:
+        counts = [totals.struck.get((fault, state), 0) for state in states]
+        table.add_row(fault.value, *(f"{number:,}" for number in counts))
+    return table
+
+
+def _print_failure(console: Console, failed: RunResult) -> None:
+    """Everything that is needed to understand it and to see it again."""
+    lines = [
+        f"seed {failed.seed}: {failed.violation}",
+        failed.plan,
+        f"the last {_STORY_LINES} of its story (digest {failed.digest}):",
+        *failed.story[-_STORY_LINES:],
+        f"see it again: weir sim --seeds 1 --seed {failed.seed}",
+    ]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

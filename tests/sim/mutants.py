@@ -1,0 +1,417 @@
+"""Deliberately broken variants of the product, to prove that the simulator's auditor can catch.
+
+Each variant is what a careless change of a few lines would do. It is put in place by a context manager, and gone after
+it. Where the machines check themselves (``validate``, ``invariant``), a variant leaves that check out too, as the same
+careless change would: what has to notice is the auditor, which sees only the disk, the tables and the effects.
+
+``MUTANTS`` lists them all, with the words that the auditor must say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from weir.core import coordinator as coordinator_module
+from weir.core.completed_store import CompletedCheckpointStore
+from weir.core.coordinator import CheckpointCoordinator
+from weir.core.ledger import CheckpointLedger
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    ConfirmBase,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
+from weir.core.pending import Party, PendingCheckpoint, PendingState
+from weir.core.pending_commits import PendingCommits
+from weir.core.plan import CheckpointPlan, calculate_plan
+from weir.core.shared_state_registry import SharedStateRegistry
+from weir.core.stream_task import StreamTask
+from weir.core.task_snapshots import TaskSnapshots
+from weir.core.trigger import CheckpointTrigger, Started
+from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus
+from weir.durable import recovery as recovery_module
+from weir.durable.job import DurableJob
+from weir.durable.sink_port import SinkPort
+from weir.errors import StorageError
+from weir.sim.snapshots import SimSnapshots
+from weir.sim.table import SimTable
+from weir.state.filesystem import CreateResult
+from weir.state.numbered_log import NumberedLog
+from weir.state.recording import Recorder
+from weir.state.storage import CheckpointStorage
+
+Variant = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One broken variant."""
+
+    name: str
+    variant: Variant
+    #: The violation must contain one of these.
+    says: tuple[str, ...]
+    #: A seed that is known to catch it; tried first.
+    known_seed: int
+
+
+@contextmanager
+def _with(*patches: Any) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield
+
+
+def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
+    """The plan is made when the request leaves the queue, and used when id and hooks are there (MISSION A6)."""
+    run_queue = CheckpointTrigger.run_queue
+    plans: dict[CheckpointTrigger, CheckpointPlan | None] = {}
+
+    def planned_run_queue(self: CheckpointTrigger, now_ms: int, **state: Any) -> Any:
+        started, rejected = run_queue(self, now_ms, **state)
+        if started is not None:
+            plans[self] = calculate_plan(self._execution.statuses, self._execution.producers)
+        return started, rejected
+
+    def allocated(self: CheckpointTrigger, allocation: int, now_ms: int, *, pending: int) -> Started | None:
+        del now_ms, pending
+        request, plan = self._finish(allocation), plans.get(self)
+        return None if request is None or plan is None else Started(request=request, plan=plan)
+
+    return _with(
+        patch.object(CheckpointTrigger, "run_queue", planned_run_queue),
+        patch.object(CheckpointTrigger, "allocated", allocated),
+        no_pre_checks_after_hooks(),
+    )
+
+
+def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
+    """Tasks are triggered by the plan that was made before the master hooks took their time (MISSION A6).
+
+    A task that ends meanwhile aborts the checkpoint, unless that too looks only at those whose tasks are triggered.
+    """
+    awaits = PendingCheckpoint.awaits
+
+    def awaits_once_triggered(self: PendingCheckpoint, party: Party, name: str) -> bool:
+        return self.state is PendingState.WAITING and awaits(self, party, name)
+
+    def trigger_tasks(self: CheckpointLedger, pending: PendingCheckpoint, now_ms: int) -> None:
+        del now_ms
+        pending.tasks_triggered(pending.plan)
+        self._trigger.reset_unsuccessful()
+        self._out.extend(
+            TriggerCheckpoint(
+                vertex=vertex,
+                checkpoint_id=pending.checkpoint_id,
+                kind=pending.kind,
+                timestamp_ms=pending.timestamp_ms,
+                target=pending.target,
+                full=pending.full,
+            )
+            for vertex in pending.plan.tasks_to_trigger
+        )
+
+    return _with(
+        patch.object(CheckpointLedger, "_trigger_tasks", trigger_tasks),
+        patch.object(PendingCheckpoint, "awaits", awaits_once_triggered),
+    )
+
+
+def notify_before_the_record() -> AbstractContextManager[None]:
+    """Tasks are told of the completion when all have acknowledged, while the record is being written (P13)."""
+    finalize_next = CheckpointLedger._finalize_next
+
+    def finalize_and_notify(self: CheckpointLedger) -> None:
+        before = self.finalizing
+        finalize_next(self)
+        pending = self.finalizing
+        if pending is not None and pending is not before and pending.kind.commits_side_effects:
+            self._out.extend(
+                NotifyCheckpointComplete(vertex=vertex, checkpoint_id=pending.checkpoint_id)
+                for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
+            )
+
+    return _with(patch.object(CheckpointLedger, "_finalize_next", finalize_and_notify))
+
+
+def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:
+    """A create that raised counts as one that did not happen, so the checkpoint is aborted and deleted (P17)."""
+
+    def record(self: Recorder, number: int, data: bytes) -> Recorded:
+        try:
+            created = self._log.append(number, data) is CreateResult.CREATED
+        except StorageError as error:
+            self.failure = str(error)
+            return Recorded.FAILED
+        return Recorded.WON if created else Recorded.FENCED
+
+    return _with(patch.object(Recorder, "record", record))
+
+
+def abort_in_finalizing() -> AbstractContextManager[None]:
+    """The timeout also strikes a checkpoint whose record is being written, and its outcome is ignored (P11)."""
+    recorded = CheckpointCoordinator.recorded
+
+    def recorded_unless_over(self: CheckpointCoordinator, event: Any, now_ms: int) -> Any:
+        return recorded(self, event, now_ms) if event.checkpoint_id in self._pending else []
+
+    def abort(self: PendingCheckpoint) -> None:
+        self._state = PendingState.ABORTED
+
+    can_expire = (PendingState.TRIGGERING, PendingState.WAITING, PendingState.FINALIZING)
+    return _with(
+        patch.object(coordinator_module, "_CAN_EXPIRE", can_expire),
+        patch.object(CheckpointCoordinator, "recorded", recorded_unless_over),
+        patch.object(PendingCheckpoint, "abort", abort),
+    )
+
+
+def pending_base_for_an_increment() -> AbstractContextManager[None]:
+    """A snapshot becomes the base of the next one with its acknowledgement, not with its completion (P4)."""
+    on_async_part_done = StreamTask._on_async_part_done
+
+    def confirm_at_once(self: StreamTask, event: Any) -> Any:
+        snapshot = self._snapshots.get(event.checkpoint_id)
+        effects = on_async_part_done(self, event)
+        acknowledged = any(isinstance(effect, AcknowledgeCheckpoint) for effect in effects)
+        if acknowledged and snapshot is not None and snapshot.trigger.kind is SnapshotKind.CHECKPOINT:
+            effects = [ConfirmBase(vertex=self._vertex, checkpoint_id=event.checkpoint_id), *effects]
+        return effects
+
+    return _with(patch.object(StreamTask, "_on_async_part_done", confirm_at_once))
+
+
+def staged_data_dropped_on_abort() -> AbstractContextManager[None]:
+    """What was staged for an aborted checkpoint is forgotten with it (P12)."""
+    on_aborted = StreamTask._on_aborted
+
+    def forget(self: StreamTask, event: Any) -> Any:
+        kept = self._commits._committables
+        self._commits._committables = {
+            key: item
+            for key, item in kept.items()
+            if item.epoch is not None or item.barrier != event.checkpoint_id
+        }
+        return on_aborted(self, event)
+
+    return _with(patch.object(StreamTask, "_on_aborted", forget))
+
+
+def earlier_pending_commits_left_out() -> AbstractContextManager[None]:
+    """A snapshot holds only what was staged since the last barrier (P5)."""
+    taken = PendingCommits.taken
+
+    def newly_taken(self: PendingCommits, position: int, barrier: int | None) -> tuple[Committable, ...]:
+        earlier = {key for key, item in self._committables.items() if item.barrier is not None}
+        return tuple(
+            item for item in taken(self, position, barrier) if (item.sink, item.position) not in earlier
+        )
+
+    return _with(patch.object(PendingCommits, "taken", newly_taken))
+
+
+def newest_epoch_committed_first() -> AbstractContextManager[None]:
+    """Of the epochs that wait, a task commits the newest first (P13)."""
+    next_commit = PendingCommits.next_commit
+
+    def newest_first(self: PendingCommits) -> Any:
+        self._queue.reverse()
+        commit = next_commit(self)
+        self._queue.reverse()
+        return commit
+
+    return _with(
+        patch.object(PendingCommits, "next_commit", newest_first),
+        patch.object(PendingCommits, "validate", lambda self: None),
+    )
+
+
+def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
+    """A restored job commits what was pending from the newest epoch to the oldest (P13)."""
+
+    def backwards(self: SinkPort, checkpoint: CompletedCheckpoint, put_back: Any) -> None:
+        items = [item for task in checkpoint.tasks for item in task.committables]
+        groups = {(item.sink, item.epoch or checkpoint.checkpoint_id) for item in items}
+        for sink, epoch in sorted(groups, reverse=True):
+            group = [
+                item for item in items if (item.sink, item.epoch or checkpoint.checkpoint_id) == (sink, epoch)
+            ]
+            self._complete(sink, epoch, group, put_back)
+            self._commit_one(sink, epoch, [item.payload for item in group])
+
+    return _with(patch.object(SinkPort, "commit_again", backwards))
+
+
+def clean_before_the_recommit() -> AbstractContextManager[None]:
+    """What dead attempts staged is deleted before the restored checkpoint's part of it is committed (P22)."""
+    commit_again = DurableJob._commit_again
+
+    def clean_first(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
+        self._sinks.clean(record.attempt)
+        commit_again(self, checkpoint, record)
+
+    return _with(patch.object(DurableJob, "_commit_again", clean_first))
+
+
+def clean_by_an_old_log() -> AbstractContextManager[None]:
+    """Cleanup goes by the table's log as it was when the sink was opened, before the recommit (P22)."""
+    opened, clean, newest = SimTable.open, SimTable.clean, SimTable._newest
+    seen: dict[SimTable, Any] = {}
+
+    def open_and_look(self: SimTable, context: Any) -> None:
+        opened(self, context)
+        seen[self] = newest(self)
+
+    def clean_by_it(self: SimTable, attempt: int) -> None:
+        with patch.object(self, "_newest", lambda: seen[self]):
+            clean(self, attempt)
+
+    return _with(patch.object(SimTable, "open", open_and_look), patch.object(SimTable, "clean", clean_by_it))
+
+
+def an_id_reused() -> AbstractContextManager[None]:
+    """A driver takes the next checkpoint id without asking whether another was faster (P19)."""
+
+    def next_checkpoint_id(self: CheckpointStorage) -> int:
+        log = NumberedLog(self.fs(self.job_directory), f"{self.job_directory}/ids")
+        checkpoint_id = (log.newest_number() or 0) + 1
+        log.append(checkpoint_id, b"")
+        log.prune(32)
+        return checkpoint_id
+
+    return _with(patch.object(CheckpointStorage, "next_checkpoint_id", next_checkpoint_id))
+
+
+def a_savepoint_that_notifies() -> AbstractContextManager[None]:
+    """An intermediate savepoint lets sinks commit, as a checkpoint does (P14)."""
+    return _with(patch.object(SnapshotKind, "commits_side_effects", property(lambda self: True)))
+
+
+def finished_before_the_commits() -> AbstractContextManager[None]:
+    """A task is FINISHED when its final checkpoint completed, while its sinks still commit (P16)."""
+    on_complete = StreamTask._on_complete
+
+    def finish_at_once(self: StreamTask, event: Any) -> Any:
+        effects = on_complete(self, event)
+        if self._final == event.checkpoint_id and not self._snapshots.any_under_way:
+            effects = [*effects, *self._close(), *self._end(TaskStatus.FINISHED)]
+        return effects
+
+    return _with(patch.object(StreamTask, "_on_complete", finish_at_once))
+
+
+def a_shared_file_deleted_before_the_pending_are_over() -> AbstractContextManager[None]:
+    """A subsumed checkpoint is deleted at once, though pending ones may be based on it (A11)."""
+    add = CompletedCheckpointStore.add
+
+    def add_at_once(self: CompletedCheckpointStore, checkpoint: CompletedCheckpoint, *, pending: Any) -> None:
+        del pending
+        add(self, checkpoint, pending=())
+
+    return _with(patch.object(CompletedCheckpointStore, "add", add_at_once))
+
+
+def a_shared_file_deleted_with_its_first_user() -> AbstractContextManager[None]:
+    """A subsumed checkpoint takes all its files along, also those that later ones name (A11)."""
+    unregister = SharedStateRegistry.unregister
+
+    def unregister_all(self: SharedStateRegistry, checkpoint_id: int) -> tuple[str, ...]:
+        files = tuple(self._files.get(checkpoint_id, ()))
+        unregister(self, checkpoint_id)
+        return files
+
+    return _with(patch.object(SharedStateRegistry, "unregister", unregister_all))
+
+
+def a_fenced_driver_that_still_commits() -> AbstractContextManager[None]:
+    """A record whose number is taken counts as won (P17)."""
+    append = DurableJob._append
+
+    def append_and_go_on(self: DurableJob, writer: Any, **fields: Any) -> Recorded:
+        outcome = append(self, writer, **fields)
+        return Recorded.WON if outcome is Recorded.FENCED else outcome
+
+    return _with(patch.object(DurableJob, "_append", append_and_go_on))
+
+
+def orphans_of_newer_attempts_deleted() -> AbstractContextManager[None]:
+    """A driver that begins takes every checkpoint that it does not know for an orphan (P17)."""
+    discard_orphans = CheckpointStorage.discard_orphans
+
+    def discard_all(self: CheckpointStorage, retained: Sequence[CompletedCheckpoint], *, up_to: int) -> None:
+        del up_to
+        discard_orphans(self, retained, up_to=10**9)
+
+    return _with(patch.object(CheckpointStorage, "discard_orphans", discard_all))
+
+
+def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
+    """A read that fails says that the checkpoint is damaged, and what it had staged is cleaned after an older one (P22)."""
+    commit_again = DurableJob._commit_again
+
+    def commit_and_clean(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
+        commit_again(self, checkpoint, record)
+        self._sinks.clean(record.attempt)
+
+    return _with(
+        patch.object(recovery_module, "CheckpointDamagedError", StorageError),
+        patch.object(DurableJob, "_commit_again", commit_and_clean),
+    )
+
+
+def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
+    """A snapshot whose last part ended just before its abort keeps what it wrote (P43)."""
+    proceed = SimSnapshots.proceed
+
+    def proceed_and_forget(self: SimSnapshots, checkpoint_id: int) -> Any:
+        result = proceed(self, checkpoint_id)
+        self._written.pop(checkpoint_id)
+        return result
+
+    return _with(patch.object(SimSnapshots, "proceed", proceed_and_forget))
+
+
+def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
+    """A task finishes though an aborted snapshot still writes, so that nobody deletes that (P43)."""
+    any_under_way = property(lambda self: self.any_under_way)
+    return _with(patch.object(TaskSnapshots, "any_part_running", any_under_way))
+
+
+def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
+    """A driver that was started before the job came to its end begins an attempt after it (P20)."""
+    return _with(patch.object(DurableJob, "_check_goes_on", lambda self, newest: None))
+
+
+MUTANTS: tuple[Mutant, ...] = tuple(
+    Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
+    for variant, known_seed, *says in (
+        (no_pre_checks_after_the_allocation, 2, "while it is"),
+        (no_pre_checks_after_hooks, 2, "while it is"),
+        (notify_before_the_record, 0, "tasks are told"),
+        (delete_on_an_in_doubt_create, 122, "needs it"),
+        (abort_in_finalizing, 36, "needs it", "without its metadata"),
+        (pending_base_for_an_increment, 218, "is not there", "needs it"),
+        (staged_data_dropped_on_abort, 8, "missing"),
+        (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
+        (newest_epoch_committed_first, 1201, "missing"),
+        (newest_epoch_recommitted_first, 341, "missing"),
+        (clean_before_the_recommit, 3, "staged"),
+        (clean_by_an_old_log, 0, "a table shows"),
+        (an_id_reused, 395, "is triggered by"),
+        (a_savepoint_that_notifies, 45, "tasks are told"),
+        (finished_before_the_commits, 0, "missing"),
+        (a_shared_file_deleted_before_the_pending_are_over, 119, "is not there", "needs it"),
+        (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
+        (a_fenced_driver_that_still_commits, 38, "tasks are told", "not recorded"),
+        (orphans_of_newer_attempts_deleted, 301, "needs it", "is not there"),
+        (an_unread_checkpoint_counts_as_damaged, 934, "not committed, is deleted"),
+        (a_late_drop_that_deletes_nothing, 414, "is orphaned"),
+        (finished_before_an_aborted_part_has_ended, 1099, "is orphaned"),
+        (an_attempt_of_a_job_that_was_stopped, 519, "are there twice"),
+    )
+)

@@ -1,0 +1,390 @@
+"""The auditor's laws one by one, on a disk that the test writes itself: each is broken by one step, and by no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TaskStatusChanged, TriggerCheckpoint
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    OperatorState,
+    SnapshotKind,
+    StateHandle,
+    TaskState,
+    TaskStatus,
+)
+from weir.sim.auditor import AuditError, Auditor
+from weir.sim.disk import Disk
+from weir.sim.table import TableVersion
+from weir.sim.vertices import SimVertex
+from weir.state import metadata
+from weir.state.job_log import CheckpointReference, JobRecord, RecordKind, RecordStatus
+
+JOB = "0123456789abcdef0123456789abcdef"
+BASE = f"/checkpoints/{JOB}"
+ROWS, TOTAL = "/tables/v0-rows", "/tables/v0-total"
+STAGED = f"{ROWS}/staged/01234567-v0-rows-1/0"
+
+
+class Scene:
+    """One job with one vertex of three records, and an auditor that watches its disk."""
+
+    def __init__(self, *, claims: bool = False) -> None:
+        vertex = SimVertex(name="v0", records=3, batch=1, pace_us=1)
+        self.auditor = Auditor(
+            base_directory="/checkpoints", vertices=[vertex], max_concurrent=1, claims=claims
+        )
+        self.disk = self.auditor.disk = Disk(self.auditor)
+        self._records = 0
+        self._references: tuple[CheckpointReference, ...] = ()
+        self._versions: dict[str, TableVersion] = {}
+        self.effect(TaskStatusChanged(vertex="v0", attempt=1, status=TaskStatus.RUNNING))
+
+    def effect(self, effect: object, *, driver: str = "d1", unforced: int = 1) -> None:
+        """An effect of a machine."""
+        self.auditor.effect(driver, JOB, effect, unforced)
+
+    def allocate(self, checkpoint_id: int) -> None:
+        """An id is taken."""
+        self.disk.create(f"{BASE}/ids/{checkpoint_id:020d}", b"")
+
+    def checkpoint(self, checkpoint_id: int, *, staged: bool = False) -> CompletedCheckpoint:
+        """A checkpoint with one state file, and perhaps a staged one; its files are written."""
+        state = f"shared/{checkpoint_id}/state"
+        self.disk.put(f"{BASE}/{state}", b"s", durable=True)
+        committables = []
+        if staged:
+            self.disk.put(STAGED, b"[0]", durable=True)
+            committables = [Committable(sink="v0-rows", position=0, payload={"file": STAGED})]
+        task = TaskState(
+            vertex="v0",
+            position=0,
+            operators=(OperatorState(operator_id="v0", name="v0"),),
+            files=(StateHandle(key="state", path=state, size=1, checksum="c"),),
+            committables=tuple(committables),
+        )
+        return CompletedCheckpoint(
+            job_id=JOB,
+            checkpoint_id=checkpoint_id,
+            kind=SnapshotKind.CHECKPOINT,
+            timestamp_ms=0,
+            completion_timestamp_ms=0,
+            attempt=1,
+            tasks=(task,),
+            hook_states={},
+            external_path=f"{BASE}/chk-{checkpoint_id}",
+            drained=False,
+        )
+
+    def complete(self, checkpoint: CompletedCheckpoint, *, retained: int = 1) -> None:
+        """Its metadata and its record."""
+        path = checkpoint.external_path
+        self.disk.put(f"{path}/_metadata", metadata.encode(checkpoint), durable=True)
+        reference = CheckpointReference(checkpoint_id=checkpoint.checkpoint_id, path=path, checksum="c")
+        self._references = (*self._references, reference)[-retained:]
+        self.record(completed=checkpoint.checkpoint_id)
+
+    def record(
+        self,
+        *,
+        completed: int | None = None,
+        status: RecordStatus = RecordStatus.RUNNING,
+        attempt: int = 1,
+    ) -> None:
+        """The job log's next number."""
+        self._records += 1
+        kind = RecordKind.ATTEMPT_BEGAN if completed is None else RecordKind.CHECKPOINT_COMPLETED
+        record = JobRecord(
+            number=self._records,
+            kind=RecordKind.ENDED if status is RecordStatus.FINISHED else kind,
+            job_id=JOB,
+            job_name="sim",
+            attempt=attempt,
+            writer="w",
+            timestamp_ms=0,
+            status=status,
+            completed=completed,
+            checkpoints=self._references,
+        )
+        self.disk.create(f"{BASE}/log/{self._records:020d}", msgspec.json.encode(record))
+
+    def commit(self, root: str, epoch: int, *files: str) -> None:
+        """A table's next version."""
+        sink = root.rpartition("/")[2]
+        before = self._versions.get(root, TableVersion(transactions={}, files=[]))
+        version = self._versions[root] = TableVersion(
+            transactions={**before.transactions, f"{JOB}/{sink}": epoch},
+            files=[*before.files, *files],
+            job_id=JOB,
+            epoch=epoch,
+        )
+        number = len(self.disk.names(f"{root}/log")) + 1
+        self.disk.create(f"{root}/log/{number:08d}", msgspec.json.encode(version))
+
+    def staged(self, path: str, rows: list[Any]) -> str:
+        """A durable file of a table."""
+        self.disk.put(path, msgspec.json.encode(rows), durable=True)
+        return path
+
+
+def trigger(checkpoint_id: int) -> TriggerCheckpoint:
+    """Task v0 is triggered."""
+    return TriggerCheckpoint(
+        vertex="v0", checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None
+    )
+
+
+def broken(scene: Scene, step: Callable[[], object], words: str) -> None:
+    """The step breaks a law, all before it did not; the auditor says so, and remembers."""
+    assert scene.auditor.violation is None
+    with pytest.raises(AuditError, match=words):
+        step()
+    assert scene.auditor.violation is not None
+
+
+def test_a_checkpoint_is_triggered_only_with_an_allocated_id() -> None:
+    """An id that is in no counter is nobody's."""
+    scene = Scene()
+    scene.allocate(1)
+    scene.effect(trigger(1))
+    broken(scene, lambda: scene.effect(trigger(2)), "not allocated")
+
+
+def test_two_drivers_never_trigger_the_same_checkpoint() -> None:
+    """An id belongs to the driver that triggered it first."""
+    scene = Scene()
+    scene.allocate(1)
+    scene.effect(trigger(1))
+    broken(scene, lambda: scene.effect(trigger(1), driver="d2"), "is triggered by d2 too")
+
+
+def test_no_more_unforced_checkpoints_are_in_flight_than_allowed() -> None:
+    """The limit of the configuration holds whenever a task is triggered."""
+    scene = Scene()
+    scene.allocate(1)
+    broken(scene, lambda: scene.effect(trigger(1), unforced=2), "2 unforced")
+
+
+def test_a_task_that_is_finished_is_not_triggered() -> None:
+    """What a task said last decides."""
+    scene = Scene()
+    scene.allocate(1)
+    scene.effect(TaskStatusChanged(vertex="v0", attempt=1, status=TaskStatus.FINISHED))
+    broken(scene, lambda: scene.effect(trigger(1)), "while it is FINISHED")
+
+
+def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
+    """The same notification is right after the record, and a breach before it."""
+    told = NotifyCheckpointComplete(vertex="v0", checkpoint_id=1)
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.effect(told)
+    unrecorded = Scene()
+    broken(unrecorded, lambda: unrecorded.effect(told), "tasks are told")
+
+
+def test_no_task_fails_for_lost_state_or_a_bug() -> None:
+    """An ordinary failure is no breach; these are."""
+    scene = Scene()
+    scene.effect(TaskFailed(vertex="v0", attempt=1, message="disk full", fatal=False))
+    lost = TaskFailed(vertex="v0", attempt=1, message="LostStateError: v0", fatal=False)
+    broken(scene, lambda: scene.effect(lost), "failed as none may")
+
+
+def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:
+    """A state file that is not there when the record is won is missed at once."""
+    scene = Scene()
+    checkpoint = scene.checkpoint(1)
+    scene.disk.delete(f"{BASE}/shared/1/state")
+    broken(scene, lambda: scene.complete(checkpoint), "is not there")
+
+
+def test_a_checkpoint_is_recorded_with_durable_files() -> None:
+    """A state file that a crash could take away is as bad as none."""
+    scene = Scene()
+    checkpoint = scene.checkpoint(1)
+    scene.disk.put(f"{BASE}/shared/1/state", b"t", durable=False)
+    broken(scene, lambda: scene.complete(checkpoint), "is not flushed")
+
+
+def test_a_checkpoint_is_recorded_after_its_metadata_was_written() -> None:
+    """A record that names a directory without metadata is a breach."""
+    scene = Scene()
+    checkpoint = scene.checkpoint(1)
+    scene.complete(checkpoint)
+    scene.disk.files.pop(f"{BASE}/chk-1/_metadata")
+    broken(scene, lambda: scene.complete(scene.checkpoint(2), retained=2), "without its metadata")
+
+
+def test_a_checkpoint_is_recorded_once() -> None:
+    """Its id in a second record of completion is a breach."""
+    scene = Scene()
+    checkpoint = scene.checkpoint(1)
+    scene.complete(checkpoint)
+    broken(scene, lambda: scene.complete(checkpoint), "recorded twice")
+
+
+def test_an_older_attempt_writes_no_record_after_a_newer_one() -> None:
+    """Attempts in the job log only grow."""
+    scene = Scene()
+    scene.record(attempt=2)
+    broken(scene, lambda: scene.record(attempt=1), "attempt 1 writes after attempt 2")
+
+
+def test_files_of_a_retained_checkpoint_are_not_deleted() -> None:
+    """They may go when a later record retains the checkpoint no more, and not before."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.complete(scene.checkpoint(2))
+    scene.disk.delete(f"{BASE}/shared/1/state")
+    broken(scene, lambda: scene.disk.delete(f"{BASE}/shared/2/state"), "checkpoint 2 needs it")
+
+
+def test_a_savepoint_that_a_user_was_told_of_is_not_deleted() -> None:
+    """It is the user's."""
+    scene = Scene()
+    scene.auditor.savepoint(savepoint(scene))
+    broken(scene, lambda: scene.disk.delete("/savepoints/s/state"), "needs it")
+
+
+def savepoint(scene: Scene) -> CompletedCheckpoint:
+    """A savepoint with one file."""
+    scene.disk.put("/savepoints/s/state", b"s", durable=True)
+    scene.disk.put("/savepoints/s/_metadata", b"m", durable=True)
+    task = TaskState(
+        vertex="v0",
+        position=0,
+        operators=(),
+        files=(StateHandle(key="state", path="state", size=1, checksum="c"),),
+    )
+    return CompletedCheckpoint(
+        job_id=JOB,
+        checkpoint_id=1,
+        kind=SnapshotKind.SAVEPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=(task,),
+        hook_states={},
+        external_path="/savepoints/s",
+        drained=False,
+    )
+
+
+def test_an_epoch_is_committed_after_its_record() -> None:
+    """A table that takes an epoch which no record names shows rows too early."""
+    scene = Scene()
+    file = scene.staged(STAGED, [0])
+    broken(scene, lambda: scene.commit(ROWS, 1, file), "is committed, but not recorded")
+
+
+def test_epochs_are_committed_in_order() -> None:
+    """A table never goes back to an older epoch."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.complete(scene.checkpoint(2))
+    scene.commit(ROWS, 2)
+    broken(scene, lambda: scene.commit(ROWS, 1), "is committed after epoch 2")
+
+
+def test_a_table_shows_no_file_twice() -> None:
+    """Rows that are there twice are found at once, not only at the end."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1, staged=True))
+    scene.commit(ROWS, 1, STAGED)
+    scene.complete(scene.checkpoint(2))
+    broken(scene, lambda: scene.commit(ROWS, 2, STAGED), "shows a file twice")
+
+
+def test_a_table_shows_durable_files_only() -> None:
+    """A committed file that a crash could take away is a breach."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.disk.put(STAGED, b"[0]", durable=False)
+    broken(scene, lambda: scene.commit(ROWS, 1, STAGED), "which is not flushed")
+
+
+def test_a_file_that_a_table_shows_is_not_deleted() -> None:
+    """A reader would miss it."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1, staged=True))
+    scene.commit(ROWS, 1, STAGED)
+    broken(scene, lambda: scene.disk.delete(STAGED), "which a table shows, is deleted")
+
+
+def test_what_a_retained_checkpoint_has_staged_is_not_deleted_before_its_commit() -> None:
+    """A restored job would commit it."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1, staged=True))
+    broken(scene, lambda: scene.disk.delete(STAGED), "staged for epoch 1 and not committed")
+
+
+def test_what_nobody_committed_and_no_checkpoint_has_staged_may_be_deleted() -> None:
+    """That is what cleanup is for."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.disk.delete(scene.staged(STAGED, [0]))
+    assert scene.auditor.violation is None
+
+
+def finish(rows: list[int], total: list[int]) -> Scene:
+    """A job whose tables show this, just before its end."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    scene.commit(ROWS, 1, scene.staged(STAGED, rows))
+    scene.commit(TOTAL, 1, scene.staged(f"{TOTAL}/staged/1", [total]))
+    return scene
+
+
+def test_a_job_is_finished_when_every_record_is_in_its_tables_once() -> None:
+    """Three records and their total are all that there is."""
+    scene = finish([0, 1, 2], [3, 3])
+    scene.record(status=RecordStatus.FINISHED)
+    assert scene.auditor.violation is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "total", "words"),
+    [
+        ([0, 1], [3, 3], "1 records are missing"),
+        ([0, 1, 2, 2], [3, 3], "1 are there twice"),
+        ([0, 1, 2], [3, 4], "totals"),
+    ],
+)
+def test_a_job_is_not_finished_with_a_record_lost_or_doubled(
+    rows: list[int], total: list[int], words: str
+) -> None:
+    """The record that says FINISHED is checked against the tables."""
+    scene = finish(rows, total)
+    broken(scene, lambda: scene.record(status=RecordStatus.FINISHED), words)
+
+
+def test_nothing_is_orphaned_when_the_last_attempt_was_undisturbed() -> None:
+    """A file that no retained checkpoint names is found at the end, unless faults could explain it."""
+    scene = finish([0, 1, 2], [3, 3])
+    scene.record(status=RecordStatus.FINISHED)
+    scene.auditor.settle(JOB, undisturbed=True)
+    scene.disk.put(f"{BASE}/shared/9/left", b"", durable=True)
+    scene.auditor.settle(JOB, undisturbed=False)
+    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "is orphaned")
+
+
+def test_nothing_stays_staged_when_the_last_attempt_was_undisturbed() -> None:
+    """Rows that were staged and never committed are found at the end."""
+    scene = finish([0, 1, 2], [3, 3])
+    scene.record(status=RecordStatus.FINISHED)
+    scene.staged(f"{ROWS}/staged/01234567-v0-rows-1/7", [9])
+    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "stays staged for ever")
+
+
+def test_the_first_breach_is_the_one_that_is_kept() -> None:
+    """What follows from it does not hide it."""
+    scene = Scene()
+    scene.auditor.broken("first")
+    scene.auditor.broken("second")
+    assert scene.auditor.violation == "first"

@@ -1,0 +1,147 @@
+"""The simulated disk: what a crash takes away, and how operations of processes fail."""
+
+from __future__ import annotations
+
+import pytest
+from tests.sim.greenlets import (
+    LIMIT_US,
+    LOSES_ALL,
+    LOSES_NOTHING,
+    ScriptedFaults,
+    file_system,
+    new_disk,
+    run_all,
+)
+
+from weir.errors import StorageError
+from weir.sim.loop import Loop, Process
+from weir.state.filesystem import CreateResult
+
+
+def test_a_crash_takes_away_what_was_not_synced() -> None:
+    """A new file that nobody synced is gone, from its directory too."""
+    disk = new_disk()
+    disk.put("/d/new", b"1", durable=False)
+    disk.crash(LOSES_ALL)
+    assert disk.files == {}
+    assert disk.names("/d") == []
+
+
+def test_a_crash_takes_away_nothing_that_was_synced() -> None:
+    """Synced, durably written and conditionally created files stay."""
+    disk = new_disk()
+    disk.put("/d/synced", b"1", durable=False)
+    disk.sync("/d/synced")
+    disk.put("/d/written", b"2", durable=True)
+    disk.create("/d/created", b"3")
+    disk.crash(LOSES_ALL)
+    assert disk.files == {"/d/synced": b"1", "/d/written": b"2", "/d/created": b"3"}
+
+
+def test_a_crash_may_keep_what_was_not_synced() -> None:
+    """Whether an unsynced change survives is up to chance, as on a real disk."""
+    disk = new_disk()
+    disk.put("/d/new", b"1", durable=False)
+    disk.crash(LOSES_NOTHING)
+    assert disk.files == {"/d/new": b"1"}
+
+
+def test_a_crash_brings_back_the_durable_content_below_an_unsynced_change() -> None:
+    """Of a file that was overwritten twice without a sync, the content before both is back."""
+    disk = new_disk()
+    disk.put("/f", b"durable", durable=True)
+    disk.put("/f", b"volatile", durable=False)
+    disk.put("/f", b"more volatile", durable=False)
+    disk.crash(LOSES_ALL)
+    assert disk.files == {"/f": b"durable"}
+
+
+def test_a_crash_brings_back_a_file_whose_deletion_was_not_synced() -> None:
+    """The file is there again, and in its directory."""
+    disk = new_disk()
+    disk.put("/d/f", b"1", durable=True)
+    disk.delete("/d/f")
+    disk.crash(LOSES_ALL)
+    assert disk.files == {"/d/f": b"1"}
+    assert disk.names("/d") == ["f"]
+
+
+def test_what_a_crash_has_left_is_durable() -> None:
+    """A second crash takes nothing away."""
+    disk = new_disk()
+    disk.put("/f", b"1", durable=False)
+    disk.crash(LOSES_NOTHING)
+    assert not disk.is_volatile("/f")
+    disk.crash(LOSES_ALL)
+    assert disk.files == {"/f": b"1"}
+
+
+def test_a_conditional_create_leaves_an_existing_file_alone() -> None:
+    """The second create is told so, and the content is the first one's."""
+    disk = new_disk()
+    assert disk.create("/f", b"1") is CreateResult.CREATED
+    assert disk.create("/f", b"2") is CreateResult.ALREADY_EXISTS
+    assert disk.files == {"/f": b"1"}
+
+
+def test_an_operation_that_fails_before_it_begins_has_no_effect() -> None:
+    """A create that failed outright made no file."""
+    disk, loop = new_disk(), Loop()
+    fs = file_system(disk, loop, faults=ScriptedFaults(before=("create",)))
+
+    def create() -> None:
+        with pytest.raises(StorageError, match="failed"):
+            fs.create("/f", b"1")
+
+    run_all(loop, create)
+    assert disk.files == {}
+
+
+def test_a_create_in_doubt_took_effect() -> None:
+    """It reports a failure, and the file is there."""
+    disk, loop = new_disk(), Loop()
+    fs = file_system(disk, loop, faults=ScriptedFaults(after=("create",)))
+
+    def create() -> None:
+        with pytest.raises(StorageError, match="unknown outcome"):
+            fs.create("/f", b"1")
+
+    run_all(loop, create)
+    assert disk.files == {"/f": b"1"}
+
+
+def test_a_process_can_die_in_the_middle_of_deleting_a_directory() -> None:
+    """Files go one by one, so that a part of them can be left."""
+    disk, loop, process = new_disk(), Loop(), Process("p")
+    for name in ("a", "b", "c"):
+        disk.put(f"/d/{name}", b"1", durable=True)
+    fs = file_system(disk, loop, process)
+    loop.spawn(process, lambda: fs.delete("/d"))
+    loop.run(lambda: "/d/a" not in disk.files, LIMIT_US)
+    loop.kill(process)
+    loop.run(lambda: False, LIMIT_US)
+    assert disk.below("/d") == ["/d/b", "/d/c"]
+
+
+def test_other_processes_come_between_any_two_operations() -> None:
+    """Two processes that each look and then write both see no file."""
+    disk, loop, saw = new_disk(), Loop(), []
+
+    def look_then_write() -> None:
+        fs = file_system(disk, loop)
+        saw.append(fs.status("/f"))
+        fs.write("/f", b"1")
+
+    run_all(loop, look_then_write, look_then_write)
+    assert saw == [None, None]
+
+
+def test_syncing_a_file_that_is_gone_is_an_error() -> None:
+    """Nobody believes that something is durable which is not there."""
+    disk, loop = new_disk(), Loop()
+
+    def sync() -> None:
+        with pytest.raises(StorageError, match="vanished"):
+            file_system(disk, loop).sync(["/f"])
+
+    run_all(loop, sync)

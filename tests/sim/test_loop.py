@@ -1,0 +1,164 @@
+"""Virtual time: order, kills, pauses, locks and events."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tests.sim.greenlets import LIMIT_US
+
+from weir.sim.loop import Loop, Process, SimEvent, SimLock, SimWorkers
+
+
+def run(loop: Loop) -> None:
+    """Run until nothing is due any more."""
+    loop.run(lambda: False, LIMIT_US)
+
+
+def test_what_is_due_first_runs_first() -> None:
+    """The order is that of the times, whatever the order of the calls."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+    loop.at(20, process, partial(ran.append, "late"))
+    loop.at(10, process, partial(ran.append, "early"))
+    run(loop)
+    assert ran == ["early", "late"]
+    assert loop.now_us == 20
+
+
+def test_of_two_at_the_same_time_the_one_asked_for_first_runs_first() -> None:
+    """The order is determined also where the times do not say it."""
+    loop, process, ran = Loop(), Process("p"), list[int]()
+    for number in range(5):
+        loop.at(10, process, partial(ran.append, number))
+    run(loop)
+    assert ran == [0, 1, 2, 3, 4]
+
+
+def test_the_time_limit_ends_a_run_before_what_comes_later() -> None:
+    """What is due after the limit does not run, and the run says that its end was not reached."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+    loop.at(10, process, partial(ran.append, "in time"))
+    loop.at(30, process, partial(ran.append, "too late"))
+    assert not loop.run(lambda: False, 20)
+    assert ran == ["in time"]
+
+
+def test_nothing_of_a_killed_process_runs_any_more() -> None:
+    """Neither what is due nor what was blocked goes on; other processes do."""
+    loop, killed, other, ran = Loop(), Process("killed"), Process("other"), list[str]()
+
+    def sleeper(process: Process) -> None:
+        loop.sleep(process, 100)
+        ran.append(process.name)
+
+    loop.spawn(killed, partial(sleeper, killed))
+    loop.spawn(other, partial(sleeper, other))
+    loop.at(50, killed, partial(ran.append, "due"))
+    loop.at(20, other, partial(loop.kill, killed))
+    run(loop)
+    assert ran == ["other"]
+
+
+def test_a_paused_process_goes_on_where_it_was_when_the_pause_is_over() -> None:
+    """What was due meanwhile runs then, in its order."""
+    loop, process, ran = Loop(), Process("p"), list[tuple[str, int]]()
+    process.paused_until_us = 1_000
+    for name in ("first", "second"):
+        loop.at(10, process, lambda name=name: ran.append((name, loop.now_us)))  # type: ignore[misc]
+    run(loop)
+    assert ran == [("first", 1_000), ("second", 1_000)]
+
+
+def test_an_interrupted_task_ends_at_the_step_where_it_is() -> None:
+    """What comes after that step never runs, and whoever interrupted it goes on after its end."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+
+    def long_work() -> None:
+        ran.append("begun")
+        loop.sleep(process, 100)
+        ran.append("ended")
+
+    task = loop.spawn(process, long_work)
+
+    def interrupt() -> None:
+        loop.sleep(process, 50)
+        task.interrupt()
+        ran.append("interrupted" if task.done() else "still there")
+
+    loop.spawn(process, interrupt)
+    run(loop)
+    assert ran == ["begun", "interrupted"]
+
+
+def test_a_lock_lets_one_in_at_a_time() -> None:
+    """The second waits, however long the first takes."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+    lock = SimLock(loop, process)
+
+    def locked(name: str) -> None:
+        with lock:
+            ran.append(f"{name} in")
+            loop.sleep(process, 100)
+            ran.append(f"{name} out")
+
+    loop.spawn(process, partial(locked, "a"))
+    loop.spawn(process, partial(locked, "b"), 10)
+    run(loop)
+    assert ran == ["a in", "a out", "b in", "b out"]
+
+
+def test_a_lock_is_free_when_its_holder_was_interrupted() -> None:
+    """The one that waits gets it."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+    lock = SimLock(loop, process)
+
+    def locked(name: str) -> None:
+        with lock:
+            loop.sleep(process, 100)
+            ran.append(name)
+
+    holder = loop.spawn(process, partial(locked, "holder"))
+    loop.spawn(process, partial(locked, "waiting"), 10)
+    loop.spawn(process, holder.interrupt, 50)
+    run(loop)
+    assert ran == ["waiting"]
+
+
+def test_an_event_wakes_all_who_wait() -> None:
+    """Both go on at the time when it is set, and the wait says that it is."""
+    loop, process, woken = Loop(), Process("p"), list[tuple[bool, int]]()
+    event = SimEvent(loop, process)
+    for _ in range(2):
+        loop.spawn(process, lambda: woken.append((event.wait(), loop.now_us)))
+    loop.at(70, process, event.set)
+    run(loop)
+    assert woken == [(True, 70), (True, 70)]
+
+
+def test_waiting_for_an_event_ends_with_its_timeout() -> None:
+    """The wait says that the event is not set, and a later set wakes nobody a second time."""
+    loop, process, woken = Loop(), Process("p"), list[tuple[bool, int]]()
+    event = SimEvent(loop, process)
+    loop.spawn(process, lambda: woken.append((event.wait(0.001), loop.now_us)))
+    loop.at(5_000, process, event.set)
+    run(loop)
+    assert woken == [(False, 1_000)]
+
+
+def test_closing_a_pool_waits_for_what_is_under_way() -> None:
+    """Work that was submitted before has ended when the pool is closed."""
+    loop, process, ran = Loop(), Process("p"), list[str]()
+    workers = SimWorkers(loop, process, lambda: 10)
+
+    def work() -> None:
+        loop.sleep(process, 100)
+        ran.append("work")
+
+    workers.submit(work)
+
+    def close() -> None:
+        workers.close()
+        ran.append("closed")
+
+    loop.spawn(process, close)
+    run(loop)
+    assert ran == ["work", "closed"]

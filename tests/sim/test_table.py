@@ -1,0 +1,151 @@
+"""The simulated table: exactly one of two writers lands, and cleanup leaves what readers see."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from tests.sim.greenlets import file_system, new_disk, run_all
+
+from weir.errors import SinkError
+from weir.sim.disk import Disk
+from weir.sim.loop import Loop
+from weir.sim.table import SimTable, TableVersion
+from weir.sinks.base import SinkContext, Step
+
+JOB = "0123456789abcdef0123456789abcdef"
+
+
+def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
+    """A handle of one attempt, with file operations of its own."""
+    fs = file_system(disk, loop)
+    table = SimTable("/t", fs)
+    table.open(
+        SinkContext(job_id=JOB, job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs)
+    )
+    return table
+
+
+def stage(table: SimTable, position: int, *rows: int) -> Any:
+    """Stage the rows as one step, and flush them."""
+    frame: Any = list(rows)
+    payload = table.stage(frame, Step(position=position))
+    assert payload is not None
+    return table.flush([payload])[0]
+
+
+def visible(disk: Disk) -> list[int]:
+    """What a reader of the table sees."""
+    names = disk.names("/t/log")
+    if not names:
+        return []
+    version = msgspec.json.decode(disk.files[f"/t/log/{names[-1]}"], type=TableVersion)
+    return [row for file in version.files for row in msgspec.json.decode(disk.files[file])]
+
+
+def test_what_is_staged_is_not_visible_before_its_commit() -> None:
+    """Readers see the rows with the commit, and not before."""
+    disk, loop, seen = new_disk(), Loop(), list[list[int]]()
+
+    def write() -> None:
+        table = opened(disk, loop)
+        payload = stage(table, 0, 1, 2)
+        seen.append(visible(disk))
+        assert table.commit(1, [payload]) == 2
+
+    run_all(loop, write)
+    assert [*seen, visible(disk)] == [[], [1, 2]]
+
+
+def test_of_two_writers_of_one_epoch_exactly_one_lands() -> None:
+    """Both handles look, both create, and the rows are there once."""
+    disk, loop, rows = new_disk(), Loop(), list[int]()
+    staged = list[Any]()
+    run_all(loop, lambda: staged.append(stage(opened(disk, loop), 0, 1, 2)))
+
+    def commit(attempt: int) -> None:
+        rows.append(opened(disk, loop, attempt=attempt).commit(1, staged))
+
+    run_all(loop, partial(commit, 2), partial(commit, 3))
+    assert sorted(rows) == [0, 2]
+    assert visible(disk) == [1, 2]
+
+
+def test_two_writers_with_different_transactions_both_land() -> None:
+    """The one whose version was taken looks again, and takes the next one."""
+    disk, loop = new_disk(), Loop()
+
+    def write(sink: str, row: int) -> None:
+        fs = file_system(disk, loop)
+        table = SimTable("/t", fs)
+        table.open(SinkContext(job_id=JOB, job_name="sim", sink=sink, attempt=1, file_system=lambda _: fs))
+        table.commit(1, [stage(table, 0, row)])
+
+    run_all(loop, partial(write, "a", 1), partial(write, "b", 2))
+    assert sorted(visible(disk)) == [1, 2]
+
+
+def test_an_epoch_at_or_below_the_newest_is_not_committed_again() -> None:
+    """A repeated commit changes nothing and counts no rows."""
+    disk, loop = new_disk(), Loop()
+
+    def write() -> None:
+        table = opened(disk, loop)
+        payload = stage(table, 0, 1)
+        assert table.commit(5, [payload]) == 1
+        assert table.commit(5, [payload]) == 0
+        assert table.commit(4, [payload]) == 0
+        assert table.newest_committed() == 5
+
+    run_all(loop, write)
+    assert visible(disk) == [1]
+
+
+def test_a_commit_of_files_that_are_gone_is_an_error() -> None:
+    """A table never shows a file that is not there."""
+    disk, loop = new_disk(), Loop()
+
+    def write() -> None:
+        table = opened(disk, loop)
+        payload = stage(table, 0, 1)
+        disk.delete(payload["file"])
+        with pytest.raises(SinkError, match="lacks"):
+            table.commit(1, [payload])
+
+    run_all(loop, write)
+    assert visible(disk) == []
+
+
+def test_cleanup_deletes_what_dead_attempts_staged_and_nobody_committed() -> None:
+    """Committed files and those of the living attempt stay."""
+    disk, loop, kept = new_disk(), Loop(), list[str]()
+
+    def write() -> None:
+        dead, living = opened(disk, loop, attempt=1), opened(disk, loop, attempt=2)
+        committed = stage(dead, 0, 1)
+        stage(dead, 1, 2)
+        kept.extend([committed["file"], stage(living, 2, 3)["file"]])
+        dead.commit(1, [committed])
+        living.clean(2)
+
+    run_all(loop, write)
+    assert disk.below("/t/staged") == sorted(kept)
+    assert visible(disk) == [1]
+
+
+def test_a_table_that_takes_no_commit_says_so_and_has_done_nothing() -> None:
+    """The simulated failure of a commit comes before its first step."""
+    disk, loop = new_disk(), Loop()
+
+    def write() -> None:
+        fs = file_system(disk, loop)
+        table = SimTable("/t", fs, fails=lambda: True)
+        context = SinkContext(job_id=JOB, job_name="sim", sink="s", attempt=1, file_system=lambda _: fs)
+        table.open(context)
+        with pytest.raises(SinkError, match="takes no commit"):
+            table.commit(1, [stage(table, 0, 1)])
+
+    run_all(loop, write)
+    assert visible(disk) == []

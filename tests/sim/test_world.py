@@ -1,0 +1,87 @@
+"""One run of the simulator is determined by its seed, holds all laws, and tells its story when it does not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.sim.mutants import notify_before_the_record
+
+from weir.sim.faults import Fault
+from weir.sim.world import run_seed
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+#: A seed with all kinds of faults.
+BUSY_SEED = 63
+PRINT_DIGEST = (
+    "import logging; logging.disable(logging.CRITICAL)\n"
+    "from weir.sim.world import run_seed\n"
+    f"print(run_seed({BUSY_SEED}).digest)"
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What the product logs under faults is of no interest here, and much."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_same_seed_goes_the_same_way_twice() -> None:
+    """Two runs of one seed have the same digest, events and virtual time."""
+    first, second = run_seed(BUSY_SEED), run_seed(BUSY_SEED)
+    assert first == second
+    assert first.events > 100
+
+
+def test_a_seed_goes_the_same_way_in_every_interpreter() -> None:
+    """No order of a set and no hash of a string has a say: other hash seeds give the same digest."""
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SRC)}
+        result = subprocess.run(
+            [sys.executable, "-c", PRINT_DIGEST], capture_output=True, text=True, check=True, env=environment
+        )
+        digests.add(result.stdout.strip())
+    assert digests == {run_seed(BUSY_SEED).digest}
+
+
+def test_runs_before_it_do_not_change_a_run() -> None:
+    """Nothing is left behind in the process by one run that another would see."""
+    alone = run_seed(BUSY_SEED).digest
+    run_seed(BUSY_SEED + 1)
+    assert run_seed(BUSY_SEED).digest == alone
+
+
+def test_different_seeds_go_different_ways() -> None:
+    """Ten seeds have ten digests."""
+    assert len({run_seed(seed).digest for seed in range(10)}) == 10
+
+
+def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
+    """The product has no violation in the first hundred seeds, and every kind of fault struck in one of them."""
+    results = [run_seed(seed) for seed in range(100)]
+    assert [(result.seed, result.violation) for result in results if result.violation] == []
+    assert sum(result.checkpoints for result in results) > 100
+    assert {fault for result in results for fault, _ in result.struck} == set(Fault)
+
+
+def test_a_run_that_held_all_laws_carries_no_story() -> None:
+    """The story is kept only where somebody has to read it."""
+    assert run_seed(BUSY_SEED).story == ()
+
+
+def test_a_run_that_broke_a_law_carries_its_plan_and_its_story() -> None:
+    """Job, faults and the newest lines are there to read, up to the effect that broke the law."""
+    with notify_before_the_record():
+        result = run_seed(BUSY_SEED)
+    assert result.violation is not None
+    assert "SimVertex" in result.plan
+    assert "faults until" in result.plan
+    assert any("NotifyCheckpointComplete" in line for line in result.story[-20:])
