@@ -1,0 +1,400 @@
+"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them, no JVM library is needed.
+
+How one step's rows become visible:
+
+1. ``stage``: Spark writes Parquet below the table's root, into ``weir-<job>-<sink>-<attempt>/<position>/``. No entry
+   of the table's log names these files, so no reader sees them. The name is not hidden: should they be orphaned for
+   good, Delta's own VACUUM finds them.
+2. ``flush``: the files and the directories above them are synced, and their footers are read: a file's rows, and the
+   statistics by which readers skip it. Files without rows (Spark writes one for an empty frame) are dropped here.
+3. ``commit``: one Delta transaction adds all files of the epoch, and with them, in the same log entry, the
+   application transaction ``weir-<job id>-<sink>`` at version *epoch*. Whoever commits the epoch again finds it there.
+   Of two that commit it at the same time delta-rs refuses one (PROTOCOL P18). The log entry is then synced, which
+   delta-rs leaves to the operating system.
+4. ``clean``: each commit also notes, as application transactions named like the attempts' directories, the highest
+   position that it took from each. So a dead attempt's step was committed if and only if its position is not above
+   that mark. This stays true when OPTIMIZE has replaced its files, which time travel may still read.
+
+An epoch without rows leaves the table alone: an idle job adds no versions. That it was committed is on record in the
+job's own log and metadata (PROTOCOL P15).
+
+Payload::
+
+    {"directory": "weir-0a1b2c3d-orders-1", "position": 7, "schema": <Delta schema, JSON text>, "flushed": true,
+     "files": [{"path": "country=US/part-0.parquet", "size": 451, "partition": {"country": "US"}, "rows": 3,
+                "statistics": <JSON text>, "modified_ms": 1700000000000}]}
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from weir.core.types import Payload
+from weir.errors import InvariantError, SinkError, invariant
+from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
+from weir.sinks.parquet import read_footer
+from weir.sinks.staging import (
+    absolute_path,
+    dead_attempts,
+    is_hidden,
+    is_local,
+    partition_values,
+    staging_prefix,
+    sync_below,
+    visible_files,
+    write_frame,
+)
+from weir.state.filesystem import FileSystem, join
+
+if TYPE_CHECKING:
+    import deltalake
+    from deltalake import CommitProperties
+    from deltalake.transaction import AddAction
+    from pyspark.sql import DataFrame
+
+#: How often a commit is tried before the caller is told; delta-rs itself retries against other writers.
+_COMMIT_TRIES = 3
+_STAGING_DIRECTORY = re.compile(r"weir-[0-9a-zA-Z]{1,8}-.+-\d+")
+
+
+class DeltaTable(Sink):
+    """Appends to a Delta table, exactly once. The table is created with the first rows.
+
+    ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns that become
+    directories; strings, dates, whole numbers, decimals and booleans (as everywhere in Delta, an empty string
+    there is a null). ``storage_options``: for delta-rs, such as credentials of an object store; Spark needs its own.
+    """
+
+    def __init__(
+        self, path: str, *, partition_by: Sequence[str] = (), storage_options: dict[str, str] | None = None
+    ) -> None:
+        self._shown_path = path
+        self._root = absolute_path(path)
+        #: The root as delta-rs spells it.
+        self._uri = re.sub(r"^s3[an]://", "s3://", self._root)
+        self._partition_by = tuple(partition_by)
+        self._storage_options = storage_options
+        self._opened: SinkContext | None = None
+        self._table: deltalake.DeltaTable | None = None
+        #: The table's schema when the attempt began; ``stage`` must not touch the table, which a commit may be using.
+        self._schema_at_open: str | None = None
+        #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is checked once.
+        self._accepted: tuple[str, str] | None = None
+        if "%" in self._root:
+            raise SinkError(
+                f"{self.describe()} cannot be used, since delta-rs misreads '%' in a path: rename it."
+            )
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        return f"DeltaTable({self._shown_path!r})"
+
+    def check(self, context: SinkContext) -> None:
+        """Refuse a directory with foreign files, and a table that an append would not fit (MISSION G4)."""
+        file_system = context.file_system(self._root)
+        status = file_system.status(self._root)
+        if status is None:
+            return
+        if not status.is_directory:
+            raise SinkError(f"{self.describe()} is a file: choose a directory for the table.")
+        names = [entry.name for entry in file_system.list(self._root)]
+        if "_delta_log" not in names:
+            # What dead attempts staged before the table's first commit is no foreign data.
+            if foreign := [
+                name for name in names if not name.startswith(".") and not _STAGING_DIRECTORY.fullmatch(name)
+            ]:
+                raise SinkError(
+                    f"{self.describe()} is not empty and is no Delta table (it holds {foreign[0]!r}): "
+                    "choose an empty directory or move its files away."
+                )
+            return
+        table = self._load()
+        if table is not None:
+            self._check_table(table)
+
+    def open(self, context: SinkContext) -> None:
+        """Take up the attempt and make the directory, durably; the table itself is created by the first commit."""
+        self._opened = context
+        self._file_system.make_directory(self._root)
+        self._table = None
+        self._accepted = None
+        table = self._load()
+        self._schema_at_open = None if table is None else table.schema().to_json()
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Write the step's rows below the table's root: one Spark job. None if Spark wrote no file.
+
+        Raises ``SinkError`` before any row is written if the columns do not fit the table.
+        """
+        schema = self._fitting_schema(frame.schema.json())
+        directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
+        path = join(self._root, directory, str(step.position))
+        write_frame(frame, self._file_system, path, format_name="parquet", partition_by=self._partition_by)
+        files = visible_files(self._file_system, path)
+        if not files:
+            return None
+        return {
+            "directory": directory,
+            "position": step.position,
+            "schema": schema,
+            "flushed": False,
+            "files": [{"path": file.path, "size": file.size} for file in files],
+        }
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Sync what was staged and read its footers, once per payload (PROTOCOL P23)."""
+        sync_below(
+            self._file_system,
+            self._root,
+            [
+                _relative(payload, file)
+                for payload in payloads
+                if not payload["flushed"]
+                for file in payload["files"]
+            ],
+        )
+        return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """Where the payload's files are, before and after their commit."""
+        return [join(self._root, _relative(payload, file)) for file in payload["files"]]
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Add the epoch's files to the table in one transaction; 0 if that was done before or there are no rows.
+
+        Raises ``SinkError`` if the table refuses them; calling again is safe.
+        """
+        filled = [payload for payload in payloads if payload["files"]]
+        rows = self._commit_filled(epoch, filled) if filled else 0
+        for empty in (payload for payload in payloads if not payload["files"]):
+            self._file_system.delete(join(self._root, empty["directory"], str(empty["position"])))
+        return rows
+
+    def newest_committed(self) -> int | None:
+        """The version of this job's application transaction in the table (PROTOCOL P21)."""
+        table = self._load()
+        return None if table is None else table.transaction_version(self._transaction_id)
+
+    def clean(self, attempt: int) -> None:
+        """Delete the steps of dead attempts above their committed mark, and hidden leftovers of Spark (PROTOCOL P22)."""
+        prefix = f"weir-{staging_prefix(self._context)}"
+        if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
+            return
+        table = self._load()
+        self._check_log_was_found(table)
+        named = set() if table is None else _files_in_log(table)
+        for directory in dead:
+            mark = None if table is None else table.transaction_version(directory)
+            self._clean_attempt(directory, -1 if mark is None else mark, named)
+
+    @property
+    def _context(self) -> SinkContext:
+        if self._opened is None:
+            raise InvariantError(f"{self.describe()} is used before it was opened")
+        return self._opened
+
+    @property
+    def _file_system(self) -> FileSystem:
+        return self._context.file_system(self._root)
+
+    @property
+    def _transaction_id(self) -> str:
+        return f"weir-{self._context.job_id}-{self._context.sink}"
+
+    def _load(self) -> deltalake.DeltaTable | None:
+        """The table at its newest version, or None if there is none yet."""
+        import deltalake
+
+        try:
+            if self._table is not None:
+                self._table.update_incremental()
+            elif deltalake.DeltaTable.is_deltatable(self._uri, self._storage_options):
+                self._table = deltalake.DeltaTable(self._uri, storage_options=self._storage_options)
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            self._table = None
+            raise SinkError(
+                f"The log of {self.describe()} cannot be read ({error}): check the table and the access to it."
+            ) from error
+        return self._table
+
+    def _check_table(self, table: deltalake.DeltaTable) -> None:
+        metadata = table.metadata()
+        if tuple(metadata.partition_columns) != self._partition_by:
+            raise SinkError(
+                f"{self.describe()} is partitioned by {list(metadata.partition_columns)}, not by "
+                f"{list(self._partition_by)}: give the sink partition_by={list(metadata.partition_columns)} "
+                "or write to another path."
+            )
+        features = table.protocol().writer_features or ()
+        check_no_rules(table.schema().to_json(), metadata.configuration, features, place=self.describe())
+
+    def _fitting_schema(self, spark_schema: str) -> str:
+        """The rows' schema for Delta, once it is known that the table takes it."""
+        accepted = self._accepted
+        if accepted is None or accepted[0] != spark_schema:
+            schema = delta_schema_json(spark_schema, place=self.describe())
+            check_partition_columns(schema, self._partition_by, place=self.describe())
+            if self._schema_at_open is not None:
+                check_fits(self._schema_at_open, schema, place=self.describe())
+            self._accepted = accepted = (spark_schema, schema)
+        return accepted[1]
+
+    def _completed(self, payload: Payload) -> Payload:
+        """The payload with what its files' footers say, without files that have no rows."""
+        now_ms = time.time_ns() // 1_000_000
+        files = []
+        for file in payload["files"]:
+            footer = read_footer(self._file_system, join(self._root, _relative(payload, file)))
+            if footer.rows:
+                details = {"rows": footer.rows, "statistics": footer.statistics, "modified_ms": now_ms}
+                files.append({**file, "partition": partition_values(file["path"]), **details})
+        return {**payload, "files": files, "flushed": True}
+
+    def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        from deltalake.exceptions import DeltaError
+
+        invariant(
+            all(payload["flushed"] for payload in payloads),
+            "a commit contains payloads that were not flushed",
+        )
+        failure: Exception | None = None
+        for _ in range(_COMMIT_TRIES):
+            table = self._load()
+            version = -1 if table is None else table.version()
+            committed = None if table is None else table.transaction_version(self._transaction_id)
+            if committed is not None and committed >= epoch:
+                # Whoever did it may have died before it synced the log.
+                self._sync_log(0)
+                return 0
+            try:
+                self._add_files(table, epoch, payloads)
+            except DeltaError as error:
+                # Another handle may have committed the epoch, or created the table: look again.
+                failure = error
+                continue
+            self._sync_log(version + 1)
+            return sum(file["rows"] for payload in payloads for file in payload["files"])
+        raise SinkError(
+            f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows stay staged and "
+            "are committed when the job is restored; check the table and the access to it."
+        ) from failure
+
+    def _add_files(self, table: deltalake.DeltaTable | None, epoch: int, payloads: Sequence[Payload]) -> None:
+        """Add the files in one log entry, which creates the table if there is none."""
+        from deltalake import Schema, transaction
+
+        for schema in {payload["schema"] for payload in payloads}:
+            check_fits(
+                table.schema().to_json() if table else payloads[0]["schema"], schema, place=self.describe()
+            )
+        schema_of_rows = Schema.from_json(payloads[0]["schema"])
+        actions = [_add_action(payload, file) for payload in payloads for file in payload["files"]]
+        properties = self._commit_properties(epoch, payloads)
+        if table is None:
+            transaction.create_table_with_add_actions(
+                self._uri,
+                schema_of_rows,
+                actions,
+                mode="error",
+                partition_by=list(self._partition_by),
+                storage_options=self._storage_options,
+                commit_properties=properties,
+            )
+            return
+        self._check_table(table)
+        table.create_write_transaction(
+            [*actions], "append", schema_of_rows, list(self._partition_by), commit_properties=properties
+        )
+
+    def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
+        """The epoch and the highest position of each attempt, as part of the log entry."""
+        from deltalake import CommitProperties, Transaction
+
+        marks: dict[str, int] = {}
+        for payload in payloads:
+            marks[payload["directory"]] = max(marks.get(payload["directory"], -1), payload["position"])
+        return CommitProperties(
+            app_transactions=[
+                Transaction(self._transaction_id, epoch),
+                *(Transaction(directory, position) for directory, position in sorted(marks.items())),
+            ],
+            custom_metadata={
+                "weir.job.id": self._context.job_id,
+                "weir.job.name": self._context.job_name,
+                "weir.sink": self._context.sink,
+                "weir.checkpoint.id": str(epoch),
+                "weir.attempt": str(self._context.attempt),
+            },
+        )
+
+    def _sync_log(self, version: int) -> None:
+        """Make the log from this version on durable; object stores are so by themselves. Lists nothing: a log grows."""
+        table = self._load()
+        if table is None or not is_local(self._root):
+            return
+        names = ["_last_checkpoint"]
+        for number in range(version, table.version() + 1):
+            names += [f"{number:020}.json", f"{number:020}.checkpoint.parquet"]
+        # Delta writes checkpoints now and then, and cleans up old entries.
+        paths = [f"_delta_log/{name}" for name in names]
+        present = [path for path in paths if self._file_system.status(join(self._root, path)) is not None]
+        sync_below(self._file_system, self._root, present)
+
+    def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
+        """Raise ``SinkError`` if delta-rs sees no table where there is one: then committed files would look orphaned."""
+        if table is None and any(
+            entry.name.endswith(".json") for entry in self._file_system.list(join(self._root, "_delta_log"))
+        ):
+            raise SinkError(
+                f"{self.describe()} has a log that delta-rs does not see, so nothing is deleted there: "
+                "check storage_options and the access to the table."
+            )
+
+    def _clean_attempt(self, directory: str, mark: int, named: set[str]) -> None:
+        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and the directory if
+        nothing is left in it."""
+        file_system = self._file_system
+        base = join(self._root, directory)
+        left = 0
+        for step in file_system.list(base):
+            path = join(base, step.name)
+            if not step.name.isdecimal() or int(step.name) <= mark:
+                left += 1
+                for entry in file_system.list(path) if step.is_directory else ():
+                    if is_hidden(entry.name):
+                        file_system.delete(join(path, entry.name))
+                continue
+            staged = f"{directory}/{step.name}/"
+            in_log = any(name.startswith(staged) for name in named)
+            invariant(not in_log, f"{staged} is above mark {mark}, yet in the log of {self.describe()}")
+            file_system.delete(path)
+        if not left:
+            file_system.delete(base)
+
+
+def _relative(payload: Payload, file: dict[str, Any]) -> str:
+    """A staged file's path relative to the table's root."""
+    return f"{payload['directory']}/{payload['position']}/{file['path']}"
+
+
+def _add_action(payload: Payload, file: dict[str, Any]) -> AddAction:
+    from deltalake.transaction import AddAction
+
+    return AddAction(
+        path=_relative(payload, file),
+        size=file["size"],
+        partition_values=file["partition"],
+        modification_time=file["modified_ms"],
+        data_change=True,
+        stats=file["statistics"],
+    )
+
+
+def _files_in_log(table: deltalake.DeltaTable) -> set[str]:
+    """Paths of all files of the table's current version, relative to its root."""
+    return {unquote(path) for path in table.get_add_actions().column("path").to_pylist()}

@@ -1,0 +1,194 @@
+"""Spark's schemas as Delta's, and the question whether a step's rows fit into a table.
+
+Both write a schema in nearly the same JSON. Three things differ, and each would do harm if it were passed on:
+
+1. Types that Delta lacks (intervals, void, user-defined ones) are refused by name.
+2. Columns become nullable, as when Spark creates a Delta table: Spark's own ``nullable`` flags change with its plans.
+3. Column metadata is dropped. Spark keeps watermarks there, and a table read with one would never move it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from weir.errors import SinkError
+
+_PRIMITIVES = frozenset(
+    (
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    )
+)
+_DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
+#: Their values can be told from the name of a partition directory, without time zones and rounding.
+_PARTITION_TYPES = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
+
+
+def delta_schema_json(spark_schema: str, *, place: str) -> str:
+    """The schema of a Delta table for rows of this Spark schema, both as JSON text.
+
+    Raises ``SinkError`` if Delta has no such type; ``place`` names the sink in the message.
+    """
+    fields = json.loads(spark_schema)["fields"]
+    return json.dumps(_struct([_field(field, field["name"], place) for field in fields]))
+
+
+def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: str) -> None:
+    """Raise ``SinkError`` unless each partition column exists, and has a type that a directory's name can hold."""
+    types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
+    for column in partition_by:
+        if column not in types:
+            raise SinkError(
+                f"{place} is partitioned by {column!r}, but the rows have only the columns {_names(types)}: "
+                "add the column in a step before the sink or take it out of partition_by."
+            )
+        kind = types[column]
+        if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
+            raise SinkError(
+                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which has no exact directory name: "
+                "partition by a string, a date, a whole number, a decimal or a boolean derived from it."
+            )
+    if len(partition_by) == len(types):
+        raise SinkError(
+            f"{place} is partitioned by all of its columns: leave at least one out of partition_by."
+        )
+
+
+def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
+    """Raise ``SinkError`` if rows of the one Delta schema cannot be appended to a table of the other."""
+    table = {field["name"]: field for field in json.loads(table_schema)["fields"]}
+    rows = {field["name"]: field for field in json.loads(rows_schema)["fields"]}
+    differences = []
+    if missing := [name for name in table if name not in rows]:
+        differences.append(f"the rows lack {_names(missing)}")
+    if unknown := [name for name in rows if name not in table]:
+        differences.append(f"the table lacks {_names(unknown)}")
+    for name in table.keys() & rows.keys():
+        ours, theirs = _type_name(_nullable(rows[name]["type"])), _type_name(_nullable(table[name]["type"]))
+        if ours != theirs:
+            differences.append(f"{name!r} is {ours} in the rows and {theirs} in the table")
+    if differences:
+        raise SinkError(
+            f"The columns of the rows for {place} differ from the table's: {'; '.join(sorted(differences))}. "
+            "Select and cast the table's columns before the sink, change the table, or write to a new path."
+        )
+
+
+def check_no_rules(
+    schema: str, configuration: dict[str, str], features: Iterable[str], *, place: str
+) -> None:
+    """Raise ``SinkError`` if the table has rules that do not go with exactly-once appends of plain Parquet files."""
+    rules = [f"the property {key}" for key in configuration if key.startswith("delta.constraints.")]
+    if "delta.setTransactionRetentionDuration" in configuration:
+        # With the transaction ids the table would forget which checkpoints it has.
+        rules.append("the property delta.setTransactionRetentionDuration")
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        rules.append("the property delta.columnMapping.mode")
+    for field in json.loads(schema)["fields"]:
+        if not field["nullable"]:
+            rules.append(f"NOT NULL of the column {field['name']!r}")
+        rules.extend(
+            f"{key} of the column {field['name']!r}" for key in field["metadata"] if key in _COLUMN_RULES
+        )
+    rules.extend(f"the table feature {feature}" for feature in features if feature in _FEATURES_REFUSED)
+    if rules:
+        raise SinkError(
+            f"{place} cannot append to this table exactly once and keep {', '.join(sorted(rules))}: "
+            "remove that from the table, or write to another table."
+        )
+
+
+_COLUMN_RULES = frozenset(("delta.invariants", "delta.generationExpression", "delta.identity.start"))
+_FEATURES_REFUSED = frozenset(
+    (
+        "rowTracking",
+        "clustering",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+        "inCommitTimestamp",
+    )
+)
+
+
+def _field(field: dict[str, Any], column: str, place: str) -> dict[str, Any]:
+    return _named(field["name"], _type(field["type"], column, place))
+
+
+def _type(kind: Any, column: str, place: str) -> Any:
+    """The nullable Delta type of a Spark type."""
+    match kind:
+        case str() if kind in _PRIMITIVES or _DECIMAL.fullmatch(kind):
+            return kind
+        case {"type": "struct", "fields": fields}:
+            return _struct([_field(field, f"{column}.{field['name']}", place) for field in fields])
+        case {"type": "array", "elementType": element}:
+            return _array(_type(element, column, place))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return _map(_type(key, column, place), _type(value, column, place))
+        case _:
+            raise SinkError(
+                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which Delta does not have: "
+                "cast it (for instance to a string) or drop it before the sink."
+            )
+
+
+def _nullable(kind: Any) -> Any:
+    """A Delta type in the form that ``_type`` gives it, for comparison."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return _struct([_named(field["name"], _nullable(field["type"])) for field in fields])
+        case {"type": "array", "elementType": element}:
+            return _array(_nullable(element))
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return _map(_nullable(key), _nullable(value))
+        case _:
+            return kind
+
+
+def _named(name: str, kind: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _struct(fields: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "struct", "fields": fields}
+
+
+def _array(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def _map(key: Any, value: Any) -> dict[str, Any]:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+def _type_name(kind: Any) -> str:
+    """A type in Spark SQL's short notation."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return f"struct<{','.join(field['name'] + ':' + _type_name(field['type']) for field in fields)}>"
+        case {"type": "array", "elementType": element}:
+            return f"array<{_type_name(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"map<{_type_name(key)},{_type_name(value)}>"
+        case {"type": other}:
+            return str(other)
+        case _:
+            return str(kind)
+
+
+def _names(columns: Iterable[str]) -> str:
+    return ", ".join(repr(column) for column in columns)

@@ -1,0 +1,303 @@
+"""Exactly-once directories of Parquet, JSON or CSV files, for readers that know nothing of Weir.
+
+Layout below the sink's path::
+
+    country=US/0a1b2c3d-orders-1-7-0.snappy.parquet      committed: <job>-<sink>-<attempt>-<position>-<number>
+    _weir/staged/0a1b2c3d-orders-1/7/country=US/part-..  staged by attempt 1 in step 7
+    _weir/committed/<job id>-orders/12                   the ledger: epoch 12 is committed
+
+Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible. (pyarrow walks through
+such directories first, so it may say that one has vanished: then read again.) ``commit`` renames each
+file to its final name. That name follows from the payload alone, so a commit that was cut short is repeated without
+harm: a file that is no longer staged and is there under its final name is done. When all names are durable, the ledger
+gets its entry; an epoch at or below the newest entry is never looked at again, even if readers have moved its files.
+
+A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader that needs all of
+an epoch at the same instant needs ``DeltaTable``.
+
+Payload::
+
+    {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true,
+     "files": [{"path": "country=US/part-0.c000.snappy.parquet", "rows": 3}]}
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import pyarrow as pa
+
+from weir.core.types import Payload
+from weir.errors import InvariantError, SinkError, StorageError, invariant
+from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.parquet import read_footer
+from weir.sinks.staging import (
+    absolute_path,
+    dead_attempts,
+    slug,
+    staging_prefix,
+    sync_below,
+    visible_files,
+    write_frame,
+)
+from weir.state.filesystem import FileSystem, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Format = Literal["parquet", "json", "csv"]
+
+#: Older entries of the ledger say nothing that the newest does not say.
+_LEDGER_ENTRIES_KEPT = 3
+#: Spark names files ``part-<task>-<uuid>-c000.snappy.parquet`` or, in partitions, ``part-<task>-<uuid>.c000.json``.
+_EXTENSION = re.compile(r"[-.]c\d+\.(?P<extension>.+)$")
+#: How pyarrow calls Spark's compressions of text; others cannot be read outside of Hadoop.
+_TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2": "bz2"}
+#: With these, lines could not be counted (and hardly any reader could read them).
+_TEXT_OPTIONS_REFUSED = frozenset(
+    ("linesep", "encoding", "charset", "quote", "escape", "escapequotes", "sep", "delimiter")
+)
+
+
+class Files(Sink):
+    """Adds files to a directory, exactly once.
+
+    ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark writes.
+    ``partition_by``: columns that become directories. ``options``: Spark's options of the format.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        format: Format = "parquet",
+        partition_by: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._shown_path = path
+        self._root = absolute_path(path)
+        self._format = format
+        self._partition_by = tuple(partition_by)
+        self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
+        self._opened: SinkContext | None = None
+        if format not in get_args(Format):
+            raise SinkError(
+                f"{self.describe()} has the unknown format {format!r}: use one of {get_args(Format)}."
+            )
+        self._check_text_options()
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        return f"Files({self._shown_path!r}, format={self._format!r})"
+
+    def check(self, context: SinkContext) -> None:
+        """Refuse a directory that holds files and was not made by this kind of sink."""
+        file_system = context.file_system(self._root)
+        status = file_system.status(self._root)
+        if status is not None and not status.is_directory:
+            raise SinkError(f"{self.describe()} is a file: choose a directory.")
+        names = [entry.name for entry in file_system.list(self._root) if not entry.name.startswith(".")]
+        if names and "_weir" not in names:
+            raise SinkError(
+                f"{self.describe()} is not empty and was not written by Weir (it holds {names[0]!r}): "
+                "choose an empty directory or move its files away."
+            )
+
+    def open(self, context: SinkContext) -> None:
+        """Make the directory, with the mark by which ``check`` knows it again."""
+        self._opened = context
+        self._file_system.make_directory(self._ledger)
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark wrote no file."""
+        directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
+        path = join(self._root, _staged(directory, step.position))
+        write_frame(
+            frame,
+            self._file_system,
+            path,
+            format_name=self._format,
+            partition_by=self._partition_by,
+            options=self._options,
+        )
+        files = visible_files(self._file_system, path)
+        if not files:
+            return None
+        return {
+            "directory": directory,
+            "position": step.position,
+            "flushed": False,
+            "files": [{"path": file.path} for file in files],
+        }
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Sync what was staged and count its rows, once per payload (PROTOCOL P23)."""
+        sync_below(
+            self._file_system,
+            self._root,
+            [
+                _staged_file(payload, file)
+                for payload in payloads
+                if not payload["flushed"]
+                for file in payload["files"]
+            ],
+        )
+        return [payload if payload["flushed"] else self._counted(payload) for payload in payloads]
+
+    def staged_files(self, payload: Payload) -> list[str]:
+        """Where the payload's files are: under their final names if a commit has begun to move them."""
+        found = []
+        for source, target, _ in self._moves(payload):
+            staged, final = join(self._root, source), join(self._root, target)
+            moved = self._file_system.status(staged) is None and self._file_system.status(final) is not None
+            found.append(final if moved else staged)
+        return found
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Give the epoch's files their final names, then enter the epoch in the ledger.
+
+        Returns the rows of the files that this call renamed. Raises ``SinkError`` if a file is neither staged nor
+        committed: its rows are lost.
+        """
+        invariant(
+            all(payload["flushed"] for payload in payloads),
+            "a commit contains payloads that were not flushed",
+        )
+        moves = [move for payload in payloads for move in self._moves(payload)]
+        newest = self.newest_committed()
+        if not moves or (newest is not None and newest >= epoch):
+            return 0
+        invariant(len({target for _, target, _ in moves}) == len(moves), f"epoch {epoch} names a file twice")
+        for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
+            self._file_system.make_directory(join(self._root, directory))
+        rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
+        sync_below(self._file_system, self._root, [target for _, target, _ in moves])
+        self._file_system.write(join(self._ledger, str(epoch)), json.dumps({"files": len(moves)}).encode())
+        for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
+            self._file_system.delete(join(self._ledger, str(entry)))
+        for payload in payloads:
+            staged = _staged(payload["directory"], payload["position"])
+            self._file_system.delete(join(self._root, staged))
+        return rows
+
+    def newest_committed(self) -> int | None:
+        """The newest epoch in the ledger (PROTOCOL P21)."""
+        return max(self._ledger_epochs(), default=None)
+
+    def clean(self, attempt: int) -> None:
+        """Delete all that dead attempts have left in their staging directories (PROTOCOL P22)."""
+        base = join(self._root, "_weir", "staged")
+        for directory in dead_attempts(self._file_system, base, staging_prefix(self._context), attempt):
+            self._file_system.delete(join(base, directory))
+
+    @property
+    def _context(self) -> SinkContext:
+        if self._opened is None:
+            raise InvariantError(f"{self.describe()} is used before it was opened")
+        return self._opened
+
+    @property
+    def _file_system(self) -> FileSystem:
+        return self._context.file_system(self._root)
+
+    @property
+    def _ledger(self) -> str:
+        # The whole job id: two jobs that share an entry would lose rows.
+        return join(self._root, "_weir", "committed", f"{self._context.job_id}-{slug(self._context.sink)}")
+
+    def _ledger_epochs(self) -> list[int]:
+        """All epochs in the ledger, oldest first."""
+        return sorted(
+            int(entry.name) for entry in self._file_system.list(self._ledger) if entry.name.isdecimal()
+        )
+
+    def _moves(self, payload: Payload) -> list[tuple[str, str, int]]:
+        """For each file of the payload: where it is staged, its final path (both below the root), and its rows."""
+        # Named after who staged it, not after the epoch: whoever commits it, the file has one final name only.
+        prefix = f"{payload['directory']}-{payload['position']}"
+        moves = []
+        for number, file in enumerate(payload["files"]):
+            partition, slash, name = file["path"].rpartition("/")
+            match = _EXTENSION.search(name)
+            extension = match["extension"] if match else self._format
+            target = f"{partition}{slash}{prefix}-{number}.{extension}"
+            moves.append((_staged_file(payload, file), target, file["rows"]))
+        return moves
+
+    def _rename(self, epoch: int, source: str, target: str) -> bool:
+        """Give one file its final name. False if it has it already."""
+        file_system, staged, final = self._file_system, join(self._root, source), join(self._root, target)
+        failure: StorageError | None = None
+        if file_system.status(staged) is not None:
+            try:
+                file_system.rename(staged, final)
+                return True
+            except StorageError as error:
+                # Another process that commits the same epoch may have been faster.
+                failure = error
+        if file_system.status(final) is not None and file_system.status(staged) is None:
+            return False
+        if failure is not None:
+            raise SinkError(
+                f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows stay staged "
+                "and are committed when the job is restored; check the directory and the access to it."
+            ) from failure
+        raise SinkError(
+            f"{self.describe()} lacks the file {source}, which checkpoint {epoch} commits, and {target} as well: "
+            "its rows are lost; put the file back, or restore an older checkpoint with --accept-duplicates."
+        )
+
+    def _counted(self, payload: Payload) -> Payload:
+        """The payload with the rows of each file, without files that have none."""
+        counted = [
+            {**file, "rows": self._rows(join(self._root, _staged_file(payload, file)))}
+            for file in payload["files"]
+        ]
+        return {**payload, "files": [file for file in counted if file["rows"]], "flushed": True}
+
+    def _rows(self, path: str) -> int:
+        if self._format == "parquet":
+            return read_footer(self._file_system, path).rows
+        raw = pa.BufferReader(self._file_system.read(path))
+        compression = _TEXT_COMPRESSIONS[self._compression]
+        stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
+        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+            if self._format == "json":
+                return sum(1 for _ in text)
+            # A quoted value may contain line breaks; Spark escapes quotes in it with a backslash.
+            records = sum(1 for _ in csv.reader(text, doublequote=False, escapechar="\\"))
+            return (
+                records - 1 if records and self._options.get("header", "false").lower() == "true" else records
+            )
+
+    @property
+    def _compression(self) -> str:
+        return self._options.get("compression", self._options.get("codec", "none")).lower()
+
+    def _check_text_options(self) -> None:
+        if self._format == "parquet":
+            return
+        if refused := sorted(_TEXT_OPTIONS_REFUSED & self._options.keys()):
+            raise SinkError(
+                f"{self.describe()} does not take the option {refused[0]!r}: leave it at Spark's default."
+            )
+        if self._compression not in _TEXT_COMPRESSIONS:
+            raise SinkError(
+                f"{self.describe()} does not take the compression {self._compression!r}: "
+                f"use one of {sorted(_TEXT_COMPRESSIONS)}."
+            )
+
+
+def _staged(directory: str, position: int) -> str:
+    """A step's staging directory relative to the sink's path."""
+    return f"_weir/staged/{directory}/{position}"
+
+
+def _staged_file(payload: Payload, file: dict[str, Any]) -> str:
+    """A staged file's path relative to the sink's path."""
+    return f"{_staged(payload['directory'], payload['position'])}/{file['path']}"

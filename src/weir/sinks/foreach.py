@@ -1,0 +1,168 @@
+"""A sink made of the user's own functions.
+
+With ``commit`` it takes part in the two-phase commit: ``fn`` stages a step and returns what is needed to commit it,
+``commit`` makes an epoch visible. ``commit`` is called again with the same ``CommitInfo`` whenever the outcome of a
+call is unknown; job id, sink and epoch together are the key by which it can recognise that.
+
+Without ``commit`` the rows are out when ``fn`` returns, so delivery is *at least once*: after a failure the steps since
+the last checkpoint run again, in a new attempt. Job id, attempt and position name each call of ``fn`` uniquely.
+
+``fn`` must consume the whole frame with an action (``frame.write...``, ``frame.foreachPartition``, ``frame.collect``),
+also when it expects no rows: Spark stops a query with state if its frame is not run, or only in part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from weir.core.types import JobId, OperatorId, Payload
+from weir.errors import InvariantError, SinkError
+from weir.sinks.base import Sink, SinkContext, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkInfo:
+    """Which sink of which job is concerned, in which attempt."""
+
+    job_id: JobId
+    job_name: str
+    sink: OperatorId
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepInfo(SinkInfo):
+    """Which step is staged."""
+
+    #: Grows by one with each step of the task; unique within an attempt.
+    position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommitInfo(SinkInfo):
+    """Which epoch is committed. The attempt is the one that commits, not the one that staged."""
+
+    #: The id of the checkpoint; (job id, sink, epoch) is the same in every repetition of a commit.
+    epoch: int
+
+
+StageFunction: TypeAlias = "Callable[[DataFrame, StepInfo], Any]"
+CommitFunction: TypeAlias = Callable[[CommitInfo, list[Any]], int | None]
+CleanFunction: TypeAlias = Callable[[SinkInfo], None]
+NewestCommittedFunction: TypeAlias = Callable[[SinkInfo], int | None]
+
+
+class Foreach(Sink):
+    """Calls ``fn(frame, StepInfo)`` with every step; the module's docstring has its guarantees.
+
+    ``fn`` returns a JSON value (durable before the checkpoint completes, as is all that it stands for) or None for
+    nothing to commit. ``commit(CommitInfo, values)`` gets the values of the epoch in the order of their steps, and
+    returns the rows that it made visible, or None if it does not count. ``clean(SinkInfo)`` deletes what attempts
+    before ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` tells the newest epoch
+    known to be committed (PROTOCOL P21). ``describe`` is a name for messages.
+    """
+
+    def __init__(
+        self,
+        fn: StageFunction,
+        *,
+        commit: CommitFunction | None = None,
+        clean: CleanFunction | None = None,
+        newest_committed: NewestCommittedFunction | None = None,
+        describe: str | None = None,
+    ) -> None:
+        self._fn = fn
+        self._commit = commit
+        self._clean = clean
+        self._newest_committed = newest_committed
+        self._description = describe or f"Foreach({getattr(fn, '__qualname__', type(fn).__qualname__)})"
+        self._opened: SinkContext | None = None
+        #: Without ``commit`` no checkpoint needs to come after the last rows (PROTOCOL P36).
+        self.requires_final_checkpoint = commit is not None
+
+    def describe(self) -> str:
+        """What and where, for messages."""
+        return self._description
+
+    def check(self, context: SinkContext) -> None:
+        """Nothing is known of the target before the first step."""
+
+    def open(self, context: SinkContext) -> None:
+        """Take up the attempt."""
+        self._opened = context
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Call ``fn``. Raises ``SinkError`` if it returns something that is not JSON."""
+        value = self._fn(frame, StepInfo(**self._identity, position=step.position))
+        if self._commit is None or value is None:
+            return None
+        if (kind := _type_that_is_not_json(value)) is not None:
+            raise SinkError(
+                f"The function of {self._description} (sink {self._context.sink!r}) returned a value that contains "
+                f"{kind.__name__}, which is not JSON: return only dicts with text keys, lists, text, finite numbers, "
+                "booleans and None."
+            )
+        # Committers see the same value now and after a restore: what JSON makes of it (a tuple becomes a list).
+        return {"value": json.loads(json.dumps(value))}
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """What ``fn`` staged is durable when it returns, so nothing is left to do."""
+        return list(payloads)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Call ``commit`` with the epoch's values, also with none (PROTOCOL P15)."""
+        if self._commit is None:
+            return 0
+        values = [payload["value"] for payload in payloads]
+        return self._commit(CommitInfo(**self._identity, epoch=epoch), values) or 0
+
+    def newest_committed(self) -> int | None:
+        """What ``newest_committed`` says; None without it."""
+        return None if self._newest_committed is None else self._newest_committed(SinkInfo(**self._identity))
+
+    def clean(self, attempt: int) -> None:
+        """Call ``clean``, if there is one."""
+        if self._clean is not None:
+            self._clean(SinkInfo(**{**self._identity, "attempt": attempt}))
+
+    @property
+    def _context(self) -> SinkContext:
+        if self._opened is None:
+            raise InvariantError(f"{self._description} is used before it was opened")
+        return self._opened
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        context = self._context
+        return {
+            "job_id": context.job_id,
+            "job_name": context.job_name,
+            "sink": context.sink,
+            "attempt": context.attempt,
+        }
+
+
+def _type_that_is_not_json(value: object) -> type | None:
+    """The type of the first part of a value that JSON cannot hold, or None."""
+    match value:
+        case None | bool() | int() | str():
+            return None
+        case float():
+            return None if math.isfinite(value) else float
+        case list() | tuple():
+            parts: list[object] = list(value)
+        case dict():
+            odd_keys = [key for key in value if not isinstance(key, str)]
+            if odd_keys:
+                return type(odd_keys[0])
+            parts = list(value.values())
+        case _:
+            return type(value)
+    return next((kind for part in parts if (kind := _type_that_is_not_json(part)) is not None), None)

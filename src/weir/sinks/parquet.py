@@ -1,0 +1,107 @@
+"""What the footer of a Parquet file tells a sink: how many rows there are, and statistics in Delta's JSON.
+
+Statistics let readers of the table skip files, so a wrong one loses rows without a word. Therefore a bound that JSON
+or the footer cannot express exactly (long strings, NaN, decimals beyond a double) is left out, never rounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from weir.sinks.staging import is_local
+from weir.state.filesystem import FileSystem
+
+#: Delta's own limit (``delta.dataSkippingNumIndexedCols``): statistics of the first columns only.
+_STATISTICS_COLUMNS_MAX = 32
+_TEXT_MAX_CHARACTERS = 32
+#: Every decimal of so many digits survives the way through a double and back.
+_DOUBLE_DIGITS = 15
+
+_Json: TypeAlias = str | int | float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footer:
+    """What is kept of a footer."""
+
+    rows: int
+    #: Delta's statistics of the file, as JSON text.
+    statistics: str
+
+
+def read_footer(file_system: FileSystem, path: str) -> Footer:
+    """Read the footer of one file; a remote file is read whole, through the file system."""
+    metadata = pq.read_metadata(path if is_local(path) else pa.BufferReader(file_system.read(path)))
+    columns = [
+        index
+        for index in range(metadata.num_columns)
+        # The leaf of a nested column has a path that is longer than its name.
+        if metadata.schema.column(index).name == metadata.schema.column(index).path
+    ]
+    least: dict[str, _Json] = {}
+    greatest: dict[str, _Json] = {}
+    nulls: dict[str, int] = {}
+    for index in columns[:_STATISTICS_COLUMNS_MAX]:
+        name = metadata.schema.column(index).name
+        statistics = [
+            metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)
+        ]
+        if not all(entry is not None and entry.has_null_count for entry in statistics):
+            continue
+        nulls[name] = sum(entry.null_count for entry in statistics)
+        bounds = None if metadata.schema.column(index).physical_type == "INT96" else _bounds(statistics)
+        if bounds is not None:
+            least[name], greatest[name] = bounds
+    return Footer(
+        rows=metadata.num_rows,
+        statistics=json.dumps(
+            {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls},
+            allow_nan=False,
+            separators=(",", ":"),
+        ),
+    )
+
+
+def _bounds(statistics: list[Any]) -> tuple[_Json, _Json] | None:
+    """Least and greatest value over all row groups, or None if they are not known exactly."""
+    filled = [entry for entry in statistics if entry.num_values > 0]
+    if not filled or not all(entry.has_min_max for entry in filled):
+        return None
+    try:
+        least = _as_json(min(entry.min for entry in filled))
+        greatest = _as_json(max(entry.max for entry in filled))
+    except (ValueError, OverflowError):
+        # Spark's years reach further than Python's; such a column simply has no bounds.
+        return None
+    return None if least is None or greatest is None else (least, greatest)
+
+
+def _as_json(value: object) -> _Json | None:
+    """A bound in Delta's JSON, or None if it cannot be written exactly."""
+    bound: _Json | None = None
+    match value:
+        case bool():
+            pass
+        case int():
+            bound = value
+        case float() if math.isfinite(value):
+            bound = value
+        case Decimal() if len(value.as_tuple().digits) <= _DOUBLE_DIGITS:
+            bound = float(value)
+        case str() if len(value) <= _TEXT_MAX_CHARACTERS:
+            bound = value
+        case datetime() if value.tzinfo is None:
+            bound = value.isoformat(timespec="microseconds")
+        case datetime():
+            bound = value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        case date():
+            bound = value.isoformat()
+    return bound

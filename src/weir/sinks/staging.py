@@ -1,0 +1,164 @@
+"""Where sinks stage, and how they find it again: names, paths and the one way in which Spark writes for a sink.
+
+A staged file must be told from every other file by its path alone, because the process that cleans up may know
+nothing else (PROTOCOL P22). So each step gets a directory of its own, named after job, sink, attempt and position::
+
+    <somewhere>/<job id[:8]>-<sink's slug>-<attempt>/<position>/[country=US/]part-....parquet
+
+Spark writes it with version 1 of Hadoop's file output committer, which moves a file there only when its task has
+succeeded. Once the write has returned, a listing of the directory is therefore exactly the rows of the step, and no
+second Spark job is needed to learn what was written.
+
+This module imports no pyspark: it only calls methods of the frame that it is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from weir.state.filesystem import FileStatus, FileSystem, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from weir.sinks.base import SinkContext
+
+#: The name of the partition directory in which Spark, like Hive, puts nulls (and empty strings).
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+_WRITE_OPTIONS = {
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+    # A step that Spark runs again replaces what its first run staged, in every partition.
+    "partitionOverwriteMode": "static",
+}
+_SLUG_MAX_CHARACTERS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedFile:
+    """One file below a step's directory."""
+
+    #: Relative to the step's directory, as the file system spells it.
+    path: str
+    #: Bytes.
+    size: int
+
+
+def absolute_path(path: str) -> str:
+    """The path as the file system port wants it: plain and absolute for local files, a URI for others.
+
+    Relative paths are taken from the current directory at the time of the call.
+    """
+    if path.startswith("file:"):
+        path = "/" + path.removeprefix("file:").lstrip("/")
+    if is_local(path):
+        return os.path.normpath(Path.cwd() / path)
+    return path.rstrip("/")
+
+
+def is_local(path: str) -> bool:
+    """Whether the path is on the local file system."""
+    return "://" not in path
+
+
+def staging_prefix(context: SinkContext) -> str:
+    """``<job id[:8]>-<slug>``: what all staging directories of one sink of one job begin with."""
+    return f"{context.job_id[:8]}-{slug(context.sink)}"
+
+
+def slug(sink: str) -> str:
+    """A sink's name as part of a file name; names that would be spelled alike get a digest of the full name."""
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", sink)[:_SLUG_MAX_CHARACTERS]
+    if plain == sink:
+        return plain
+    return f"{plain}-{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
+
+
+def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:
+    """Names of the directories ``<prefix>-<number>`` in ``base`` whose number is below ``attempt``."""
+    pattern = re.compile(re.escape(prefix) + r"-(\d+)")
+    return [
+        entry.name
+        for entry in file_system.list(base)
+        if entry.is_directory and (match := pattern.fullmatch(entry.name)) and int(match[1]) < attempt
+    ]
+
+
+def write_frame(
+    frame: DataFrame,
+    file_system: FileSystem,
+    directory: str,
+    *,
+    format_name: str,
+    partition_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Write all rows of the frame into a directory: one Spark job, and the only one (see the module's docstring).
+
+    What the directory held before is deleted: a repeated step replaces what it staged.
+    """
+    file_system.delete(directory)
+    if is_local(directory):
+        # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch. Nothing is synced
+        # here: that is for ``flush``.
+        Path(directory, "_temporary", "0", "_temporary").mkdir(parents=True)
+    writer = frame.write.format(format_name).mode("append").options(**{**(options or {}), **_WRITE_OPTIONS})
+    if partition_by:
+        writer = writer.partitionBy(*partition_by)
+    # A plain path would be looked up on Hadoop's default file system, which need not be the local one.
+    writer.save(f"file://{directory}" if is_local(directory) else directory)
+
+
+def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
+    """All files below a directory, in the order of their paths, without Spark's and Hadoop's hidden ones."""
+    return [
+        StagedFile(path=path, size=status.size)
+        for path, status in _walk(file_system, directory, "")
+        if not any(is_hidden(name) for name in path.split("/"))
+    ]
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers ignore a file or directory of this name (a partition ``_a=1`` is no hidden directory)."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """The values in the ``column=value`` directories of a path; None for a null."""
+    values: dict[str, str | None] = {}
+    for name in path.split("/")[:-1]:
+        column, equals, value = name.partition("=")
+        if equals:
+            values[unquote(column)] = None if value == NULL_PARTITION else unquote(value)
+    return values
+
+
+def sync_below(file_system: FileSystem, root: str, paths: Iterable[str]) -> None:
+    """Make files, given relative to ``root``, durable with every directory between them and ``root`` (PROTOCOL P23).
+
+    A file whose directory entry, or whose directory's own entry, is not on the disk is lost with the machine.
+    """
+    entries: set[str] = set()
+    for path in paths:
+        names = path.split("/")
+        entries.update("/".join(names[: count + 1]) for count in range(len(names)))
+    if entries:
+        # Directories come last: an entry is made durable after what it names.
+        ordered = sorted(entries, key=lambda entry: (-entry.count("/"), entry))
+        file_system.sync([*(join(root, entry) for entry in ordered), root])
+
+
+def _walk(file_system: FileSystem, directory: str, prefix: str) -> Iterator[tuple[str, FileStatus]]:
+    for entry in file_system.list(directory):
+        if entry.is_directory:
+            yield from _walk(file_system, join(directory, entry.name), f"{prefix}{entry.name}/")
+        else:
+            yield f"{prefix}{entry.name}", entry

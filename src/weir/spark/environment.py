@@ -1,0 +1,54 @@
+"""What must be true of the machine before a job can run: Java, Spark's version. One sentence each when it is not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from weir.errors import UnsupportedEnvironmentError
+
+_JAVA_LEAST = 17
+_SPARK_LEAST = (4, 2)
+_SPARK_BELOW = (5, 0)
+_HOW_JAVA = (
+    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME or PATH"
+)
+
+
+def check_environment() -> None:
+    """Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or of an unsupported version."""
+    check_java()
+    check_spark()
+
+
+def check_java() -> None:
+    """Check the Java that Spark would start: ``JAVA_HOME``, else ``java`` on the path."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None or not Path(java).is_file():
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
+        raise UnsupportedEnvironmentError(f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}.")
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
+    if version is None:
+        raise UnsupportedEnvironmentError(f"{java} does not tell its version: {_HOW_JAVA}.")
+    if int(version[1]) < _JAVA_LEAST:
+        raise UnsupportedEnvironmentError(
+            f"{java} is Java {version[1]}, but Spark needs Java {_JAVA_LEAST}: {_HOW_JAVA}."
+        )
+
+
+def check_spark() -> None:
+    """Check the installed PySpark's version."""
+    import pyspark
+
+    parts = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
+    found = (int(parts[1]), int(parts[2])) if parts else (0, 0)
+    if not _SPARK_LEAST <= found < _SPARK_BELOW:
+        raise UnsupportedEnvironmentError(
+            f"PySpark {pyspark.__version__} is installed, but Weir needs 4.2 or newer, below 5:"
+            " pip install 'pyspark>=4.2,<5'."
+        )

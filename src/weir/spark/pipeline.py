@@ -1,0 +1,22 @@
+"""What the port is given of a job: its graph with functions and sinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weir.core.graph import Vertex
+from weir.core.types import OperatorId, VertexId
+from weir.sinks.base import Sink
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The user's graph, functions and sinks."""
+
+    job_name: str
+    vertices: Mapping[VertexId, Vertex]
+    #: Of sources and transformations.
+    functions: Mapping[OperatorId, Callable[..., Any]]
+    sinks: Mapping[OperatorId, Sink]

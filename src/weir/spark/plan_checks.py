@@ -1,0 +1,103 @@
+"""Refuses sources that could lose or double rows under coordinated checkpoints, by name, before a batch runs.
+
+Spark tells a source "commit" one batch later, long before a Weir checkpoint completes. A source that deletes or
+acknowledges upstream then can't be read again from the last completed checkpoint (PROTOCOL P24).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from weir.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Sources that cannot be read again, by the short names that Spark gives them.
+_NOT_REPLAYABLE = {
+    "textsocket": "the socket source cannot read anything twice",
+    "socket": "the socket source cannot read anything twice",
+}
+
+
+def check_source(name: str, frame: object) -> DataFrame:
+    """The frame, if it is a streaming DataFrame whose sources can be replayed; else ``PipelineError``."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        raise PipelineError(
+            f"Source {name!r} returned a {type(frame).__name__}, not a streaming DataFrame:"
+            " let its function return spark.readStream...load()."
+        )
+    if not frame.isStreaming:
+        raise PipelineError(
+            f"Source {name!r} returned a DataFrame that is not streaming: use spark.readStream instead of"
+            " spark.read (a static DataFrame can be joined inside a transformation)."
+        )
+    for leaf in _leaves(frame._jdf.queryExecution().analyzed()):
+        _check_leaf(name, leaf)
+    return frame
+
+
+def check_result(name: str, frame: object) -> DataFrame:
+    """The frame, if a transformation returned a streaming DataFrame; else ``PipelineError``."""
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        kind = "DataFrame that is not streaming" if isinstance(frame, DataFrame) else type(frame).__name__
+        raise PipelineError(
+            f"Step {name!r} returned a {kind}: a transformation returns a DataFrame made from its inputs"
+            " (collect and foreachBatch belong to sinks)."
+        )
+    return frame
+
+
+def _leaves(plan: Any) -> list[Any]:
+    leaves = plan.collectLeaves()
+    return [leaves.apply(index) for index in range(leaves.size())]
+
+
+def _option(options: Any, lower_name: str) -> str | None:
+    """The value of an option, whose name may be spelled in any case."""
+    pairs = options.toList()
+    for pair in (pairs.apply(index) for index in range(pairs.size())):
+        if str(pair._1()).lower() == lower_name:
+            return str(pair._2())
+    return None
+
+
+def _check_leaf(name: str, leaf: Any) -> None:
+    kind = leaf.getClass().getSimpleName()
+    if kind == "StreamingRelation":
+        clean = _option(leaf.dataSource().options(), "cleansource")
+        if clean is not None and clean.lower() != "off":
+            raise PipelineError(
+                f"Source {name!r} has cleanSource={clean!r}: Spark would remove files that a restore from"
+                " the last completed checkpoint must read again. Remove the option, and clean the directory with a"
+                " retention longer than the checkpoint interval."
+            )
+    if kind in ("StreamingRelation", "StreamingRelationV2"):
+        source = str(leaf.sourceName()).lower()
+        if source in _NOT_REPLAYABLE:
+            raise PipelineError(
+                f"Source {name!r} reads {source!r}, but {_NOT_REPLAYABLE[source]}: after a failure its rows would"
+                " be lost. Put a durable log (Kafka, files) between."
+            )
+
+
+def check_bounded(vertex: str, query: StreamingQuery) -> None:
+    """Raises ``PipelineError`` if a source of a running ``availableNow`` query cannot be bounded (PROTOCOL P33).
+
+    Spark would fall back to one huge batch for the whole query, with a line in its log only.
+    """
+    execution = query._jsq.streamingQuery()
+    executor = execution.triggerExecutor().getClass().getSimpleName()
+    sources = [execution.sources().apply(index) for index in range(execution.sources().size())]
+    unable = [source for source in sources if "Wrapper" in source.getClass().getSimpleName()]
+    if executor == "SingleBatchExecutor" or unable:
+        names = ", ".join(str(source.toString()) for source in unable) or "a source"
+        raise PipelineError(
+            f"The bounded chain that ends in {vertex!r} reads {names}, which does not support Trigger.AvailableNow:"
+            " Spark would read all of it in one batch. Leave out bounded=True, or land the data as files."
+        )

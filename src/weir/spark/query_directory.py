@@ -1,0 +1,144 @@
+"""One query's checkpoint directory: the place where Spark's words are translated into Weir's.
+
+A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``, ``offsets/b-1``, ``offsets/b``,
+``commits/b``, the state that ``commits/b`` names (``weir/spark/state_files.py``), and of each ``sources/K`` the
+entries up to the ``logOffset`` that ``offsets/b`` names, not one more: Spark's file source takes its newest log entry
+for admitted, so an entry above the pin would lose or shift rows without an error (PROTOCOL P3).
+
+Draining (MISSION E1) is one more entry of the offset log, written by us: the offsets of the last batch again, with
+the maximal watermark. A restarted query replays it as it would replay a batch that a crash cut short: without data,
+firing every window and timer. No source is asked, so nothing that arrived after the end of the input slips in.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from weir.errors import StorageError, invariant
+from weir.state.filesystem import FileSystem, join
+
+#: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
+MAX_WATERMARK_MS = 253402300799000
+
+#: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
+_INLINE_BYTES = 20 * 1024
+
+_COMPACT = ".compact"
+
+
+class QueryDirectory:
+    """Reads and edits the logs of a query that rests or has ended."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self.fs = fs
+        self.path = path
+
+    def file(self, key: str) -> str:
+        """The full path of an entry such as ``offsets/7``."""
+        return join(self.path, key)
+
+    def log_entries(self, position: int) -> dict[str, str]:
+        """The log entries needed to restart after the batch, by their keys. Empty before the first batch.
+
+        Raises ``StorageError`` if one is missing: then the batch is not committed.
+        """
+        if position < 0:
+            return {}
+        keys = ["metadata", f"offsets/{position}", f"commits/{position}"]
+        if position > 0:
+            keys.append(f"offsets/{position - 1}")
+        return {key: self._read(key) for key in keys}
+
+    def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
+        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of larger files."""
+        inline: dict[str, str] = {}
+        files: list[str] = []
+        for index, offset in enumerate(self._offsets(position)):
+            for key in self._source_keys(index, offset):
+                status = self.fs.status(self.file(key))
+                if status is None:
+                    raise StorageError(f"{self.file(key)} has vanished, though {self.path}/offsets names it.")
+                if status.size <= _INLINE_BYTES and not key.endswith(_COMPACT):
+                    inline[key] = self._read(key)
+                else:
+                    files.append(key)
+        return inline, files
+
+    def commit_entry(self, position: int) -> dict[str, Any]:
+        """The batch's entry in the commit log, decoded."""
+        return decode_commit(self._read(f"commits/{position}"))
+
+    def prune_sources(self, position: int) -> None:
+        """Remove entries of file sources' logs above what the batch admitted (PROTOCOL P3)."""
+        for index, offset in enumerate(self._offsets(position)):
+            newest = log_offset(offset)
+            if newest is None:
+                continue
+            for status in self.fs.list(self.file(f"sources/{index}")):
+                name = status.name.removesuffix(_COMPACT)
+                if name.isdigit() and int(name) > newest:
+                    self.fs.delete(self.file(f"sources/{index}/{status.name}"))
+
+    def write_drain_entry(self, position: int) -> None:
+        """Write the offset-log entry of one more batch without data and with the maximal watermark."""
+        version, metadata, *offsets = self._read(f"offsets/{position}").split("\n")
+        fields = json.loads(metadata)
+        invariant("batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs")
+        fields["batchWatermarkMs"] = MAX_WATERMARK_MS
+        entry = "\n".join((version, json.dumps(fields, separators=(",", ":")), *offsets))
+        self.fs.write(self.file(f"offsets/{position + 1}"), entry.encode())
+
+    def _offsets(self, position: int) -> list[str]:
+        """The offset of each source at the end of the batch, as Spark wrote it."""
+        if position < 0:
+            return []
+        return self._read(f"offsets/{position}").split("\n")[2:]
+
+    def _source_keys(self, index: int, offset: str) -> Iterator[str]:
+        directory = f"sources/{index}"
+        newest = log_offset(offset)
+        if newest is None:
+            # Other sources keep at most a few small files there (an initial offset).
+            for status in self.fs.list(self.file(directory)):
+                if not status.is_directory and not status.name.startswith("."):
+                    yield f"{directory}/{status.name}"
+            return
+        # The newest compacted entry holds all before it.
+        for number in range(newest, -1, -1):
+            plain = f"{directory}/{number}"
+            if self.fs.status(self.file(plain)) is not None:
+                yield plain
+            else:
+                yield plain + _COMPACT
+                return
+
+    def _read(self, key: str) -> str:
+        path = self.file(key)
+        try:
+            return self.fs.read(path).decode()
+        except FileNotFoundError as error:
+            raise StorageError(f"{path} is missing, so the query's progress cannot be saved.") from error
+
+
+def log_offset(offset: str) -> int | None:
+    """The ``logOffset`` of a file source's offset, or None for other sources."""
+    if not re.match(r"\s*\{", offset):
+        return None
+    fields = json.loads(offset)
+    return int(fields["logOffset"]) if set(fields) == {"logOffset"} else None
+
+
+def decode_commit(text: str) -> dict[str, Any]:
+    """An entry of the commit log: a version line, then JSON."""
+    _, _, body = text.partition("\n")
+    fields = json.loads(body)
+    invariant(isinstance(fields, dict), "an entry of the commit log is no JSON object")
+    return dict(fields)
+
+
+def is_stateful(commit: dict[str, Any]) -> bool:
+    """Whether the query keeps state, and so may have windows or timers to fire."""
+    return bool(commit.get("stateUniqueIds"))

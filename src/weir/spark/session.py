@@ -1,0 +1,256 @@
+"""Makes the Spark session with the settings that Weir's guarantees and speed stand on.
+
+Three groups. *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints are
+exact only with it), and Parquet timestamps that Delta readers understand. *Defaults*: what suits a pipeline and what the
+user may set otherwise. *Cheap working directory* (``weir.fast-working-directory``): Spark's log and state files are
+its only durable copy, so it writes them with care, forking a ``chmod`` for each file; under Weir they are disposable.
+Never use ``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently in the background.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from weir.config.options import DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.spark.environment import check_environment
+from weir.spark.hadoop import HadoopFileSystem, jvm_of
+from weir.state.filesystem import FileSystem, join
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+    from weir.config import Configuration
+
+_log = logging.getLogger(__name__)
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+#: A different value breaks a guarantee, so it is refused.
+REQUIRED = {
+    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+}
+
+DEFAULTS = {
+    "spark.scheduler.mode": "FAIR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # An idle query asks 100 times a second by default; a twentieth of a second is soon enough for a new file.
+    "spark.sql.streaming.pollingDelay": "50ms",
+    # State files must outlive the checkpoint that links them (PROTOCOL P4).
+    "spark.sql.streaming.minBatchesToRetain": "100",
+    # A chain of changelogs is as long as the time between two of Spark's snapshots of the state.
+    "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
+    # Weir reads its counters from these, at the latest with each view.
+    "spark.sql.streaming.numRecentProgressUpdates": "200",
+}
+
+CHEAP_SETTINGS = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def create_session(
+    *,
+    name: str,
+    master: str | None,
+    conf: Mapping[str, str],
+    parallelism: int | None,
+    fast_working_directory: bool,
+    log_file: str | None,
+) -> SparkSession:
+    """Make (or take over) the process's session.
+
+    ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it on the console.
+    Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or the master cannot be reached, and
+    ``ConfigurationError`` if a required setting is given another value.
+    """
+    check_environment()
+    for key, value in REQUIRED.items():
+        if conf.get(key, value) != value:
+            raise ConfigurationError(
+                f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the setting."
+            )
+    from pyspark.sql import SparkSession
+
+    master = master or conf.get("spark.master") or "local[*]"
+    is_local = master.startswith(("local", "local-cluster"))
+    settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
+    if fast_working_directory:
+        settings |= CHEAP_SETTINGS
+    settings |= {**conf, **REQUIRED}
+    if log_file is not None and "log4j" not in settings.get(_JAVA_OPTIONS, ""):
+        options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={log_file}"'
+        settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {options}".strip()
+    if parallelism is not None:
+        settings["spark.sql.shuffle.partitions"] = str(parallelism)
+    if is_local:
+        # Spark would bind to the machine's address, open to the network.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "spark.pyspark.python" not in conf:
+        # The control input and Python functions need this interpreter's packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(f"weir: {name}").master(master)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnsupportedEnvironmentError(
+            f"No Spark session could be made on master {master!r}: {first}. Check --master, Java and the cluster."
+        ) from error
+    if "spark.sql.shuffle.partitions" not in settings:
+        # Spark's 200 suits a large cluster; a state partition for each core suits every size.
+        session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
+    if fast_working_directory:
+        _write_no_crc_files(session)
+    threading.Thread(target=_start_python_workers, args=(session,), name="weir-warm-up", daemon=True).start()
+    return session
+
+
+class LazySession:
+    """The session of a run, made when it is first needed: bad input is found without waiting for a JVM.
+
+    A session that the process has already (a notebook's) is used, and left running at the end.
+    """
+
+    def __init__(self, name: str, master: str | None, configuration: Configuration) -> None:
+        self._name = name
+        self._master = master
+        self._configuration = configuration
+        self._session: SparkSession | None = None
+        self._is_ours = False
+        self._file_systems: dict[str, FileSystem] = {}
+
+    def get(self) -> SparkSession:
+        """The session; raises what ``create_session`` raises."""
+        if self._session is None:
+            from pyspark import SparkContext
+
+            self._is_ours = SparkContext._active_spark_context is None
+            self._session = create_session(
+                name=self._name,
+                master=self._master,
+                conf=self._configuration.spark_conf(),
+                parallelism=self._configuration.value(DEFAULT_PARALLELISM),
+                fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
+                log_file=self._log_file(),
+            )
+        return self._session
+
+    def _log_file(self) -> str | None:
+        """``spark.log`` in the working directory, if that is a local one."""
+        directory = self._configuration.value(WORKING_DIR)
+        return join(directory, "spark.log") if directory.startswith("/") else None
+
+    def file_system(self, path: str) -> FileSystem:
+        """Hadoop's file system for a URI."""
+        root = "/".join(path.split("/", 3)[:3])
+        if root not in self._file_systems:
+            self._file_systems[root] = HadoopFileSystem(self.get(), path)
+        return self._file_systems[root]
+
+    def close(self) -> None:
+        """Stop the session, if this run made one."""
+        if self._session is not None and self._is_ours:
+            self._session.stop()
+        self._session = None
+
+
+def check_alive(session: SparkSession) -> None:
+    """Raises ``UnsupportedEnvironmentError`` if the session's JVM has gone: no attempt can begin in this process."""
+    try:
+        stopped = bool(session.sparkContext._jsc.sc().isStopped())
+    except Exception as error:
+        raise UnsupportedEnvironmentError(
+            "Spark's JVM has gone (killed, or out of memory): run the command again to go on from the newest"
+            " completed checkpoint, with more memory if that was the cause (--conf spark.driver.memory=4g)."
+        ) from error
+    if stopped:
+        raise UnsupportedEnvironmentError(
+            "The Spark session was stopped, by the cluster or by the pipeline's own code: run the command again to"
+            " go on from the newest completed checkpoint."
+        )
+
+
+def make_working_directory(fs: FileSystem, directory: str) -> None:
+    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log lies beside it."""
+    try:
+        fs.make_directory(directory)
+    except StorageError as error:
+        raise StorageError(
+            f"The working directory {directory} cannot be used (weir.working-dir names it): {error}"
+        ) from error
+
+
+def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
+    """A task writes below the working directory and the driver reads it; ``StorageError`` if that fails.
+
+    On a local master, driver and tasks are one process.
+    """
+    master = str(session.sparkContext.master)
+    if master == "local" or master.startswith("local["):
+        return
+    probe = join(directory, "probe")
+    try:
+        session.range(1).coalesce(1).write.mode("overwrite").parquet(probe)
+        reached = any(status.name.startswith("part-") for status in fs.list(probe))
+    except Exception as error:
+        raise StorageError(
+            f"The executors cannot write to the working directory {directory} ({type(error).__name__}): set"
+            " weir.working-dir to a directory that the driver and all executors share."
+        ) from error
+    finally:
+        fs.delete(probe)
+    if not reached:
+        raise StorageError(
+            f"What an executor wrote to the working directory {directory} cannot be seen by the driver: set"
+            " weir.working-dir to a directory that the driver and all executors share."
+        )
+
+
+def _start_python_workers(session: SparkSession) -> None:
+    """Start the daemons that make and plan Python data sources, by a read that yields nothing.
+
+    They live as long as the session. It takes a second or two, which the first batch would otherwise wait for; on a
+    thread of its own it takes place while the job looks for its checkpoint.
+    """
+    # Not at the top: an older pyspark lacks what the module imports, and its version is checked first.
+    from weir.spark.control_input import CONTROL_INPUT, ControlInput
+
+    session.dataSource.register(ControlInput)
+    options = {"directory": "", "vertex": "", "attempt": "0"}
+    try:
+        session.read.format(CONTROL_INPUT).schema("id long").options(**options).load().collect()
+    except Exception:
+        # The first batch starts them then, or says what is wrong; a session that ends at once is no error.
+        _log.debug("Spark's Python daemons could not be started ahead.", exc_info=True)
+
+
+def _write_no_crc_files(session: SparkSession) -> None:
+    """Switch off ``.crc`` files on ``file:``: each costs a second file and fork; checkpoints have checksums of their
+    own. The file system object is shared by the whole JVM."""
+    jvm = jvm_of(session)
+    configuration = session._jsc.hadoopConfiguration()
+    uri = jvm.java.net.URI("file:///")
+    jvm.org.apache.hadoop.fs.FileSystem.get(uri, configuration).setWriteChecksum(False)

@@ -1,0 +1,151 @@
+"""Which state files belong to the state after a batch: exactly these, from Spark's own lists (PROTOCOL P4).
+
+With state checkpoint format 2 every file has a unique name and is never rewritten, and ``commits/b`` names the state
+of each partition by id. For version b+1: if ``<version>_<id>.zip`` exists, it and the SST files that its
+``metadata`` names; else ``<version>_<id>.changelog``, and on with the version before. So the state is a chain
+that ends in a snapshot or at version 1. Ids of versions before a restore come from the restored files' own names.
+
+A partition may have several stores (a stream-stream join has four): then each lies in a directory of its name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from weir.errors import StorageError, invariant
+from weir.spark.query_directory import QueryDirectory
+
+#: The stores of a stream-stream join (state format 2), in the order in which ``commits/b`` lists their ids.
+_JOIN_STORES = (
+    "left-keyToNumValues",
+    "left-keyWithIndexToValue",
+    "right-keyToNumValues",
+    "right-keyWithIndexToValue",
+)
+
+_VERSIONED = re.compile(r"(?P<store>state/.+)/(?P<version>\d+)_(?P<id>[0-9a-fA-F-]{36})\.(zip|changelog)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """A ``.zip`` and the files that it names."""
+
+    key: str
+    files: tuple[str, ...]
+
+
+class StateFiles:
+    """Lists the state files of one query. Reads each batch's commit entry once."""
+
+    def __init__(self, directory: QueryDirectory, restored: Iterable[str], position: int) -> None:
+        """``restored`` are the keys of the files that the attempt was restored with, up to ``position``."""
+        self._directory = directory
+        self._known = position
+        #: store directory -> version -> id
+        self._ids: dict[str, dict[int, str]] = {}
+        #: Snapshots already read, by (store directory, version).
+        self._snapshots: dict[tuple[str, int], _Snapshot] = {}
+        for key in restored:
+            match = _VERSIONED.fullmatch(key)
+            if match is not None:
+                self._ids.setdefault(match["store"], {})[int(match["version"])] = match["id"]
+
+    def keys(self, position: int) -> list[str]:
+        """Keys of all files that the state after the batch needs. Empty for a stateless query.
+
+        Raises ``StorageError`` if one of them has vanished.
+        """
+        for batch in range(self._known + 1, position + 1):
+            self._learn(batch)
+        self._known = max(self._known, position)
+        keys: list[str] = []
+        for store in self._ids:
+            keys.extend(self._chain(store, position + 1))
+        keys.extend(self._schema_files())
+        return keys
+
+    def _learn(self, batch: int) -> None:
+        unique_ids = self._directory.commit_entry(batch).get("stateUniqueIds") or {}
+        for operator, partitions in unique_ids.items():
+            for partition, ids in enumerate(partitions):
+                base = f"state/{operator}/{partition}"
+                for store, unique_id in zip(_store_directories(base, len(ids)), ids, strict=True):
+                    self._ids.setdefault(store, {})[batch + 1] = unique_id
+
+    def _chain(self, store: str, version: int) -> Iterator[str]:
+        """From the version back to a snapshot or the first version; forgets older ids."""
+        ids = self._ids[store]
+        while version > 0:
+            snapshot = self._snapshot(store, version, ids)
+            if snapshot is not None:
+                yield snapshot.key
+                yield from snapshot.files
+                break
+            yield f"{self._stem(store, version, ids)}.changelog"
+            version -= 1
+        for old in [known for known in ids if known < version]:
+            del ids[old]
+            self._snapshots.pop((store, old), None)
+
+    def _snapshot(self, store: str, version: int, ids: dict[int, str]) -> _Snapshot | None:
+        known = self._snapshots.get((store, version))
+        if known is not None:
+            return known
+        key = f"{self._stem(store, version, ids)}.zip"
+        fs = self._directory.fs
+        if fs.status(self._directory.file(key)) is None:
+            return None
+        with zipfile.ZipFile(io.BytesIO(fs.read(self._directory.file(key)))) as archive:
+            text = archive.read("metadata").decode()
+        fields = json.loads(text[text.index("{") :])
+        files = [f"{store}/SSTs/{file['dfsSstFileName']}" for file in fields.get("sstFiles", [])]
+        files += [f"{store}/logs/{file['dfsLogFileName']}" for file in fields.get("logFiles", [])]
+        snapshot = _Snapshot(key=key, files=tuple(files))
+        self._snapshots[store, version] = snapshot
+        return snapshot
+
+    def _stem(self, store: str, version: int, ids: dict[int, str]) -> str:
+        unique_id = ids.get(version)
+        if unique_id is None:
+            raise StorageError(
+                f"{self._directory.path}/{store} has no known version {version}: its state cannot be saved."
+            )
+        return f"{store}/{version}_{unique_id}"
+
+    def _schema_files(self) -> Iterator[str]:
+        """Schemas and operator metadata, which Spark reads before any state."""
+        operators = {store.split("/")[1] for store in self._ids}
+        for operator in sorted(operators):
+            base = f"state/{operator}"
+            yield from self._below(f"{base}/_metadata")
+            yield from self._below(f"{base}/_stateSchema")
+        for store in self._ids:
+            if store.split("/")[2] == "0":  # Spark keeps schemas in the first partition only
+                yield from self._below(f"{store}/_metadata")
+
+    def _below(self, directory: str) -> Iterator[str]:
+        for status in self._directory.fs.list(self._directory.file(directory)):
+            if status.name.startswith("."):
+                continue
+            key = f"{directory}/{status.name}"
+            if status.is_directory:
+                yield from self._below(key)
+            else:
+                yield key
+
+
+def is_uniquely_named(key: str) -> bool:
+    """Whether a file of this name is never written again: state files are, schemas are not."""
+    return "_metadata" not in key and "_stateSchema" not in key
+
+
+def _store_directories(base: str, count: int) -> tuple[str, ...]:
+    if count == 1:
+        return (base,)
+    invariant(count == len(_JOIN_STORES), f"{base} has {count} stores, which is not known")
+    return tuple(f"{base}/{name}" for name in _JOIN_STORES)

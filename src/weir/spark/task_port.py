@@ -1,0 +1,214 @@
+"""The production form of the kernel's task port: the Spark queries of one job, and their snapshots.
+
+::
+
+    prepare_attempt    directories of older attempts are deleted
+    start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
+    take, continue     weir/spark/snapshots.py
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weir.core.channel import ReleaseSegments
+from weir.core.messages import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
+from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
+from weir.durable.sink_port import SinkPort
+from weir.errors import InvariantError
+from weir.kernel.clock import Clock
+from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.spark.pipeline import Pipeline
+from weir.spark.planning_server import PlanningServer
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.query_task import QueryTask
+from weir.spark.session import check_alive
+from weir.spark.snapshots import TaskSnapshots, restore_directory
+from weir.state.filesystem import join
+from weir.state.storage import CheckpointStorage
+from weir.state.transfer import Transfer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkTaskPort:
+    """Implements ``weir.kernel.ports.TaskPort``."""
+
+    def __init__(
+        self,
+        *,
+        session: SparkSession,
+        pipeline: Pipeline,
+        storage: CheckpointStorage,
+        sinks: SinkPort,
+        working_directory: str,
+        clock: Clock,
+    ) -> None:
+        """``working_directory`` is ``<weir.working-dir>/<job id>``."""
+        self._session = session
+        self._pipeline = pipeline
+        self._storage = storage
+        self._sinks = sinks
+        self._working_directory = working_directory
+        self._clock = clock
+        self._transfer = Transfer(storage.fs)
+        self._planning = PlanningServer(self._on_planning)
+        self._lock = threading.Lock()
+        self._tasks: dict[VertexId, QueryTask] = {}
+        self._snapshots: dict[VertexId, TaskSnapshots] = {}
+        self._metrics: dict[VertexId, VertexMetrics] = {}
+        self._attempt = 0
+        self._stopped = False
+        self._base_checkpoint: CompletedCheckpoint | None = None
+        self._parallelism = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
+
+    def close(self) -> None:
+        """Close the planning server. The tasks have been stopped before."""
+        self._planning.close()
+
+    def delete_working_directory(self) -> None:
+        """Delete what the queries left: the job has ended, and nobody goes on from there."""
+        self._storage.fs(self._working_directory).delete(self._working_directory)
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    def prepare_attempt(self, start: AttemptStart) -> None:
+        """Take up the attempt, and delete the directories of older ones."""
+        check_alive(self._session)
+        with self._lock:
+            self._attempt = start.attempt
+            self._stopped = False
+        self._base_checkpoint = start.restored
+        fs = self._storage.fs(self._working_directory)
+        for status in fs.list(self._working_directory):
+            if status.name.isdigit() and int(status.name) < start.attempt:
+                fs.delete(join(self._working_directory, status.name))
+
+    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+        """Start the task's query in a fresh directory."""
+        vertex = self._pipeline.vertices[plan.vertex]
+        path = join(self._working_directory, str(attempt), vertex.name)
+        fs = self._storage.fs(path)
+        fs.delete(path)
+        fs.make_directory(path)
+        directory = QueryDirectory(fs, path)
+        checkpoint = self._base_checkpoint
+        if restored is not None and checkpoint is not None:
+            restore_directory(
+                state=restored,
+                checkpoint=checkpoint,
+                storage=self._storage,
+                transfer=self._transfer,
+                directory=directory,
+            )
+        snapshots = TaskSnapshots(
+            vertex=vertex.name,
+            operators=plan.operators,
+            directory=directory,
+            storage=self._storage,
+            transfer=self._transfer,
+            flush=self._sinks.flush,
+            restored=restored,
+            base=self._base(restored, checkpoint),
+            wall_ms=self._clock.wall_ms,
+        )
+        task = QueryTask(
+            session=self._session,
+            vertex=vertex,
+            functions=self._pipeline.functions,
+            sinks={name: self._pipeline.sinks[name] for name in vertex.sinks},
+            attempt=attempt,
+            directory=directory,
+            planning_directory=str(self._planning.directory),
+            position=restored.position if restored is not None else -1,
+            post=post,
+        )
+        with self._lock:
+            if self._stopped or attempt != self._attempt:
+                return
+            self._tasks[vertex.name] = task
+            self._snapshots[vertex.name] = snapshots
+        task.start()
+
+    def stop_tasks(self) -> None:
+        """Stop every query, all at once."""
+        with self._lock:
+            self._stopped = True
+            tasks = dict(self._tasks)
+        if tasks:
+            with ThreadPoolExecutor(len(tasks)) as pool:
+                list(pool.map(lambda task: task.stop(), tasks.values()))
+        for vertex, task in tasks.items():
+            counted = self._sum(vertex)
+            with self._lock:
+                if self._tasks.get(vertex) is task:
+                    self._metrics[vertex] = counted
+                    del self._tasks[vertex]
+
+    def answer_planning(self, effect: AnswerPlanning) -> None:
+        """Let a planning call return."""
+        self._planning.answer(effect.call)
+
+    def release_segments(self, effect: ReleaseSegments) -> None:
+        """Nobody reads channels yet: the graph has none."""
+        raise InvariantError(f"{effect.vertex} has no channel")
+
+    def drain(self, effect: StartDrain) -> None:
+        """Begin the step with MAX_WATERMARK."""
+        self._tasks[effect.vertex].drain(effect.position)
+
+    def metrics(self, vertex: VertexId) -> VertexMetrics:
+        """The vertex's counters."""
+        return replace(
+            self._sum(vertex),
+            records_committed=self._sinks.rows_committed(self._pipeline.vertices[vertex].sinks),
+            parallelism=self._parallelism,
+        )
+
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def take_snapshot(self, effect: TakeSnapshot) -> None:
+        """The synchronous part."""
+        self._snapshots[effect.vertex].take(effect)
+
+    def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
+        """The asynchronous part."""
+        return self._snapshots[effect.vertex].proceed(effect.checkpoint_id)
+
+    def drop_snapshot(self, effect: DropSnapshot) -> None:
+        """Forget a snapshot and delete its files."""
+        self._snapshots[effect.vertex].drop(effect.checkpoint_id)
+
+    def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """The checkpoint is the base of the vertex's next incremental snapshot."""
+        self._snapshots[vertex].confirm(checkpoint_id)
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
+        with self._lock:
+            task = self._tasks.get(vertex) if attempt == self._attempt else None
+        if task is not None:
+            task.planning(call)
+
+    def _base(
+        self, restored: TaskState | None, checkpoint: CompletedCheckpoint | None
+    ) -> tuple[StateHandle, ...]:
+        """Files that later checkpoints of this job may refer to: none of a savepoint or another job (P40)."""
+        if restored is None or checkpoint is None:
+            return ()
+        own = checkpoint.external_path == self._storage.checkpoint_directory(checkpoint.checkpoint_id)
+        return restored.files if own else ()
+
+    def _sum(self, vertex: VertexId) -> VertexMetrics:
+        with self._lock:
+            before = self._metrics.get(vertex, VertexMetrics())
+            task = self._tasks.get(vertex)
+        if task is None:
+            return replace(before, records_in_per_second=0.0)
+        now = task.metrics()
+        return replace(now, records_in=before.records_in + now.records_in)

@@ -1,0 +1,84 @@
+"""Names and paths of staged files: what must never be confused, and what Spark writes into directory names."""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.sinks import DeltaTable, SinkContext
+from weir.sinks.staging import absolute_path, dead_attempts, partition_values, slug, sync_below, visible_files
+from weir.state.local import LocalFileSystem
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/data/x/../y/", "/data/y"),
+        ("file:///data/y", "/data/y"),
+        ("file:/data/y", "/data/y"),
+        ("s3a://bucket/t/", "s3a://bucket/t"),
+        ("hdfs://name:9000/t", "hdfs://name:9000/t"),
+    ],
+)
+def test_paths_are_plain_if_local_and_uris_if_not(path, expected):
+    """So that the file system port and Spark mean the same place."""
+    assert absolute_path(path) == expected
+
+
+def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():
+    """Else one sink would clean the other's staged files."""
+    names = ["a b", "a-b", "a.b", "a/b", "a" * 60, "a" * 61, "ü", "ö"]
+    slugs = [slug(name) for name in names]
+    assert len(set(slugs)) == len(names)
+    assert slugs[1] == "a-b"
+    assert all(
+        set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(text) <= 49 for text in slugs
+    )
+
+
+def test_dead_attempts_are_those_of_the_very_prefix_and_below_the_number(tmp_path):
+    """Numbers are compared as numbers, and a sink named like another's attempt is another sink."""
+    for name in ("p-1", "p-2", "p-10", "p-1-1", "xp-1", "p-", "p-x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "p-0").write_text("a file")
+    assert dead_attempts(LocalFileSystem(), str(tmp_path), "p", 10) == ["p-1", "p-2"]
+
+
+def test_partition_values_are_decoded():
+    """Spark escapes what a directory name cannot hold, also in the column's name; nulls have a name of their own."""
+    path = "a%3Ab=x%2Fy/c=__HIVE_DEFAULT_PARTITION__/d=k=v/part-0.parquet"
+    assert partition_values(path) == {"a:b": "x/y", "c": None, "d": "k=v"}
+
+
+def test_hidden_files_are_not_staged_files(tmp_path):
+    """Checksums and temporary directories of Hadoop are passed over, a partition that begins with _ is not."""
+    for name in ("a.parquet", ".a.parquet.crc", "_SUCCESS", "_temporary/0/b.parquet", "_p=1/c.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    found = visible_files(LocalFileSystem(), str(tmp_path))
+    assert [(file.path, file.size) for file in found] == [("_p=1/c.parquet", 1), ("a.parquet", 1)]
+
+
+def test_directories_are_synced_after_what_they_name():
+    """And each only once."""
+    synced = []
+
+    class Recording(LocalFileSystem):
+        def sync(self, files):
+            synced.extend(files)
+
+    sync_below(Recording(), "/r", ["a/b/1", "a/b/2", "a/3"])
+    assert synced == ["/r/a/b/1", "/r/a/b/2", "/r/a/3", "/r/a/b", "/r/a", "/r"]
+
+
+def test_delta_rs_is_given_the_scheme_that_it_knows(monkeypatch):
+    """Spark says s3a:// where delta-rs says s3://; the options for delta-rs go along."""
+    asked = []
+    monkeypatch.setattr("deltalake.DeltaTable.is_deltatable", lambda *call: asked.append(call) or False)
+    monkeypatch.setattr(LocalFileSystem, "make_directory", lambda self, path: None)
+    sink = DeltaTable("s3a://bucket/t", storage_options={"AWS_REGION": "x"})
+    sink.open(
+        SinkContext(
+            job_id="0" * 32, job_name="j", sink="s", attempt=1, file_system=lambda _: LocalFileSystem()
+        )
+    )
+    assert asked == [("s3://bucket/t", {"AWS_REGION": "x"})]

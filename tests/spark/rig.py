@@ -1,0 +1,235 @@
+"""One real query under test: a vertex of a small job as a ``QueryTask`` that the test answers.
+
+Rows come from Parquet files of the columns ``id`` and ``ts``, one file in each step. What the sink is given is kept in
+memory by position.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from weir.core.graph import Vertex
+from weir.core.messages import PlanningCalled, StreamTaskEvent, TaskErrored
+from weir.core.types import Payload
+from weir.job import Job
+from weir.sinks.base import Sink, SinkContext, Step
+from weir.spark.planning_server import PlanningServer
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.query_task import QueryTask
+from weir.state.local import LocalFileSystem
+
+E = TypeVar("E")
+Rows = Counter[tuple[Any, ...]]
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SCHEMA = "id long, ts timestamp"
+PATIENCE_S = 90.0
+
+
+class Landing:
+    """A directory of input files, whose rows are ten seconds apart: six to the minute."""
+
+    def __init__(self, directory: Path, *, rows_per_file: int = 12, step: timedelta = timedelta(seconds=10)):
+        self.directory = directory
+        self.rows_per_file = rows_per_file
+        self._step = step
+        self._files = 0
+        directory.mkdir(parents=True)
+
+    def rows(self, file: int) -> list[tuple[int, datetime]]:
+        """The rows of one file."""
+        ids = range(file * self.rows_per_file, (file + 1) * self.rows_per_file)
+        return [(one, START + self._step * one) for one in ids]
+
+    def ids(self, *files: int) -> list[int]:
+        """The ids of the rows of some files."""
+        return [one for file in files for one, _ in self.rows(file)]
+
+    def land(self, files: int) -> None:
+        """Add so many files; they are read in their order."""
+        for _ in range(files):
+            self.land_rows(self.rows(self._files))
+
+    def land_rows(self, rows: Sequence[tuple[int, datetime]]) -> None:
+        """Add one file of these rows."""
+        number, self._files = self._files, self._files + 1
+        columns = {
+            "id": pa.array([row[0] for row in rows], pa.int64()),
+            "ts": pa.array([row[1] for row in rows], pa.timestamp("us", tz="UTC")),
+        }
+        hidden = self.directory / f".{number:03}.parquet"
+        pq.write_table(pa.table(columns), hidden)
+        # Spark reads in the order of modification times.
+        os.utime(hidden, (1_700_000_000 + number,) * 2)
+        hidden.rename(self.path(number))
+
+    def path(self, file: int) -> Path:
+        """Where a file lies."""
+        return self.directory / f"{file:03}.parquet"
+
+    def source(self, session: SparkSession) -> DataFrame:
+        """The function of a source over these files."""
+        reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return reader.parquet(str(self.directory))
+
+    def table(self, session: SparkSession, files: int | None = None) -> DataFrame:
+        """The first files (all if None) as a static DataFrame."""
+        paths = [str(self.path(number)) for number in range(self._files if files is None else files)]
+        return session.read.schema(SCHEMA).parquet(*paths)
+
+
+class Collected(Sink):
+    """Keeps the rows of each step."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[tuple[Any, ...]]] = {}
+
+    def describe(self) -> str:
+        return "Collected()"
+
+    def check(self, context: SinkContext) -> None:
+        """Nothing to check."""
+
+    def open(self, context: SinkContext) -> None:
+        """Nothing to open."""
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        self.steps[step.position] = [tuple(row) for row in frame.collect()]
+        return {"position": step.position}
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        return 0
+
+    def newest_committed(self) -> int | None:
+        return None
+
+    def clean(self, attempt: int) -> None:
+        """Nothing to clean."""
+
+    def rows(self) -> Rows:
+        """All rows of all steps."""
+        return Counter(row for rows in self.steps.values() for row in rows)
+
+
+def one_vertex(job: Job) -> Vertex:
+    """The only vertex of a job."""
+    (vertex,) = job.vertices()
+    return vertex
+
+
+class Rig:
+    """Runs a job's only vertex on a directory. ``on_plan(position)`` says whether a planning call is answered."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        job: Job,
+        directory: Path,
+        *,
+        position: int = -1,
+        on_plan: Callable[[int], bool] = lambda _: True,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = QueryDirectory(LocalFileSystem(), str(directory))
+        self.path = directory
+        self.events: list[StreamTaskEvent] = []
+        self._changed = threading.Condition()
+        self._on_plan = on_plan
+        self.held: int | None = None
+        self.server = PlanningServer(lambda vertex, attempt, call: self.task.planning(call))
+        self.task = QueryTask(
+            session=session,
+            vertex=one_vertex(job),
+            functions=job.functions,
+            sinks=job.sinks,
+            attempt=1,
+            directory=self.directory,
+            planning_directory=str(self.server.directory),
+            position=position,
+            post=self._post,
+        )
+
+    def __enter__(self) -> Rig:
+        self.task.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.task.stop()
+        self.server.close()
+
+    def wait_for(self, kind: type[E]) -> E:
+        """The first event of a kind; fails if the task does."""
+        return self._wait(lambda: [event for event in self.events if isinstance(event, kind)])[0]
+
+    def wait_held(self, position: int) -> None:
+        """Until the planning call at this position is held."""
+        self._wait(lambda: self.held is not None and self._position() == position)
+
+    def answer(self) -> None:
+        """Answer the call that is held."""
+        with self._changed:
+            call, self.held = self.held, None
+        assert call is not None
+        self.server.answer(call)
+
+    def newest(self, log: str) -> int:
+        """The newest entry of ``offsets`` or ``commits``; -1 if there is none."""
+        return max(
+            (int(name.name) for name in (self.path / log).glob("*") if name.name.isdigit()), default=-1
+        )
+
+    def _position(self) -> int:
+        return max((event.position for event in self.events if isinstance(event, PlanningCalled)), default=-2)
+
+    def _post(self, event: StreamTaskEvent) -> None:
+        answered = isinstance(event, PlanningCalled) and self._on_plan(event.position)
+        with self._changed:
+            self.events.append(event)
+            if isinstance(event, PlanningCalled) and not answered:
+                self.held = event.call
+            self._changed.notify_all()
+        if isinstance(event, PlanningCalled) and answered:
+            self.server.answer(event.call)
+
+    def _wait(self, condition: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + PATIENCE_S
+        with self._changed:
+            while not (found := condition()):
+                errors = [event for event in self.events if isinstance(event, TaskErrored)]
+                assert not errors, errors
+                left = deadline - time.monotonic()
+                assert left > 0, self.events
+                self._changed.wait(left)
+        return found
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    """The checksum of every file below a directory."""
+    return {
+        str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """For what no event tells of."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)

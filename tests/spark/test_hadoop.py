@@ -1,0 +1,177 @@
+"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.state.filesystem``, and its arbitrating create.
+
+Two creates that race are not tried here: that one of them loses is what HDFS promises, while Hadoop's local file system
+looks first and then renames. Weir never uses that one: plain paths and ``file:`` go to ``LocalFileSystem``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.spark.hadoop import HadoopFileSystem
+from weir.state.filesystem import CreateResult, FileStatus
+from weir.state.numbered_log import NumberedLog
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def fs(spark: SparkSession, tmp_path: Path) -> HadoopFileSystem:
+    """Hadoop's own local file system."""
+    return HadoopFileSystem(spark, tmp_path.as_uri())
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    """A directory as a URI."""
+    return tmp_path.as_uri()
+
+
+def visible(directory: Path) -> list[str]:
+    """Names of the files of a directory but for checksum files of Hadoop."""
+    return sorted(path.name for path in directory.iterdir() if not path.name.endswith(".crc"))
+
+
+def test_a_created_file_has_all_of_its_content(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
+    """Also bytes that are no text, and nothing else is left beside it."""
+    assert fs.create(f"{base}/one", b"\x00\xff\xfe") is CreateResult.CREATED
+    assert (tmp_path / "one").read_bytes() == b"\x00\xff\xfe"
+    assert visible(tmp_path) == ["one"]
+
+
+def test_a_name_that_is_taken_is_not_overwritten(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
+    """The rename without overwriting is the arbiter (P17); the loser leaves no file."""
+    fs.create(f"{base}/one", b"first")
+    assert fs.create(f"{base}/one", b"second") is CreateResult.ALREADY_EXISTS
+    assert fs.read(f"{base}/one") == b"first"
+    assert visible(tmp_path) == ["one"]
+
+
+def test_write_creates_and_replaces(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
+    """A shorter content leaves nothing of a longer one."""
+    fs.write(f"{base}/one", b"a longer content")
+    fs.write(f"{base}/one", b"short")
+    assert fs.read(f"{base}/one") == b"short"
+    assert visible(tmp_path) == ["one"]
+
+
+def test_an_empty_file_is_a_file(fs: HadoopFileSystem, base: str) -> None:
+    """The checkpoint id counter consists of them."""
+    assert fs.create(f"{base}/empty", b"") is CreateResult.CREATED
+    assert fs.read(f"{base}/empty") == b""
+    assert fs.status(f"{base}/empty") == FileStatus(name="empty", size=0, is_directory=False)
+
+
+def test_a_missing_file_is_told_apart_from_an_error(fs: HadoopFileSystem, base: str) -> None:
+    """Reading raises what callers expect; looking and listing find nothing."""
+    with pytest.raises(FileNotFoundError):
+        fs.read(f"{base}/none")
+    assert fs.status(f"{base}/none") is None
+    assert fs.list(f"{base}/none") == []
+
+
+def test_status_and_list_tell_names_sizes_and_directories(fs: HadoopFileSystem, base: str) -> None:
+    """Sorted by name, and only one level deep."""
+    fs.make_directory(f"{base}/d/below")
+    fs.write(f"{base}/d/b", b"12")
+    fs.write(f"{base}/d/a", b"1")
+    assert fs.list(f"{base}/d") == [
+        FileStatus(name="a", size=1, is_directory=False),
+        FileStatus(name="b", size=2, is_directory=False),
+        FileStatus(name="below", size=0, is_directory=True),
+    ]
+    assert fs.status(f"{base}/d") == FileStatus(name="d", size=0, is_directory=True)
+
+
+def test_making_a_directory_again_is_no_error(fs: HadoopFileSystem, base: str) -> None:
+    """Nor are its parents needed before."""
+    fs.make_directory(f"{base}/a/b/c")
+    fs.make_directory(f"{base}/a/b/c")
+    assert fs.status(f"{base}/a/b/c") is not None
+
+
+def test_delete_takes_files_and_whole_directories(fs: HadoopFileSystem, base: str) -> None:
+    """And is content if there is nothing."""
+    fs.make_directory(f"{base}/a/b")
+    fs.write(f"{base}/a/b/c", b"1")
+    fs.write(f"{base}/one", b"1")
+    for name in ("a", "one", "none"):
+        fs.delete(f"{base}/{name}")
+        assert fs.status(f"{base}/{name}") is None
+
+
+def test_rename_moves_and_replaces_a_file(fs: HadoopFileSystem, base: str) -> None:
+    """The target has the source's content, and the source is gone."""
+    fs.write(f"{base}/a", b"new")
+    fs.write(f"{base}/b", b"old")
+    fs.rename(f"{base}/a", f"{base}/b")
+    assert fs.read(f"{base}/b") == b"new"
+    assert fs.status(f"{base}/a") is None
+
+
+def test_rename_moves_a_directory(fs: HadoopFileSystem, base: str) -> None:
+    """With all below it."""
+    fs.make_directory(f"{base}/a/b")
+    fs.write(f"{base}/a/b/c", b"1")
+    fs.rename(f"{base}/a", f"{base}/z")
+    assert fs.read(f"{base}/z/b/c") == b"1"
+
+
+def test_a_second_name_is_a_copy(fs: HadoopFileSystem, base: str) -> None:
+    """There are no links, and what is deleted under one name stays under the other."""
+    fs.write(f"{base}/a", b"state")
+    assert fs.link_or_copy(f"{base}/a", f"{base}/b") is False
+    fs.delete(f"{base}/a")
+    assert fs.read(f"{base}/b") == b"state"
+
+
+def test_copying_what_vanished_is_a_storage_error(fs: HadoopFileSystem, base: str) -> None:
+    """It fails the snapshot (P4), in a sentence with the path."""
+    with pytest.raises(StorageError, match="none"):
+        fs.link_or_copy(f"{base}/none", f"{base}/b")
+    with pytest.raises(StorageError, match="none has vanished"):
+        fs.checksum(f"{base}/none")
+
+
+def test_size_and_checksum_are_those_of_the_content(fs: HadoopFileSystem, base: str) -> None:
+    """In the same spelling as the local file system's."""
+    data = bytes(range(256)) * 300
+    fs.write(f"{base}/a", data)
+    assert fs.checksum(f"{base}/a") == (len(data), f"crc32:{zlib.crc32(data):08x}")
+    fs.sync([f"{base}/a"])
+
+
+def test_a_log_whose_numbers_are_taken_by_create_works_on_it(fs: HadoopFileSystem, base: str) -> None:
+    """The job log stands on create, list and read alone; its directory need not be there."""
+    log, other = NumberedLog(fs, f"{base}/log"), NumberedLog(fs, f"{base}/log")
+    assert log.append(1, b"one") is CreateResult.CREATED
+    assert other.append(1, b"two") is CreateResult.ALREADY_EXISTS
+    assert other.append(2, b"two") is CreateResult.CREATED
+    newest = log.newest()
+    assert newest is not None
+    assert (newest.number, newest.data) == (2, b"two")
+
+
+@pytest.mark.parametrize("uri", ["ftp://host/x", "abfs://c@a/x", "gs://bucket/x", "wasb://c@a/x"])
+def test_a_scheme_without_a_conditional_create_is_refused(spark: SparkSession, uri: str) -> None:
+    """Two drivers could take one number there; the sentence names what can be used instead."""
+    with pytest.raises(UnsupportedEnvironmentError, match="local path, hdfs: or s3a:"):
+        HadoopFileSystem(spark, uri)
+
+
+def test_a_file_system_that_cannot_be_made_is_a_storage_error(spark: SparkSession) -> None:
+    """Such as S3 without Hadoop's AWS package: the settings are pointed at."""
+    with pytest.raises(StorageError, match=r"Could not reach s3a://bucket/x: .*spark\.hadoop"):
+        HadoopFileSystem(spark, "s3a://bucket/x")
+
+
+def test_an_error_of_the_file_system_names_path_and_cause(fs: HadoopFileSystem, base: str) -> None:
+    """Such as a parent that is a file."""
+    fs.write(f"{base}/file", b"1")
+    with pytest.raises(StorageError, match=r"Could not write .*/file/below: .*Exception"):
+        fs.write(f"{base}/file/below", b"2")

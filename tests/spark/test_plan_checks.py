@@ -1,0 +1,204 @@
+"""Sources that could lose or double rows are refused by name, before a batch runs (P24, P33)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+from tests.spark.rig import SCHEMA, Collected, Landing, Rig
+
+from weir.core.messages import PlanningCalled, TaskErrored
+from weir.errors import PipelineError
+from weir.job import Job
+from weir.spark.plan_checks import check_result, check_source
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Landing:
+    """Two files."""
+    made = Landing(tmp_path / "in")
+    made.land(2)
+    return made
+
+
+def files(spark: SparkSession, landing: Landing, **options: str) -> DataFrame:
+    """A file source with options."""
+    return spark.readStream.schema(SCHEMA).options(**options).parquet(str(landing.directory))
+
+
+@pytest.mark.parametrize("value", ["delete", "archive", "DELETE"])
+def test_a_source_that_removes_its_files_is_refused(
+    spark: SparkSession, landing: Landing, value: str
+) -> None:
+    """Spark would remove what a restore must read again; the option and the source are named."""
+    frame = files(spark, landing, cleanSource=value, sourceArchiveDir="/archive")
+    with pytest.raises(PipelineError, match=f"Source 'numbers' has cleanSource='{value}'"):
+        check_source("numbers", frame)
+
+
+def test_the_name_of_an_option_may_be_spelled_in_any_case(spark: SparkSession, landing: Landing) -> None:
+    """As Spark itself reads it."""
+    with pytest.raises(PipelineError, match="cleanSource"):
+        check_source("numbers", files(spark, landing, CLEANSOURCE="delete"))
+
+
+def test_a_source_that_removes_nothing_is_fine(spark: SparkSession, landing: Landing) -> None:
+    """Without the option, and with it off."""
+    for frame in (files(spark, landing), files(spark, landing, cleanSource="off")):
+        assert check_source("numbers", frame) is frame
+
+
+def test_a_refused_source_is_found_below_other_operations(spark: SparkSession, landing: Landing) -> None:
+    """Filters, watermarks and unions do not hide it."""
+    clean = files(spark, landing, cleanSource="delete").filter("id > 1").withWatermark("ts", "1 minute")
+    with pytest.raises(PipelineError, match="cleanSource"):
+        check_source("numbers", files(spark, landing).union(clean))
+
+
+def test_the_socket_source_is_refused(spark: SparkSession) -> None:
+    """It cannot read anything twice."""
+    frame = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", "1").load()
+    with pytest.raises(PipelineError, match=r"Source 'lines' reads 'socket'.*durable log"):
+        check_source("lines", frame)
+
+
+def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
+    """The sentence says which reader is the right one."""
+    with pytest.raises(PipelineError, match=r"Source 'numbers'.*not streaming: use spark\.readStream"):
+        check_source("numbers", spark.range(3))
+
+
+@pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), ([1], "list"), ("in/", "str")])
+def test_what_is_no_dataframe_is_no_source(value: object, kind: str) -> None:
+    """Such as a function that forgot its return."""
+    with pytest.raises(PipelineError, match=f"Source 'numbers' returned a {kind}"):
+        check_source("numbers", value)
+
+
+def test_a_transformation_returns_a_streaming_dataframe(spark: SparkSession, landing: Landing) -> None:
+    """Anything else is named by its kind."""
+    frame = files(spark, landing)
+    assert check_result("clean", frame) is frame
+    with pytest.raises(PipelineError, match="Step 'clean' returned a DataFrame that is not streaming"):
+        check_result("clean", spark.range(3))
+    with pytest.raises(PipelineError, match="Step 'clean' returned a NoneType"):
+        check_result("clean", None)
+
+
+# -- sources that cannot be bounded --------------------------------------------------------------------------------
+
+
+def counting_source() -> type[DataSource]:
+    """A Python source as somebody may have written it: ever larger numbers, without the mixin that would bound them.
+
+    The classes are made here, so that they travel to Spark's workers by value: the workers do not have this file.
+    """
+
+    class Reader(DataSourceStreamReader):
+        def initialOffset(self) -> dict[str, Any]:
+            return {"at": 0}
+
+        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+            return {"at": start["at"] + 1}
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+            return [InputPartition(end["at"])]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+            yield (partition.value,)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "weir-test-counting"
+
+        def schema(self) -> str:
+            return "id long"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return Reader()
+
+    return Source
+
+
+def one_source(function: Callable[[SparkSession], Any], *, bounded: bool) -> tuple[Job, Collected]:
+    """A job that copies the source."""
+    job, sink = Job("checks"), Collected()
+    job.source("numbers", function, bounded=bounded).sink("out", sink)
+    return job, sink
+
+
+def counting(spark: SparkSession) -> DataFrame:
+    """The source that cannot be bounded."""
+    source = counting_source()
+    spark.dataSource.register(source)
+    return spark.readStream.format(source.name()).load()
+
+
+def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A sentence, and neither a hang nor one huge batch: trying again cannot help (P33)."""
+    job, sink = one_source(counting, bounded=True)
+    with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
+        error = rig.wait_for(TaskErrored)
+    assert error.fatal
+    assert "bounded chain that ends in 'numbers'" in error.message
+    assert "does not support Trigger.AvailableNow" in error.message
+    assert sink.steps == {}
+
+
+def test_the_same_source_may_be_unbounded(spark: SparkSession, tmp_path: Path) -> None:
+    """Only the end of its input could not be told."""
+    job, sink = one_source(counting, bounded=False)
+    with Rig(spark, job, tmp_path / "query", on_plan=lambda position: position < 1) as rig:
+        rig.wait_held(1)
+    assert sorted(sink.steps) == [0, 1]
+
+
+def test_a_bounded_file_source_is_not_taken_for_one_that_cannot_be_bounded(
+    spark: SparkSession, landing: Landing, tmp_path: Path
+) -> None:
+    """Files and the control input both know the end of what is there."""
+    job, _ = one_source(landing.source, bounded=True)
+    with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
+        rig.wait_for(PlanningCalled)
+        assert not [event for event in rig.events if isinstance(event, TaskErrored)]
+
+
+# -- the user's functions ------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """The step and the error's first line, as the user's mistake."""
+
+    def broken(_: SparkSession) -> DataFrame:
+        raise KeyError("amount")
+
+    job, _ = one_source(broken, bounded=False)
+    with (
+        pytest.raises(PipelineError, match="step 'numbers' raised 'amount'"),
+        Rig(spark, job, tmp_path / "q"),
+    ):
+        pass
+
+
+def test_a_plan_that_spark_refuses_is_named(spark: SparkSession, landing: Landing, tmp_path: Path) -> None:
+    """An aggregation without a watermark cannot be appended: that is the plan's fault, not the storage's."""
+    job = Job("checks")
+    total = job.source("numbers", landing.source).transform(
+        "total", lambda frame: frame.groupBy("id").count()
+    )
+    total.sink("out", Collected())
+    with (
+        pytest.raises(PipelineError, match=r"chain that ends in 'total'.*watermark"),
+        Rig(spark, job, tmp_path / "q"),
+    ):
+        pass
