@@ -1,0 +1,29 @@
+"""Weir: Flink's fault tolerance for data pipelines that run on Spark through PySpark.
+
+``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks. Importing this package starts no JVM, and loads next to
+nothing: every query's reader process imports it, so the public names are loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from weir import errors, sinks
+    from weir.durable.hooks import MasterHook
+    from weir.job import Job, Stream
+
+__all__ = ["Job", "MasterHook", "Stream", "errors", "sinks"]
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name when it is first used (PEP 562)."""
+    if name in ("errors", "sinks"):
+        return importlib.import_module(f"weir.{name}")
+    if name == "MasterHook":
+        return importlib.import_module("weir.durable.hooks").MasterHook
+    if name in ("Job", "Stream"):
+        return getattr(importlib.import_module("weir.job"), name)
+    raise AttributeError(f"module 'weir' has no attribute {name!r}")

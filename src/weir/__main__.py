@@ -1,0 +1,5 @@
+"""``python -m weir``: the command line, for when the ``weir`` script is not on the path."""
+
+from weir.cli import main
+
+main()

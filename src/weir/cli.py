@@ -1,0 +1,356 @@
+"""The command line: ``weir run`` runs a pipeline in this process, the other commands speak to a running one.
+
+Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a wrong command line
+has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is shown instead.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+from typer.core import TyperGroup
+
+import weir
+from weir import client, tables
+from weir.config.values import RecoveryClaimMode
+from weir.core.types import CheckpointType
+from weir.errors import WeirError
+
+#: Columns of an output that is no terminal: nothing that a job says of itself is longer.
+_PIPE_WIDTH = 100_000
+
+
+class _Group(TyperGroup):
+    """Shows every ``WeirError`` as one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WeirError as error:
+            if os.environ.get("WEIR_DEBUG") == "1":
+                raise
+            typer.echo(f"weir: error: {error}", err=True)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    name="weir",
+    cls=_Group,
+    help="Flink's fault tolerance for PySpark streaming pipelines.",
+    epilog="Example: weir run pipeline.py",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Address = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        "-m",
+        envvar="WEIR_REST",
+        help="REST server of the job's driver, as 'weir run' prints it.",
+    ),
+]
+JobName = Annotated[
+    str, typer.Argument(metavar="JOB", help="Id, unique prefix of an id, or name of the job.")
+]
+Directory = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[DIR]",
+        help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is used.",
+    ),
+]
+
+Pipeline = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE[:job]", help="Python file that builds a weir.Job, and the job's name in it."
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(help="Spark's master URL; without it spark.master of the configuration, else local[*]."),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="K=V", help="A key of Flink, weir.* or spark.*; may be repeated."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="File of configuration keys, one 'key: value' a line."),
+]
+FromSavepoint = Annotated[
+    str | None,
+    typer.Option(
+        "--from-savepoint", "-s", metavar="PATH", help="Start from a savepoint or retained checkpoint."
+    ),
+]
+ClaimMode = Annotated[
+    RecoveryClaimMode | None,
+    typer.Option(
+        "--claim-mode",
+        "--claimMode",
+        case_sensitive=False,
+        help="Who owns the snapshot of --from-savepoint: the user (NO_CLAIM), or the job, which may delete it (CLAIM).",
+    ),
+]
+AllowNonRestoredState = Annotated[
+    bool,
+    typer.Option(
+        "--allow-non-restored-state",
+        "--allowNonRestoredState",
+        "-n",
+        help="Leave state behind whose step the pipeline no longer has.",
+    ),
+]
+AcceptDuplicates = Annotated[
+    bool,
+    typer.Option("--accept-duplicates", help="Use an older checkpoint although sinks committed beyond it."),
+]
+RestPort = Annotated[
+    int | None,
+    typer.Option(
+        "--rest-port", metavar="N", min=0, max=65535, help="Port of the REST server; 0: any free one."
+    ),
+]
+
+
+def main() -> None:
+    """Entry point of the ``weir`` command."""
+    app(prog_name="weir")
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"weir {weir.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: weir run pipeline.py --conf execution.checkpointing.interval=5s")
+def run(  # noqa: PLR0917 - typer makes an option of each parameter
+    pipeline: Pipeline,
+    master: Master = None,
+    conf: Conf = None,
+    config: ConfigFile = None,
+    from_savepoint: FromSavepoint = None,
+    claim_mode: ClaimMode = None,
+    allow_non_restored_state: AllowNonRestoredState = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever ran before.")] = False,
+    takeover: Annotated[bool, typer.Option("--takeover", help="Replace a driver that seems alive.")] = False,
+    accept_duplicates: AcceptDuplicates = False,
+    rest_port: RestPort = None,
+) -> None:
+    """Run a pipeline in this process until it ends.
+
+    Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and SIGTERM suspend
+    the job; a second one ends the process at once.
+
+    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled or not started, 2 wrong command line,
+    130 suspended by Ctrl-C, 143 suspended by SIGTERM.
+    """
+    from weir.config import Configuration
+    from weir.run_command import run_pipeline
+    from weir.runner import RunOptions
+
+    if fresh and from_savepoint is not None:
+        raise typer.BadParameter(
+            "--fresh starts without state and --from-savepoint with it: give one of them."
+        )
+    overrides = _key_values(conf or [])
+    if rest_port is not None:
+        overrides["rest.port"] = str(rest_port)
+    if claim_mode is not None:
+        overrides["execution.state-recovery.claim-mode"] = claim_mode.value
+    if allow_non_restored_state:
+        overrides["execution.state-recovery.ignore-unclaimed-state"] = "true"
+    options = RunOptions(
+        master=master,
+        conf=dict(Configuration.load(config, overrides)),
+        from_savepoint=from_savepoint,
+        fresh=fresh,
+        takeover=takeover,
+        accept_duplicates=accept_duplicates,
+    )
+    raise typer.Exit(run_pipeline(pipeline, options, _console()))
+
+
+@app.command("list", epilog="Example: weir list")
+def list_jobs(address: Address = client.DEFAULT_ADDRESS) -> None:
+    """List the jobs of a driver."""
+    _show(tables.jobs_table(client.list_jobs(address)))
+
+
+@app.command(epilog="Example: weir checkpoint orders")
+def checkpoint(
+    job: JobName,
+    full: Annotated[
+        bool, typer.Option("--full", help="Write the whole state, without files of earlier checkpoints.")
+    ] = False,
+    address: Address = client.DEFAULT_ADDRESS,
+) -> None:
+    """Take a checkpoint now and wait until it is complete."""
+    kind = CheckpointType.FULL if full else CheckpointType.CONFIGURED
+    with client.connect(job, address) as connected:
+        typer.echo(f"Checkpoint {connected.trigger_checkpoint(kind)} completed.")
+
+
+@app.command(epilog="Example: weir checkpoints orders")
+def checkpoints(
+    job: JobName,
+    checkpoint_id: Annotated[
+        int | None, typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices.")
+    ] = None,
+    address: Address = client.DEFAULT_ADDRESS,
+) -> None:
+    """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in detail."""
+    with client.connect(job, address) as connected:
+        if checkpoint_id is None:
+            _show(tables.checkpoints_table(connected.checkpoints()))
+        else:
+            _show(tables.checkpoint_table(connected.checkpoint_details(checkpoint_id)))
+
+
+@app.command(epilog="Example: weir savepoint orders /data/savepoints")
+def savepoint(job: JobName, directory: Directory = None, address: Address = client.DEFAULT_ADDRESS) -> None:
+    """Take a savepoint, wait until it is complete and print its path; the job goes on."""
+    with client.connect(job, address) as connected:
+        path = connected.trigger_savepoint(_absolute(directory))
+    typer.echo(f"Savepoint completed. Path: {path}")
+
+
+@app.command(epilog="Example: weir stop orders --savepoint-dir /data/savepoints")
+def stop(
+    job: JobName,
+    savepoint_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--savepoint-dir",
+            "-p",
+            metavar="DIR",
+            help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is"
+            " used.",
+        ),
+    ] = None,
+    address: Address = client.DEFAULT_ADDRESS,
+) -> None:
+    """Stop a job with a savepoint and print its path."""
+    with client.connect(job, address) as connected:
+        path = connected.stop(_absolute(savepoint_dir))
+    typer.echo(f"Job stopped. Savepoint: {path}")
+
+
+@app.command(epilog="Example: weir cancel orders")
+def cancel(job: JobName, address: Address = client.DEFAULT_ADDRESS) -> None:
+    """Cancel a job: no savepoint is taken and nothing more is committed."""
+    with client.connect(job, address) as connected:
+        status = connected.cancel()
+        typer.echo(f"Job {connected.job_id} is {status.value}.")
+
+
+@app.command(epilog="Example: weir inspect /data/savepoints/savepoint-a1b2c3-0123456789ab")
+def inspect(
+    path: Annotated[
+        str,
+        typer.Argument(metavar="PATH", help="Directory of a checkpoint or savepoint, or its _metadata file."),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show what a checkpoint or savepoint on a local file system holds."""
+    from weir.state.resolve import FileSystems, normalize
+    from weir.state.storage import CheckpointStorage
+
+    directory = normalize(path)
+    storage = CheckpointStorage(fs=FileSystems(None), base_directory=directory, job_id="")
+    found = storage.read(directory)
+    if as_json:
+        typer.echo(tables.inspection_json(found))
+    else:
+        _show(tables.inspection_table(found))
+
+
+@app.command(epilog="Example: weir sim --seeds 1000")
+def sim(
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; each run takes the next.")] = 0,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Go on for so many minutes instead of --seeds.")
+    ] = None,
+) -> None:
+    """Simulate jobs under faults, and check the laws of the protocol.
+
+    Runs the coordinator, the tasks' machines and everything that must last on virtual time, while storage fails, drivers
+    die, sleep and come in twos, and queries break. Exit code 1 if a law was broken in any run.
+    """
+    from weir.sim_command import run_simulation
+
+    raise typer.Exit(run_simulation(first=seed, seeds=seeds, minutes=minutes))
+
+
+@app.command(epilog="Example: weir demo --kill 3")
+def demo(
+    kill: Annotated[int, typer.Option("--kill", min=0, help="How often the driver is killed.")] = 3,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the kills; drawn and printed if it is left out.")
+    ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Run in this directory and leave everything there."),
+    ] = None,
+    master: Master = None,
+) -> None:
+    """Kill a real job again and again, and check that its tables are exact nevertheless."""
+    from weir.demo import run_demo
+
+    raise typer.Exit(run_demo(kill=kill, seed=seed, directory=keep, master=master))
+
+
+def _key_values(pairs: list[str]) -> dict[str, str]:
+    """``K=V`` texts as a dictionary; raises a usage error for anything else."""
+    result = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise typer.BadParameter(f"{pair!r} is not of the form K=V.", param_hint="--conf")
+        result[key.strip()] = value.strip()
+    return result
+
+
+def _absolute(directory: str | None) -> str | None:
+    """The spelling that means the same to the driver, which runs in another directory."""
+    from weir.state.resolve import normalize
+
+    return None if directory is None else normalize(directory)
+
+
+def _show(shown: RenderableType) -> None:
+    """Print tables; in a pipe without the blanks that fill up their last column."""
+    console = _console()
+    if console.is_terminal:
+        console.print(shown)
+        return
+    with console.capture() as capture:
+        console.print(shown)
+    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def _console() -> Console:
+    """Standard output; lines are folded to a width on a terminal only."""
+    return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)

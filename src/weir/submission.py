@@ -1,0 +1,163 @@
+"""Running the command again: which job id a name stands for, and whether it may run (PROTOCOL P19, P20).
+
+==========================  =====================================================================================
+newest record of the job    what running the same command does
+==========================  =====================================================================================
+none                        a new job
+running, failed             goes on from the newest completed checkpoint
+stopped                     refuses and names the savepoint
+finished                    says so; nothing is run
+canceled                    refuses and names the newest checkpoint
+superseded                  refuses and names the newest checkpoint: a start under a new id died before it had the name
+==========================  =====================================================================================
+
+A live driver (fresh lease) is left alone, unless ``--takeover``. ``--fresh`` and a new ``--from-savepoint`` draw a new
+job id; the same ``--from-savepoint`` again continues the run that it began. Before the name stands for a new id, the log
+of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at its next record (PROTOCOL P17)
+and completes and commits nothing beside the new one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weir.core.types import JobId, Recorded
+from weir.errors import JobAlreadyRunningError, JobEndedError, JobFencedError, StorageError
+from weir.kernel.clock import Clock
+from weir.runner import RunOptions
+from weir.state.filesystem import FileSystem
+from weir.state.job_log import JobLog, JobRecord, RecordStatus
+from weir.state.job_names import JobNames, NameRecord
+from weir.state.lease import Lease, holder_is_alive
+from weir.state.metadata import METADATA_FILE
+from weir.state.resolve import normalize
+from weir.state.storage import CheckpointStorage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """The job that is to be run."""
+
+    job_id: JobId
+    storage: CheckpointStorage
+    #: The savepoint that the job begins from, or None.
+    from_savepoint: str | None
+    #: The newest record, or None for a new job.
+    record: JobRecord | None
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether there is nothing to run."""
+        return self.record is not None and self.record.status is RecordStatus.FINISHED
+
+
+def submit(
+    *,
+    name: str,
+    options: RunOptions,
+    base_directory: str,
+    fs: Callable[[str], FileSystem],
+    clock: Clock,
+) -> Submission:
+    """Find or draw the job's id and check that it may run.
+
+    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), and ``StorageError``
+    for a checkpoint directory or savepoint that cannot be used.
+    """
+    savepoint = None if options.from_savepoint is None else _savepoint_directory(options.from_savepoint)
+    probe = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16))
+    probe.check_writable()
+    names = JobNames(fs(base_directory), base_directory)
+    known = names.lookup(name)
+    begins_anew = (
+        known is None or options.fresh or (savepoint is not None and savepoint != known.from_savepoint)
+    )
+    if savepoint is not None and begins_anew:
+        probe.verify(probe.read(savepoint))
+    if known is not None and not options.takeover:
+        _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
+    if known is None or begins_anew:
+        job_id = secrets.token_hex(16)
+        if known is not None:
+            _supersede(known, job_id, fs, base_directory, clock)
+        _assign(name, job_id, names, known, savepoint)
+        storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=job_id)
+        return Submission(job_id=job_id, storage=storage, from_savepoint=savepoint, record=None)
+    storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=known.job_id)
+    record = JobLog(fs(base_directory), storage.log_directory).newest()
+    _check_resumable(name, known, record)
+    return Submission(
+        job_id=known.job_id, storage=storage, from_savepoint=known.from_savepoint, record=record
+    )
+
+
+def _savepoint_directory(path: str) -> str:
+    """One spelling for a savepoint, whether its directory or its ``_metadata`` was named."""
+    return normalize(path).removesuffix(f"/{METADATA_FILE}")
+
+
+def _supersede(
+    known: NameRecord, by: JobId, fs: Callable[[str], FileSystem], base_directory: str, clock: Clock
+) -> None:
+    """End the job that the name stood for; also one that has no record yet, since its driver may be about to begin."""
+    storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=known.job_id)
+    JobLog(fs(base_directory), storage.log_directory).supersede(
+        job_id=known.job_id,
+        job_name=known.name,
+        by=by,
+        writer=secrets.token_hex(8),
+        timestamp_ms=clock.wall_ms(),
+    )
+
+
+def _assign(
+    name: str, job_id: JobId, names: JobNames, known: NameRecord | None, savepoint: str | None
+) -> None:
+    after = 0 if known is None else known.generation
+    outcome = names.assign(name, job_id, from_savepoint=savepoint, after=after)
+    if outcome is Recorded.FENCED:
+        raise JobFencedError(
+            f"Another command started job {name!r} at the same moment: leave it running, or run this one again."
+        )
+    if outcome is Recorded.FAILED:
+        raise StorageError(
+            f"The id of job {name!r} could not be recorded: look at the checkpoint directory's disk."
+        )
+
+
+def _check_no_live_driver(
+    name: str, known: NameRecord, fs: FileSystem, base_directory: str, clock: Clock
+) -> None:
+    lease = Lease(fs, base_directory, known.job_id).read()
+    if lease is not None and holder_is_alive(lease, clock.wall_ms(), socket.gethostname()):
+        raise JobAlreadyRunningError(
+            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host}, with its REST server"
+            f" at {lease.rest_address}: use that one, stop it with 'weir stop', or take the job over with --takeover."
+        )
+
+
+def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> None:
+    if record is None:
+        return
+    newest = record.checkpoints[-1].path if record.checkpoints else None
+    if record.status is RecordStatus.STOPPED:
+        raise JobEndedError(
+            f"Job {name!r} was stopped with a savepoint: go on with --from-savepoint {record.savepoint}, or start"
+            " anew with --fresh."
+        )
+    if record.status is RecordStatus.CANCELED:
+        way = f"go on with --from-savepoint {newest}, or " if newest else ""
+        raise JobEndedError(f"Job {name!r} was cancelled: {way}start anew with --fresh.")
+    if record.status is RecordStatus.SUPERSEDED:
+        if newest is not None:
+            way = f"go on with --from-savepoint {newest}, or "
+        else:
+            began = known.from_savepoint
+            way = "" if began is None else f"begin again with --fresh --from-savepoint {began}, or "
+        raise JobEndedError(
+            f"Job {name!r} ({known.job_id}) was superseded by a start under the new id {record.superseded_by}, which did"
+            f" not come to be: {way}start anew with --fresh."
+        )

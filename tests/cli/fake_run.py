@@ -1,0 +1,48 @@
+"""``weir`` with a fake runner, as a process of its own: the job runs until it is suspended, or for ever.
+
+With the argument ``deaf`` first, the job does not react when it is suspended.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
+
+from fake_job import JOB_ID, FakeGateway
+
+from weir import runner
+from weir.cli import main
+from weir.core.job_status import JobStatus
+from weir.job import Job
+from weir.runner import JobResult, RunListener, RunOptions
+
+DEAF = sys.argv.pop(1) == "deaf"
+
+
+class Gateway(FakeGateway):
+    """Knows when it was suspended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.suspended = threading.Event()
+
+    def suspend(self) -> None:
+        super().suspend()
+        self.suspended.set()
+
+
+def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+    """Submits a job that ends when it is suspended."""
+    gateway = Gateway()
+    listener.submitted(JOB_ID, gateway, "http://127.0.0.1:1")
+    gateway.suspended.wait()
+    if DEAF:
+        threading.Event().wait()
+    return JobResult(job_id=JOB_ID, status=JobStatus.SUSPENDED)
+
+
+runner.run_job = run_job
+main()

@@ -1,0 +1,250 @@
+"""The commands that speak to a running job, against a real server over a fake job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
+
+from weir.core.job_status import JobStatus
+from weir.core.view import CheckpointStatsSnapshot
+from weir.errors import JobError
+
+Weir = Callable[..., Result]
+
+
+def test_list_shows_id_name_and_status(weir: Weir, address: str) -> None:
+    """Also when the output is no terminal, nothing is cut off."""
+    result = weir("list", "-m", address)
+    assert result.exit_code == 0
+    assert JOB_ID in result.stdout
+    assert "orders" in result.stdout
+    assert "RUNNING" in result.stdout
+    assert "2 of 2" in result.stdout
+
+
+def test_the_address_can_come_from_the_environment(
+    weir: Weir, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WEIR_REST stands for --address, and may lack the scheme."""
+    monkeypatch.setenv("WEIR_REST", address.removeprefix("http://"))
+    assert JOB_ID in weir("list").stdout
+
+
+@pytest.mark.parametrize("name", [JOB_ID, "orders", JOB_ID[:5], JOB_ID.upper()])
+def test_a_job_is_named_by_id_by_name_or_by_the_begin_of_its_id(
+    weir: Weir, address: str, gateway: FakeGateway, name: str
+) -> None:
+    """All of them reach the same job."""
+    gateway.prepared = [completed(7, "/data/chk-7")]
+    result = weir("checkpoint", name, "-m", address)
+    assert (result.exit_code, result.stdout) == (0, "Checkpoint 7 completed.\n")
+
+
+def test_an_unknown_job_is_one_sentence_that_names_the_known_ones(weir: Weir, address: str) -> None:
+    """Exit code 1, one line on stderr, nothing on stdout."""
+    result = weir("checkpoint", "payments", "-m", address)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"weir: error: No job at {address} has the id or name 'payments'; known jobs: {JOB_ID} (orders).\n"
+    )
+
+
+def test_a_server_that_is_not_there_is_one_sentence_with_the_way_out(weir: Weir) -> None:
+    """No stack trace for a driver that does not run."""
+    result = weir("list", "--address", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("weir: error: No REST server answers at http://127.0.0.1:1")
+    assert "--address" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_full_checkpoint_is_taken_on_request(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """--full asks for one that refers to no earlier files."""
+    gateway.prepared = [completed(7, "/data/chk-7")] * 2
+    assert weir("checkpoint", "orders", "--full", "-m", address).stdout == "Checkpoint 7 completed.\n"
+    weir("checkpoint", "orders", "-m", address)
+    assert gateway.calls == [("checkpoint", "FULL"), ("checkpoint", "CONFIGURED")]
+
+
+def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(weir: Weir, address: str) -> None:
+    """A kind that there was none of has no line."""
+    lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
+    assert lines[0] == "1 completed, 1 failed, 1 in progress, 1 restored"
+    shown = {line.split()[0]: " ".join(line.split()) for line in lines if line}
+    assert shown["failed"].startswith("failed 8 savepoint")
+    assert shown["restored"].startswith("restored 6 checkpoint")
+    assert shown["restored"].endswith("/data/chk-6")
+    assert "savepoint" not in shown
+    assert " ".join(next(line for line in lines if "p99.9" in line).split()) == (
+        "completed min average max p50 p90 p95 p99 p99.9"
+    )
+    assert shown["duration"] == "duration 100 ms 111 ms 123 ms 112 ms 123 ms 123 ms 123 ms 123 ms"
+    assert shown["new"].startswith("new size 4.5 kB 6.2 kB 8.0 kB")
+    assert shown["full"].startswith("full size 8.0 kB 8.5 kB 9.0 kB")
+
+
+def test_checkpoints_shows_the_history(weir: Weir, address: str) -> None:
+    """Id, kind, status, time, duration, both sizes, and path or failure of each checkpoint, newest first."""
+    lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
+    nine, eight, seven = (line for line in lines if line[:1].isdigit() and "in progress" not in line)
+    for part in ("7   checkpoint", "COMPLETED", "123 ms", "4.5 kB", "9.0 kB", "/data/chk-7"):
+        assert part in seven
+    for part in ("8   savepoint", "FAILED", "600 ms", "expired before completing"):
+        assert part in eight
+    assert "IN_PROGRESS" in nine
+
+
+def test_before_the_first_checkpoint_there_are_only_counts(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """No empty tables, and no percentiles of nothing."""
+    gateway.current = replace(gateway.current, checkpoints=CheckpointStatsSnapshot())
+    result = weir("checkpoints", "orders", "-m", address)
+    assert result.stdout == "0 completed, 0 failed, 0 in progress, 0 restored\n"
+
+
+def test_one_checkpoint_is_shown_with_each_of_its_vertices(weir: Weir, address: str) -> None:
+    """Acknowledgement, both parts, alignment, start delay and sizes; what did not acknowledge is told so."""
+    lines = [
+        " ".join(line.split())
+        for line in weir("checkpoints", "orders", "--id", "8", "-m", address).stdout.splitlines()
+    ]
+    assert lines[0] == "savepoint 8: FAILED"
+    assert "failure expired before completing" in lines
+    clean = next(line for line in lines if line.startswith("clean"))
+    assert clean.endswith("7 ms 40 ms 3 ms 11 ms 4.5 kB 9.0 kB")
+    assert "revenue not acknowledged" in lines
+
+
+def test_a_checkpoint_that_is_not_known_is_one_sentence(weir: Weir, address: str) -> None:
+    """Exit code 1 and the server's sentence."""
+    result = weir("checkpoints", "orders", "--id", "99", "-m", address)
+    assert result.exit_code == 1
+    assert "Checkpoint 99" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_long_values_are_not_cut_in_a_pipe(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """A failure of several thousand characters and lines is one line, whole, in both forms."""
+    message = "no disk\n" + "x" * 5_000 + " the end"
+    failed = replace(FAILED, failure_message=message)
+    gateway.current = replace(
+        gateway.current, checkpoints=replace(SNAPSHOT, history=(failed,), latest_failed=failed)
+    )
+    one_line = message.replace("\n", " ")
+    history = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
+    assert sum(line.endswith(one_line) for line in history) == 2
+    assert all(line == line.rstrip() for line in history)
+    details = weir("checkpoints", "orders", "--id", "8", "-m", address).stdout.splitlines()
+    assert sum(line.endswith(one_line) for line in details) == 1
+
+
+def test_savepoint_waits_and_prints_the_path(
+    weir: Weir, address: str, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    """The answer comes while the client polls; the directory arrives as it was named."""
+
+    def answer_later() -> None:
+        while not gateway.futures:
+            threading.Event().wait(0.01)
+        gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
+
+    answering = threading.Thread(target=answer_later)
+    answering.start()
+    result = weir("savepoint", "orders", str(tmp_path), "-m", address)
+    answering.join()
+    assert (result.exit_code, result.stdout) == (0, "Savepoint completed. Path: /d/savepoint-1\n")
+    assert gateway.calls == [("savepoint", str(tmp_path))]
+
+
+def test_a_relative_savepoint_directory_is_that_of_the_client(
+    weir: Weir, address: str, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has another current directory, so the path is made absolute first."""
+    monkeypatch.chdir(tmp_path)
+    gateway.prepared = [completed(8, "/d/savepoint-1")]
+    weir("savepoint", "orders", "here", "-m", address)
+    assert gateway.calls == [("savepoint", str(tmp_path / "here"))]
+
+
+def test_a_failed_savepoint_is_the_sentence_of_the_job(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """Exit code 1 and the reason as the job gave it."""
+    gateway.prepared = [JobError("No savepoint directory is configured: name one.")]
+    result = weir("savepoint", "orders", "-m", address)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "weir: error: No savepoint directory is configured: name one.\n",
+    )
+
+
+def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """Stop is a stop with savepoint, below the directory that is given or the configured one."""
+    gateway.prepared = [completed(8, "/d/savepoint-1"), completed(9, "/d/savepoint-2")]
+    first = weir("stop", "orders", "--savepoint-dir", "/d", "-m", address)
+    second = weir("stop", "orders", "-m", address)
+    assert first.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
+    assert second.stdout == "Job stopped. Savepoint: /d/savepoint-2\n"
+    assert gateway.calls == [("stop", "/d"), ("stop", None)]
+
+
+def test_cancel_waits_until_the_job_has_ended(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """The command returns with the status in which the job ended."""
+
+    def end_later() -> None:
+        while not gateway.futures:
+            threading.Event().wait(0.01)
+        gateway.set_status(JobStatus.CANCELED)
+        gateway.futures[0].set_result(None)
+
+    ending = threading.Thread(target=end_later)
+    ending.start()
+    result = weir("cancel", "orders", "-m", address)
+    ending.join()
+    assert (result.exit_code, result.stdout) == (0, f"Job {JOB_ID} is CANCELED.\n")
+
+
+def test_an_ended_job_is_not_cancelled(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """The server's sentence is shown."""
+    gateway.set_status(JobStatus.FINISHED)
+    result = weir("cancel", "orders", "-m", address)
+    assert result.exit_code == 1
+    assert "is FINISHED already" in result.stderr
+
+
+def test_weir_debug_shows_the_stack_trace(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For bug reports, the exception itself comes out."""
+    monkeypatch.setenv("WEIR_DEBUG", "1")
+    result = weir("list", "-m", "http://127.0.0.1:1")
+    assert result.exception is not None
+    assert not isinstance(result.exception, SystemExit)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("list", "--nonsense"), ("nonsense",), ("checkpoint",), ("run", "x.py", "--rest-port", "70000")],
+)
+def test_a_wrong_command_line_has_exit_code_two(weir: Weir, arguments: tuple[str, ...]) -> None:
+    """Unknown commands and options, missing arguments and values out of range are usage errors."""
+    result = weir(*arguments)
+    assert result.exit_code == 2
+    assert "Error" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run", "list", "checkpoint", "checkpoints", "savepoint", "stop", "cancel", "inspect", "demo"],
+)
+def test_every_command_has_help_with_an_example(weir: Weir, command: str) -> None:
+    """--help of each command ends with an example of that command."""
+    result = weir(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: weir {command}" in result.stdout
+    assert command in weir("--help").stdout

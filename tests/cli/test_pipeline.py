@@ -1,0 +1,112 @@
+"""Loading pipeline files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from weir.errors import PipelineError
+from weir.pipeline import load_job
+
+ONE_JOB = "import weir\njob = weir.Job('orders')\nsame = job\n"
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading puts the file's directory on the module path; each test gets the old one back."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+
+
+def written(directory: Path, text: str) -> str:
+    """The path of a pipeline file with this text."""
+    path = directory / "pipeline.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_only_job_of_a_file_is_found(tmp_path: Path) -> None:
+    """Two names of one job are one job."""
+    assert load_job(written(tmp_path, ONE_JOB)).name == "orders"
+
+
+def test_a_job_can_be_named_after_a_colon(tmp_path: Path) -> None:
+    """Of several jobs the named one is taken."""
+    file = written(tmp_path, "import weir\na = weir.Job('first')\nb = weir.Job('second')\n")
+    assert load_job(f"{file}:b").name == "second"
+
+
+def test_several_jobs_without_a_name_are_refused_with_their_names(tmp_path: Path) -> None:
+    """The sentence shows how to name one."""
+    file = written(tmp_path, "import weir\na = weir.Job('first')\nb = weir.Job('second')\n")
+    with pytest.raises(PipelineError, match=rf"several jobs \(a, b\).*{file}:a"):
+        load_job(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "told"),
+    [
+        ("x = 1\n", "", "builds no weir.Job"),
+        (ONE_JOB, ":other", "has no attribute 'other'"),
+        ("x = 1\n", ":x", "has a int, not a weir.Job"),
+        ("x = 1\n\n1 / 0\n", "", "line 3: ZeroDivisionError: division by zero"),
+        ("def f():\n", "", "line 1: IndentationError"),
+        ("import weir\nweir.Job('  ')\n", "", "line 2: A job needs a name"),
+        ("import sys\nsys.exit(3)\n", "", "line 2: the file ended the program"),
+        ("import nothing_of_this_name\n", "", "line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence_with_its_place(
+    tmp_path: Path, text: str, suffix: str, told: str
+) -> None:
+    """File, line and reason."""
+    file = written(tmp_path, text)
+    with pytest.raises(PipelineError) as caught:
+        load_job(file + suffix)
+    assert told in str(caught.value)
+    assert file in str(caught.value)
+
+
+def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    """The path is in the sentence."""
+    with pytest.raises(PipelineError, match=r"no pipeline file .*missing\.py"):
+        load_job(str(tmp_path / "missing.py"))
+
+
+def test_a_pipeline_imports_modules_beside_it(tmp_path: Path) -> None:
+    """The file's directory is on the module path, also on that of processes started later."""
+    (tmp_path / "helper_beside_it.py").write_text("NAME = 'helped'\n")
+    file = written(tmp_path, "import weir, helper_beside_it\njob = weir.Job(helper_beside_it.NAME)\n")
+    assert load_job(file).name == "helped"
+    assert str(tmp_path) in os.environ["PYTHONPATH"].split(os.pathsep)
+
+
+def test_the_main_block_of_a_pipeline_does_not_run(tmp_path: Path) -> None:
+    """A file can be run by Python and by Weir."""
+    text = ONE_JOB + "if __name__ == '__main__':\n    raise SystemExit('ran')\n"
+    assert load_job(written(tmp_path, text)).name == "orders"
+
+
+def test_functions_of_a_pipeline_travel_by_value(tmp_path: Path) -> None:
+    """A Spark worker that does not have the file can call them, with the globals and classes that they use."""
+    from pyspark import cloudpickle
+
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport weir\n"
+        "FACTOR = 3\n@dataclass\nclass Pair:\n    a: int\n    b: int\n"
+        "def scaled(x):\n    return Pair(x, x * FACTOR).b\n"
+        "job = weir.Job('orders')\njob.source('s', lambda spark: scaled(spark))\n"
+    )
+    job = load_job(written(tmp_path, text))
+    sent = tmp_path / "sent"
+    sent.write_bytes(cloudpickle.dumps(job.functions["s"]))
+    (tmp_path / "pipeline.py").unlink()
+    code = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))(14))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(sent)], capture_output=True, text=True, check=True, cwd="/"
+    )
+    assert done.stdout == "42\n"

@@ -1,0 +1,126 @@
+"""What is shown while a job runs."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
+from rich.console import Console
+
+from weir.core.types import SnapshotKind
+from weir.core.view import CheckpointStats, CheckpointStatsSnapshot
+from weir.progress import CheckpointLines, ProgressDisplay, describe_checkpoint, describe_progress, render
+
+
+def snapshot(*history: CheckpointStats) -> CheckpointStatsSnapshot:
+    """Statistics with this history, newest first."""
+    return CheckpointStatsSnapshot(history=history)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread, at most ten seconds."""
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, "nothing happened for ten seconds"
+        time.sleep(0.01)
+
+
+def test_each_checkpoint_is_told_when_triggered_and_when_completed() -> None:
+    """Once each, however often the statistics are read."""
+    lines = CheckpointLines()
+    assert lines.new(snapshot(IN_PROGRESS)) == ["checkpoint 9 triggered"]
+    assert lines.new(snapshot(IN_PROGRESS)) == []
+    done = replace(COMPLETED, checkpoint_id=9)
+    assert lines.new(snapshot(done)) == ["checkpoint 9 completed in 123 ms, 4.5 kB"]
+    assert lines.new(snapshot(done)) == []
+
+
+def test_lines_come_in_the_order_of_the_checkpoints() -> None:
+    """The history is newest first, a log is oldest first."""
+    assert CheckpointLines().new(SNAPSHOT) == [
+        "checkpoint 7 completed in 123 ms, 4.5 kB",
+        "savepoint 8 failed: expired before completing",
+        "checkpoint 9 triggered",
+    ]
+
+
+def test_a_completed_savepoint_is_told_with_its_path() -> None:
+    """The path is what a user needs of it."""
+    savepoint = replace(COMPLETED, kind=SnapshotKind.SAVEPOINT, external_path="/d/savepoint-1")
+    assert describe_checkpoint(savepoint) == "savepoint 7 completed in 123 ms, 4.5 kB, /d/savepoint-1"
+    assert describe_checkpoint(FAILED) == "savepoint 8 failed: expired before completing"
+
+
+def test_the_totals_are_those_of_all_vertices() -> None:
+    """Rows in, rate and committed rows are summed."""
+    assert describe_progress(VIEW) == "RUNNING: 1500 rows in, 50 rows/s, 800 rows committed"
+
+
+def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:
+    """One row for each vertex, with its committed rows."""
+    out = io.StringIO()
+    Console(file=out, width=120).print(render(VIEW))
+    text = out.getvalue()
+    for part in (
+        "orders: RUNNING, attempt 2",
+        "1 completed, 1 failed, last 7 in 123 ms, 4.5 kB",
+        "clean",
+        "1,000",
+    ):
+        assert part in text
+    assert "WAITING_FOR_FINAL_CHECKPOINT" in text
+
+
+class ManualClock:
+    """A clock that the test moves."""
+
+    now = 0
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.now
+
+
+def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() -> None:
+    """Checkpoint lines come at once; totals wait for ten seconds and for a change."""
+    out, clock, gateway = io.StringIO(), ManualClock(), FakeGateway(replace(VIEW, checkpoints=snapshot()))
+
+    def totals() -> int:
+        return out.getvalue().count("rows in")
+
+    with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
+        display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
+        wait_until(lambda: totals() == 1)
+        more = replace(VIEW.vertices[0], records_in=2_000)
+        gateway.current = replace(VIEW, checkpoints=snapshot(IN_PROGRESS), vertices=(more,))
+        wait_until(lambda: "checkpoint 9 triggered" in out.getvalue())
+        assert totals() == 1
+        clock.now += 10_000
+        wait_until(lambda: totals() == 2)
+    assert totals() == 2
+
+
+def test_what_happened_last_is_told_before_the_display_ends() -> None:
+    """A checkpoint that completes just before the end is not missing."""
+    out, gateway = io.StringIO(), FakeGateway()
+    gateway.current = replace(VIEW, checkpoints=snapshot())
+    with ProgressDisplay(Console(file=out, width=1_000)) as display:
+        display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
+        gateway.current = replace(VIEW, checkpoints=snapshot(COMPLETED))
+    assert "checkpoint 7 completed in 123 ms, 4.5 kB" in out.getvalue()
+
+
+def test_on_a_terminal_lines_stand_above_the_live_table() -> None:
+    """The table is drawn with terminal codes, and lines are printed too."""
+    out = io.StringIO()
+    with ProgressDisplay(Console(file=out, force_terminal=True, width=120)) as display:
+        display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
+        wait_until(lambda: "attempt 2" in out.getvalue())
+        display.note("a note")
+    assert "a note" in out.getvalue()
+    assert "checkpoint 9 triggered" in out.getvalue()

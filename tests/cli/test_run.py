@@ -1,0 +1,254 @@
+"""``weir run`` with a fake runner: options, output, exit codes and signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from fake_job import JOB_ID, FakeGateway, completed
+
+from weir import runner
+from weir.config import Configuration
+from weir.core.job_status import JobStatus
+from weir.core.types import SnapshotKind
+from weir.errors import ConfigurationError, JobEndedError
+from weir.job import Job
+from weir.runner import JobResult, RunListener, RunOptions, with_recovery_path
+
+Weir = Callable[..., Result]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class FakeRunner:
+    """Stands for ``run_job``: remembers what it was given and ends as it is told."""
+
+    def __init__(self) -> None:
+        self.options = RunOptions()
+        self.job_name = ""
+        self.result = JobResult(job_id=JOB_ID, status=JobStatus.FINISHED)
+        self.error: Exception | None = None
+
+    def __call__(self, job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+        self.job_name, self.options = job.name, options
+        if self.error is not None:
+            raise self.error
+        listener.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")
+        listener.restored(completed(7, "/data/chk-7"))
+        listener.note("restarting after: [a failure]")
+        return self.result
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
+    made = FakeRunner()
+    monkeypatch.setattr(runner, "run_job", made)
+    return made
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A pipeline file; what loading it does to the module path is undone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    path = tmp_path / "orders.py"
+    path.write_text("import weir\njob = weir.Job('orders')\n")
+    yield str(path)
+
+
+def test_run_says_what_happens(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """Job id, address, where it goes on from, and notes as they are, even with brackets."""
+    result = weir("run", pipeline)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"Job has been submitted with JobID {JOB_ID}"
+    assert "REST server: http://127.0.0.1:8081" in lines
+    assert "recovered from checkpoint 7" in lines
+    assert "restarting after: [a failure]" in lines
+    assert lines[-1] == f"Job {JOB_ID} has finished"
+    assert fake.job_name == "orders"
+
+
+def test_run_passes_every_option_on(weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path) -> None:
+    """--conf wins over the file, --rest-port is the key rest.port."""
+    config = tmp_path / "weir.conf"
+    config.write_text(
+        "execution.checkpointing.interval: 5s\nexecution.checkpointing.timeout: 1min\nrest.port: 1\n"
+    )
+    weir(
+        "run", pipeline, "--master", "local[2]", "--config", str(config), "--takeover", "--accept-duplicates",
+        "--conf", "execution.checkpointing.interval=7s", "--conf", "spark.x=a=b", "--rest-port", "0", "-s", "/s",
+    )  # fmt: skip
+    assert fake.options == RunOptions(
+        master="local[2]",
+        conf={
+            "execution.checkpointing.interval": "7s",
+            "execution.checkpointing.timeout": "1min",
+            "rest.port": "0",
+            "spark.x": "a=b",
+        },
+        from_savepoint="/s",
+        takeover=True,
+        accept_duplicates=True,
+    )
+    weir("run", pipeline, "--fresh")
+    assert fake.options == RunOptions(fresh=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "conf"),
+    [
+        (("--claim-mode", "CLAIM"), {"execution.state-recovery.claim-mode": "CLAIM"}),
+        (("--claimMode", "no_claim"), {"execution.state-recovery.claim-mode": "NO_CLAIM"}),
+        (("--allow-non-restored-state",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
+        (("--allowNonRestoredState",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
+        (("-n",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
+        (
+            ("--claim-mode", "CLAIM", "--conf", "execution.state-recovery.claim-mode=NO_CLAIM"),
+            {"execution.state-recovery.claim-mode": "CLAIM"},
+        ),
+    ],
+)
+def test_how_a_snapshot_is_recovered_is_given_by_flinks_options(
+    weir: Weir, fake: FakeRunner, pipeline: str, arguments: tuple[str, ...], conf: dict[str, str]
+) -> None:
+    """In Flink's spelling and in Weir's; each stands for its key and wins over --conf."""
+    assert weir("run", pipeline, "-s", "/s", *arguments).exit_code == 0
+    assert fake.options == RunOptions(conf=conf, from_savepoint="/s")
+
+
+def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
+    """The command line wins over it, and it does not go together with --fresh."""
+    configuration = Configuration({"execution.state-recovery.path": "/s"})
+    options = RunOptions()
+    assert with_recovery_path(options, configuration) == RunOptions(from_savepoint="/s")
+    given = RunOptions(from_savepoint="/other")
+    assert with_recovery_path(given, configuration) is given
+    assert with_recovery_path(options, Configuration({})) is options
+    with pytest.raises(
+        ConfigurationError, match=r"--fresh .* execution\.state-recovery\.path is /s: leave one"
+    ):
+        with_recovery_path(RunOptions(fresh=True), configuration)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--conf", "novalue"), "not of the form K=V"),
+        (("--fresh", "-s", "/s"), "give one of them"),
+        (("-s", "/s", "--claim-mode", "LEGACY"), "'LEGACY' is not one of"),
+    ],
+)
+def test_options_that_make_no_sense_are_usage_errors(
+    weir: Weir, fake: FakeRunner, pipeline: str, arguments: tuple[str, ...], told: str
+) -> None:
+    """Exit code 2, and nothing is run."""
+    result = weir("run", pipeline, *arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr.replace("\n", " ")
+    assert fake.job_name == ""
+
+
+def test_an_unknown_key_is_one_sentence(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """A spelling mistake is told before anything starts."""
+    result = weir("run", pipeline, "--conf", "execution.checkpointing.intervall=5s")
+    assert result.exit_code == 1
+    assert "did you mean execution.checkpointing.interval?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("result", "ending"),
+    [
+        (JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, already_finished=True), (0, "--fresh")),
+        (JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1"), (0, "--from-savepoint /s/1")),
+        (JobResult(job_id=JOB_ID, status=JobStatus.CANCELED), (1, "was cancelled")),
+    ],
+)
+def test_the_exit_code_says_how_the_job_ended(
+    weir: Weir, fake: FakeRunner, pipeline: str, result: JobResult, ending: tuple[int, str]
+) -> None:
+    """And the last line says how to go on."""
+    fake.result = result
+    answer = weir("run", pipeline)
+    code, told = ending
+    assert answer.exit_code == code
+    assert told in answer.stdout
+
+
+def test_a_failed_job_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """With the failure's own words."""
+    fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FAILED, failure="the sink is gone")
+    answer = weir("run", pipeline)
+    assert (answer.exit_code, answer.stderr) == (1, f"weir: error: Job {JOB_ID} failed: the sink is gone\n")
+
+
+def test_a_job_that_cannot_begin_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """What the runner raises on its thread comes out as the sentence."""
+    fake.error = JobEndedError("Job 'orders' was stopped with savepoint /s/1: start from it.")
+    answer = weir("run", pipeline)
+    assert (answer.exit_code, answer.stderr) == (1, f"weir: error: {fake.error}\n")
+
+
+def test_the_old_signal_handlers_are_back_after_a_run(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+    """A program that calls the command line keeps its own handlers."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    weir("run", pipeline)
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def started(pipeline: str, kind: str) -> subprocess.Popen[str]:
+    """``weir run`` as a process, once its job is submitted."""
+    command = [sys.executable, str(Path(__file__).with_name("fake_run.py")), kind, "run", pipeline]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    wait_for(process, "REST server")
+    return process
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    """Read lines until one has the text. Lines are flushed at once, or this would wait for ever."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if text in line:
+            return
+    raise AssertionError(f"the process ended without saying {text!r}")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: int) -> None:
+    """The process ends with 128 plus the signal's number, after the job was suspended."""
+    process = started(pipeline, "obedient")
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert "is suspended; the same command resumes it" in out
+
+
+def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
+    """Even if the job does not react to the first."""
+    process = started(pipeline, "deaf")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "suspending the job")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+def test_a_savepoint_to_go_on_from_is_named_by_its_path(
+    weir: Weir, fake: FakeRunner, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Savepoints may have been moved, so the path says more than the id."""
+
+    def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+        listener.restored(completed(8, "/d/savepoint-1", SnapshotKind.SAVEPOINT))
+        return JobResult(job_id=JOB_ID, status=JobStatus.FINISHED)
+
+    monkeypatch.setattr(runner, "run_job", run_job)
+    assert "recovered from savepoint /d/savepoint-1" in weir("run", pipeline).stdout

@@ -1,0 +1,36 @@
+"""What tests of several folders share: one small Spark session, bound to loopback, and made only if a test asks.
+
+There is one JVM for each pytest process, and some settings hold for its whole life. So the session is made by Weir's own
+code, as ``weir run`` makes it, with a maintenance thread of the state store that is quick enough for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Weir's session on two local threads."""
+    from weir.spark.session import create_session
+
+    session = create_session(
+        name="tests",
+        master="local[2]",
+        conf={
+            "spark.sql.session.timeZone": "UTC",
+            # Snapshots of the state are uploaded by this thread, and tests wait for them.
+            "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",
+        },
+        parallelism=2,
+        fast_working_directory=True,
+        log_file=None,
+    )
+    yield session
+    session.stop()

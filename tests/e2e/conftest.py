@@ -1,0 +1,17 @@
+"""A fresh directory for each end-to-end test, and no process of it left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.support import Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """A directory in which commands run; what they started is ended with the test."""
+    made = Place(tmp_path)
+    yield made
+    made.clear()

@@ -1,0 +1,134 @@
+"""``weir``, but for one thing: it sends itself a signal at the Nth passage of a named point.
+
+    killing_driver.py SIGKILL|SIGSTOP POINT NTH MARK ARGUMENTS...
+
+The points are wrapped around functions from outside, so that the code of Weir knows nothing of them. Right before the
+signal the point's name is written to the file MARK: without it, the point was never reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from weir.cli import main
+from weir.core.types import Recorded
+from weir.durable.sink_port import SinkPort
+from weir.sinks.files import Files
+from weir.spark import snapshots
+from weir.state.job_log import JobLogWriter, RecordKind
+from weir.state.storage import CheckpointStorage
+
+Reached = Callable[[], None]
+
+
+def before(
+    owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True
+) -> None:
+    """Call ``reached`` before each call of the function whose arguments satisfy ``when``."""
+    original = getattr(owner, name)
+
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        if when(*arguments, **named):
+            reached()
+        return original(*arguments, **named)
+
+    setattr(owner, name, wrapper)
+
+
+def after(owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True) -> None:
+    """Call ``reached`` after each call of the function whose result and arguments satisfy ``when``."""
+    original = getattr(owner, name)
+
+    def wrapper(*arguments: Any, **named: Any) -> Any:
+        result = original(*arguments, **named)
+        if when(result, *arguments, **named):
+            reached()
+        return result
+
+    setattr(owner, name, wrapper)
+
+
+def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
+    """Before or after (``place``) a commit of rows, but only within ``SinkPort.commit_again``."""
+    inside = threading.local()
+    commit_again = SinkPort.commit_again
+
+    def marked(*arguments: Any) -> None:
+        inside.now = True
+        try:
+            commit_again(*arguments)
+        finally:
+            inside.now = False
+
+    replaced: Any = SinkPort
+    replaced.commit_again = marked
+    place(
+        SinkPort,
+        "_commit_one",
+        reached,
+        lambda *arguments: getattr(inside, "now", False) and bool(arguments[-1]),
+    )
+
+
+def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
+    return kind is RecordKind.CHECKPOINT_COMPLETED
+
+
+#: What happens in one checkpoint, in its order, and then what happens when a job is restored and when it ends.
+POINTS: dict[str, Callable[[Reached], None]] = {
+    "after-the-synchronous-part": lambda reached: after(snapshots.TaskSnapshots, "take", reached),
+    "before-the-acknowledgement": lambda reached: after(snapshots.TaskSnapshots, "proceed", reached),
+    "before-the-metadata": lambda reached: before(CheckpointStorage, "write_metadata", reached),
+    "before-the-record": lambda reached: before(JobLogWriter, "append", reached, _completes),
+    "after-the-record": lambda reached: after(
+        JobLogWriter,
+        "append",
+        reached,
+        lambda outcome, *_, **fields: outcome is Recorded.WON and _completes(**fields),
+    ),
+    "within-one-commit": lambda reached: after(Files, "_rename", reached),
+    "between-two-sinks": lambda reached: after(
+        SinkPort,
+        "_commit_one",
+        reached,
+        lambda _, __, name, epoch, payloads: name == "raw" and bool(payloads),
+    ),
+    "within-the-restore": lambda reached: before(snapshots, "_make_parent", reached),
+    "before-a-recommit": lambda reached: _within_recommit(before, reached),
+    "after-a-recommit": lambda reached: _within_recommit(after, reached),
+    "before-the-end-is-recorded": lambda reached: before(
+        JobLogWriter, "append", reached, lambda *_, kind, **__: kind is RecordKind.ENDED
+    ),
+}
+
+
+class Killer:
+    """Counts passages, and sends the signal at the Nth."""
+
+    def __init__(self, number: signal.Signals, point: str, nth: int, mark: Path) -> None:
+        self._number = number
+        self._point = point
+        self._left = nth
+        self._mark = mark
+        self._lock = threading.Lock()
+
+    def reached(self) -> None:
+        """One passage."""
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self._mark.write_text(self._point)
+                os.kill(os.getpid(), self._number)
+
+
+if __name__ == "__main__":
+    number, point, nth, mark, *rest = sys.argv[1:]
+    POINTS[point](Killer(signal.Signals[number], point, int(nth), Path(mark)).reached)
+    sys.argv[1:] = rest
+    main()

@@ -1,0 +1,332 @@
+"""What the end-to-end tests share: small inputs, ``weir`` as a child process, and an independent look at the sinks.
+
+Rules of these tests:
+
+1. The command runs as a person would run it, in a directory of its own; what it left is all that the next run knows.
+2. Results are compared as multisets with a computation over the input that knows neither Weir nor Spark.
+3. Each command begins a session of its own, by whose id every process that it started can be found again, even after
+   its parent has died. Nothing else is ever signalled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+HERE = Path(__file__).resolve().parent
+PIPELINE = HERE / "numbers_pipeline.py"
+SOURCES = HERE.parents[1] / "src"
+
+Rows = Counter[tuple[Any, ...]]
+
+_FIRST = datetime(2024, 1, 1, tzinfo=UTC)
+_ROWS_PER_FILE = 40
+#: Half a second between two numbers: three files make a minute.
+_STEP = timedelta(milliseconds=500)
+_POLL_S = 0.05
+#: For what takes a few seconds, on a machine that may be ten times slower than it should be.
+PATIENCE_S = 120.0
+
+
+class Place:
+    """A directory with an input, in which commands run."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.runs: list[Run] = []
+        self._files = 0
+        self._mark = directory / "mark"
+
+    # -- input -------------------------------------------------------------------------------------------------
+
+    def land(self, files: int) -> None:
+        """Add so many files of numbers to ``in``; each appears whole, and they are read in order."""
+        landing = self.directory / "in"
+        landing.mkdir(exist_ok=True)
+        for number in range(self._files, self._files + files):
+            ids = range(number * _ROWS_PER_FILE, (number + 1) * _ROWS_PER_FILE)
+            columns = {
+                "id": pa.array(ids, pa.int64()),
+                "ts": pa.array([_FIRST + _STEP * one for one in ids], pa.timestamp("us", tz="UTC")),
+            }
+            hidden = landing / f".{number:03}.parquet"
+            pq.write_table(pa.table(columns), hidden)
+            # Spark reads in the order of modification times, and these must grow from file to file.
+            os.utime(hidden, (1_700_000_000 + number,) * 2)
+            hidden.rename(landing / f"{number:03}.parquet")
+        self._files += files
+
+    def rows(self) -> Rows:
+        """All rows of the input."""
+        return sum((parquet_rows(file) for file in sorted(self.directory.glob("in/*.parquet"))), Rows())
+
+    def minutes(self) -> Rows:
+        """How many numbers each minute of the input has."""
+        counts = Counter(ts.replace(second=0, microsecond=0) for _, ts in self.rows().elements())
+        return Rows(counts.items())
+
+    # -- output ------------------------------------------------------------------------------------------------
+
+    def assert_exact(self, out: str = "out") -> None:
+        """Every sink of a finished bounded job holds exactly what it must."""
+        self.assert_copies_exact(out)
+        assert_same(files_rows(self.directory / out / "minutes"), self.minutes(), "the minutes")
+
+    def assert_copies_exact(self, out: str = "out") -> None:
+        """Both copies hold exactly the input."""
+        assert_same(delta_rows(self.directory / out / "raw"), self.rows(), "the Delta table")
+        assert_same(files_rows(self.directory / out / "raw_files"), self.rows(), "the files")
+
+    # -- commands ----------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        *arguments: str,
+        pipeline: Path = PIPELINE,
+        script: tuple[str, ...] = ("-m", "weir"),
+        environment: dict[str, str] | None = None,
+    ) -> Run:
+        """Start ``weir run`` with a short checkpoint interval on two state partitions."""
+        given = (*script, "run", str(pipeline), "--rest-port", "0", *arguments)
+        settings = ("execution.checkpointing.interval=500ms", "parallelism.default=2")
+        confs = [word for setting in settings for word in ("--conf", setting)]
+        # The test's own settings come last, and so win.
+        command = [sys.executable, *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
+        return self.launch(command, environment or {})
+
+    def start_until(self, point: str, nth: int, *arguments: str, number: signal.Signals) -> Run:
+        """Start ``weir run``; it sends itself the signal at the Nth passage of the point (``killing_driver.py``)."""
+        self._mark.unlink(missing_ok=True)
+        script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
+        return self.start(*arguments, script=script)
+
+    def die_at(self, point: str, nth: int, *arguments: str) -> None:
+        """One life that ends by SIGKILL at the Nth passage of the point; fails if it is never reached."""
+        run = self.start_until(point, nth, *arguments, number=signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL, run.story()
+        assert self._mark.read_text() == point
+
+    def sleep_at(self, point: str, nth: int, *arguments: str) -> Run:
+        """A driver that stopped itself by SIGSTOP at the Nth passage of the point; fails if it is never reached."""
+        run = self.start_until(point, nth, *arguments, number=signal.SIGSTOP)
+        driver = psutil.Process(run.process.pid)
+        wait_until(lambda: driver.status() == psutil.STATUS_STOPPED or run.process.poll() is not None, point)
+        assert self._mark.read_text() == point, run.story()
+        return run
+
+    def launch(self, command: list[str], environment: dict[str, str]) -> Run:
+        """Start any command; it is ended with the test."""
+        run = Run(command, self.directory, len(self.runs), environment)
+        self.runs.append(run)
+        return run
+
+    def finish(self, *arguments: str, **how: Any) -> Run:
+        """Run ``weir run`` to its end, which must be a good one."""
+        run = self.start(*arguments, **how)
+        assert run.wait() == 0, run.story()
+        return run
+
+    def weir(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the short commands."""
+        return subprocess.run(
+            [sys.executable, "-m", "weir", *arguments],
+            cwd=self.directory,
+            env=environment_of({}),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file, such as another pipeline."""
+        path = self.directory / name
+        path.write_text(text)
+        return path
+
+    def log_records(self) -> list[Path]:
+        """The records of the only job's log, oldest first."""
+        return sorted(self.directory.glob(".weir/checkpoints/*/log/*"))
+
+    def clear(self) -> None:
+        """End what the test left running."""
+        for run in self.runs:
+            run.end()
+
+
+class Run:
+    """One child process, with its output in files, so that it never waits for a reader."""
+
+    def __init__(self, command: list[str], directory: Path, number: int, environment: dict[str, str]) -> None:
+        self._output = directory / f"output-{number}"
+        self._errors = directory / f"errors-{number}"
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=environment_of(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return self._output.read_text()
+
+    @property
+    def errors(self) -> str:
+        """What it has printed to its error stream so far."""
+        return self._errors.read_text()
+
+    @property
+    def address(self) -> str:
+        """Where its REST server answers."""
+        return self.wait_for(r"REST server: (\S+)")[1]
+
+    def story(self) -> str:
+        """All that it printed, for the message of a failed assertion."""
+        return f"exit code {self.process.poll()}\n{self.output}\n{self.errors}"
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Wait until a line that it printed matches; fails if the process ends without one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ended = self.process.poll() is not None
+            match = re.search(pattern, f"{self.output}\n{self.errors}", re.MULTILINE)
+            if match is not None:
+                return match
+            assert not ended, f"it ended without {pattern!r}: {self.story()}"
+            assert time.monotonic() < deadline, f"it never said {pattern!r}: {self.story()}"
+            time.sleep(_POLL_S)
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """Its exit code; fails if it does not end in time."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {timeout_s} s: {self.story()}") from None
+
+    def error(self) -> str:
+        """The one line that tells why it ended with exit code 1; fails if there is a stack trace or more."""
+        assert self.wait() == 1, self.story()
+        return error_line(self.output, self.errors)
+
+    def assert_no_stack_trace(self) -> None:
+        """Neither Python nor the JVM has shown a stack trace."""
+        assert "Traceback" not in self.output + self.errors, self.story()
+        assert "\tat " not in self.output + self.errors, self.story()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of its session, also those whose parent has died."""
+        found = []
+        for process in psutil.process_iter(["status"]):
+            try:
+                same = os.getsid(process.pid) == self.process.pid
+            except (ProcessLookupError, PermissionError):
+                continue
+            if same and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def wait_for_no_processes(self, timeout_s: float) -> None:
+        """Wait until nothing of its session lives any more."""
+        deadline = time.monotonic() + timeout_s
+        while left := self.processes():
+            assert time.monotonic() < deadline, f"still there: {[process.cmdline() for process in left]}"
+            time.sleep(_POLL_S)
+
+    def end(self) -> None:
+        """Kill all of its session."""
+        for process in self.processes():
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        self.process.wait()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came true: {what}"
+        time.sleep(_POLL_S)
+
+
+def environment_of(changes: dict[str, str]) -> dict[str, str]:
+    """The environment of a command: it finds this Weir, installed or not, and no proxy or colour stands in its way."""
+    paths = [str(SOURCES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        # A JVM of these tests lives for seconds: it starts faster with the quick compiler alone.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        **changes,
+    }
+
+
+def error_line(output: str, errors: str) -> str:
+    """The one ``weir: error:`` line; there must be no stack trace."""
+    assert "Traceback" not in output + errors, errors
+    assert "\tat " not in output + errors, errors
+    lines = [line for line in errors.splitlines() if line.startswith("weir: error: ")]
+    assert len(lines) == 1, output + errors
+    return lines[0]
+
+
+def parquet_rows(file: Path) -> Rows:
+    """The rows of one Parquet file; fails if it is not whole."""
+    return _rows_of(pq.read_table(file))
+
+
+def files_rows(directory: Path) -> Rows:
+    """All rows that a reader of a ``Files`` sink sees."""
+    return sum((parquet_rows(file) for file in visible_files(directory)), Rows())
+
+
+def visible_files(directory: Path) -> list[Path]:
+    """The files that a reader of a ``Files`` sink sees."""
+    return sorted(file for file in directory.glob("*") if file.is_file() and file.name[0] not in "._")
+
+
+def delta_rows(path: Path) -> Rows:
+    """All rows of a Delta table, as delta-rs reads them; none if there is no table."""
+    try:
+        return _rows_of(DeltaTable(path).to_pyarrow_table())
+    except TableNotFoundError:
+        return Rows()
+
+
+def assert_same(found: Rows, expected: Rows, what: str) -> None:
+    """Fails with the rows that are missing and those that are too many."""
+    missing, surplus = expected - found, found - expected
+    assert not missing, f"{what}: {missing.total()} rows are missing, such as {missing.most_common(3)}"
+    assert not surplus, f"{what}: {surplus.total()} rows are too many, such as {surplus.most_common(3)}"
+
+
+def _rows_of(table: pa.Table) -> Rows:
+    rows = Rows()
+    for row in table.to_pylist():
+        values = (one.astimezone(UTC) if isinstance(one, datetime) else one for one in row.values())
+        rows[tuple(values)] += 1
+    return rows

@@ -1,0 +1,231 @@
+"""Bad input, as a person gives it: exit code 1, one sentence that names the thing and the way out, no stack trace.
+
+But for the last test, no JVM is started: what can be told without one is told at once.
+"""
+
+from __future__ import annotations
+
+import socket
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.support import Place, error_line
+
+from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
+from weir.errors import StorageError
+from weir.spark.session import check_reachable
+from weir.state.local import LocalFileSystem
+from weir.state.storage import CheckpointStorage
+
+SOURCE = """
+import weir
+job = weir.Job("bad")
+numbers = job.source("numbers", lambda spark: spark.readStream.schema("id long").parquet("in"), bounded=True)
+"""
+GOOD = SOURCE + 'numbers.sink("raw", weir.sinks.DeltaTable("out"))\n'
+
+
+def refusal(place: Place, pipeline: str, *arguments: str, **how: Any) -> str:
+    """The one sentence with which the pipeline is refused."""
+    return place.start(*arguments, pipeline=place.write("pipeline.py", pipeline), **how).error()
+
+
+def conf(key: str, value: object) -> tuple[str, str]:
+    """``--conf KEY=VALUE``."""
+    return "--conf", f"{key}={value}"
+
+
+# -- the pipeline ----------------------------------------------------------------------------------------------
+
+
+def test_two_steps_of_one_name_are_refused(place: Place) -> None:
+    """The name is told."""
+    message = refusal(place, GOOD + 'numbers.sink("raw", weir.sinks.DeltaTable("other"))\n')
+    assert "'raw'" in message
+
+
+def test_a_pipeline_file_that_raises_is_refused(place: Place) -> None:
+    """File, line and exception are told."""
+    message = refusal(place, "import weir\n\nraise ValueError('no luck')\n")
+    assert "pipeline.py, line 3: ValueError: no luck" in message
+
+
+@pytest.mark.parametrize("sink", ["DeltaTable", "Files"])
+def test_a_directory_that_holds_something_else_is_no_sink(place: Place, sink: str) -> None:
+    """The directory and what lies there are told, and nothing is touched."""
+    (place.directory / "out").mkdir()
+    place.write("out/letter.txt", "dear reader")
+    message = refusal(place, SOURCE + f'numbers.sink("raw", weir.sinks.{sink}("out"))\n')
+    assert "out" in message
+    assert "'letter.txt'" in message
+    assert "choose an empty directory" in message
+    assert [path.name for path in (place.directory / "out").iterdir()] == ["letter.txt"]
+
+
+# -- checkpoints and savepoints --------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_directory_below_a_file_is_refused(place: Place) -> None:
+    """The directory and its key are told (a file, because the permissions of root forbid nothing)."""
+    blocked = place.write("blocked", "") / "checkpoints"
+    message = refusal(place, GOOD, *conf("execution.checkpointing.dir", blocked))
+    assert str(blocked) in message
+    assert "execution.checkpointing.dir" in message
+
+
+def test_a_savepoint_that_does_not_exist_is_refused(place: Place) -> None:
+    """Its path is told, and what to name instead."""
+    missing = place.directory / "savepoint-none"
+    message = refusal(place, GOOD, "--from-savepoint", str(missing))
+    assert str(missing) in message
+    assert "name the directory" in message
+
+
+def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: Place) -> None:
+    """One flipped byte: the file, the checksum that it has and the one that it should have are told."""
+    savepoint = make_savepoint(place.directory / "savepoint-1", b"precious state")
+    file = savepoint / "state-1"
+    file.write_bytes(b"pretious state")
+    message = refusal(place, GOOD, "--from-savepoint", str(savepoint))
+    assert "The file state-1 of the checkpoint" in message
+    assert f"crc32:{zlib.crc32(b'precious state'):08x}" in message
+    assert f"crc32:{zlib.crc32(b'pretious state'):08x}" in message
+
+
+def make_savepoint(directory: Path, content: bytes) -> Path:
+    """A savepoint of one task with one state file."""
+    directory.mkdir()
+    (directory / "state-1").write_bytes(content)
+    fs = LocalFileSystem()
+    storage = CheckpointStorage(fs=lambda _: fs, base_directory=str(directory.parent), job_id="0" * 32)
+    size, checksum = fs.checksum(str(directory / "state-1"))
+    handle = StateHandle(key="state/0/0/1.zip", path="state-1", size=size, checksum=checksum)
+    task = TaskState(
+        vertex="numbers",
+        position=0,
+        operators=(OperatorState(operator_id="numbers", name="numbers"),),
+        entries={},
+        files=(handle,),
+    )
+    storage.write_metadata(
+        CompletedCheckpoint(
+            job_id="0" * 32,
+            checkpoint_id=1,
+            kind=SnapshotKind.SAVEPOINT,
+            timestamp_ms=1,
+            completion_timestamp_ms=2,
+            attempt=1,
+            tasks=(task,),
+            external_path=str(directory),
+            drained=False,
+        )
+    )
+    return directory
+
+
+# -- the machine -----------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_refused(place: Place) -> None:
+    """The port is told, and how to choose another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        message = refusal(place, GOOD, *conf("rest.port", port), "--rest-port", str(port))
+    assert str(port) in message
+    assert "--rest-port" in message or "rest.port" in message
+
+
+def test_an_unsupported_spark_is_refused(place: Place) -> None:
+    """The version that is there and those that are needed are told."""
+    script = place.write(
+        "old_spark.py",
+        "import pyspark\npyspark.__version__ = '3.5.1'\nfrom weir.cli import main\nmain()\n",
+    )
+    message = refusal(place, GOOD, script=(str(script),))
+    assert "PySpark 3.5.1" in message
+    assert "pip install" in message
+
+
+def test_a_missing_java_is_told_with_the_command_that_installs_it(place: Place) -> None:
+    """Neither JAVA_HOME nor a java on the path."""
+    empty = place.directory / "empty"
+    empty.mkdir()
+    message = refusal(place, GOOD, environment={"PATH": str(empty), "JAVA_HOME": ""})
+    assert "Spark needs Java 17, but there is no java on the path" in message
+    assert "openjdk-17" in message
+
+
+def test_an_unknown_job_is_told_to_look_for_a_driver(place: Place) -> None:
+    """No driver listens at the address."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        address = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    done = place.weir("stop", "0123abcd", "--address", address)
+    assert done.returncode == 1
+    message = error_line(done.stdout, done.stderr)
+    assert address in message
+    assert "weir run" in message
+
+
+def test_a_working_directory_that_cannot_be_made_is_refused(place: Place) -> None:
+    """Below a file: its path and its key are told, before a JVM would try to put its log beside it."""
+    blocked = place.write("blocked", "") / "work"
+    message = refusal(place, GOOD, *conf("weir.working-dir", blocked), "--master", "local-cluster[1,1,1024]")
+    assert str(blocked) in message
+    assert "weir.working-dir" in message
+
+
+class _Cluster:
+    """What ``check_reachable`` needs of a session on a cluster; ``parquet`` writes as its executors would."""
+
+    master = "spark://somewhere:7077"
+
+    def __init__(self, error: Exception | None) -> None:
+        self._error = error
+
+    @property
+    def sparkContext(self) -> _Cluster:
+        return self
+
+    @property
+    def write(self) -> _Cluster:
+        return self
+
+    def range(self, _: int) -> _Cluster:
+        return self
+
+    coalesce = range
+
+    def mode(self, _: str) -> _Cluster:
+        return self
+
+    def parquet(self, _: str) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(None, "cannot be seen by the driver"), (OSError("disk"), "executors cannot write")]
+)
+def test_a_working_directory_that_executors_do_not_share_is_refused(
+    tmp_path: Path, error: Exception | None, told: str
+) -> None:
+    """An executor that writes to a disk of its own, or not at all: the directory and its key are told."""
+    session: Any = _Cluster(error)
+    with pytest.raises(StorageError, match=told) as raised:
+        check_reachable(session, LocalFileSystem(), str(tmp_path / "work"))
+    assert str(tmp_path / "work") in str(raised.value)
+    assert "weir.working-dir" in str(raised.value)
+
+
+# -- with a JVM ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_source_that_does_not_stream_is_refused(place: Place) -> None:
+    """The source is told, and what to use instead; the job is not tried again."""
+    place.land(1)
+    message = refusal(place, GOOD.replace("readStream", "read"))
+    assert "'numbers'" in message
+    assert "spark.readStream" in message

@@ -1,0 +1,68 @@
+"""The same pipeline on masters with executors in processes of their own: one is lost, or master and worker are real."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+from tests.e2e.support import Place
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+#: Spark's own processes bind to loopback, and Python functions run with this interpreter.
+ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+
+
+def test_a_lost_executor_changes_no_result(place: Place) -> None:
+    """SIGKILL to one of two executors in mid-run: the job finishes and every sink is exact."""
+    place.land(16)
+    run = place.start("--master", "local-cluster[2,1,1024]", environment=ENVIRONMENT)
+    run.wait_for(r"checkpoint 2 completed")
+    executors = [
+        process for process in run.processes() if "CoarseGrainedExecutorBackend" in _command(process)
+    ]
+    assert len(executors) == 2, run.story()
+    executors[0].kill()
+    assert "has finished" not in run.output
+    assert run.wait() == 0, run.story()
+    place.assert_exact()
+
+
+@pytest.fixture
+def master(place: Place) -> Iterator[str]:
+    """The URL of a standalone master with one worker."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    spark_class = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    loopback = ["--host", "127.0.0.1", "--webui-port", "0"]
+    deploy = "org.apache.spark.deploy"
+    running = place.launch(
+        [spark_class, f"{deploy}.master.Master", *loopback, "--port", str(port)], ENVIRONMENT
+    )
+    running.wait_for(r"I have been elected leader")
+    resources = ["--cores", "2", "--memory", "1g", "--work-dir", str(place.directory / "worker")]
+    place.launch([spark_class, f"{deploy}.worker.Worker", *loopback, *resources, url], ENVIRONMENT)
+    running.wait_for(r"Registering worker")
+    yield url
+    assert running.process.poll() is None, running.story()
+
+
+def test_the_demo_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
+    """``weir demo``, with --master alone: it compares every table itself, and finds each row once."""
+    command = [sys.executable, "-m", "weir", "demo", "--kill", "0", "--master", master]
+    demo = place.launch(command, ENVIRONMENT)
+    assert demo.wait() == 0, demo.story()
+    assert "Every row is in its table exactly once." in demo.output
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""

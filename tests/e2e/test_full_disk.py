@@ -1,0 +1,212 @@
+"""A checkpoint directory that is full or read-only: checkpoints fail, and nothing that was retained is harmed.
+
+The directory is a file system of its own in memory, so small that a test can fill it to the last page. Mounting it
+needs root; where that is not possible, the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.live_job import (
+    LiveJob,
+    assert_copied,
+    assert_counted,
+    both_jobs,
+    checkpoint_files,
+    numbers_job,
+    raw_rows,
+    retained,
+    retained_files,
+    settings,
+    wait_until_copied,
+)
+from tests.e2e.support import Place, wait_until
+from tests.spark.rig import hashes
+
+from weir.core.job_status import JobStatus
+from weir.errors import JobError, StorageError
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+_PAGE_BYTES = 4096
+#: So soon a driver that ended without giving its lease back counts as dead.
+QUICK_LEASE = {"weir.lease.interval": "100ms", "weir.lease.timeout": "200ms"}
+
+
+class SmallDisk:
+    """A file system of two megabytes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._ballast = directory / "ballast"
+
+    def fill(self, *, pages_left: int = 0) -> None:
+        """Leave only so many pages free; each file and each further page of one needs one."""
+        with self._ballast.open("ab", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(_PAGE_BYTES))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+            file.truncate(self._ballast.stat().st_size - pages_left * _PAGE_BYTES)
+
+    def free(self) -> None:
+        """Give the space back."""
+        self._ballast.unlink()
+
+    def remount(self, mode: str) -> None:
+        """``ro`` or ``rw``."""
+        subprocess.run(["mount", "-o", f"remount,{mode}", str(self.directory)], check=True)
+
+    def spoil(self, trouble: str) -> None:
+        """Let nothing be written there any more."""
+        if trouble == "full":
+            self.fill()
+        else:
+            self.remount("ro")
+
+    def mend(self, trouble: str) -> None:
+        """Undo ``spoil``."""
+        if trouble == "full":
+            self.free()
+        else:
+            self.remount("rw")
+
+
+@pytest.fixture
+def disk(place: Place) -> Iterator[SmallDisk]:
+    """The small disk, mounted as the place's checkpoint directory."""
+    if shutil.which("mount") is None:
+        pytest.skip("there is no command to mount a file system of its own for the checkpoint directory")
+    directory = place.directory / "checkpoints"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"a file system of its own cannot be mounted here: {mounted.stderr.strip()}")
+    yield SmallDisk(directory)
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def wait_until_tidy(job_directory: Path) -> None:
+    """Wait until what the failed checkpoint wrote is deleted."""
+    wait_until(
+        lambda: checkpoint_files(job_directory) == retained_files(job_directory),
+        "what nobody needs is deleted",
+    )
+
+
+def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint_is_whole(
+    place: Place, disk: SmallDisk
+) -> None:
+    """Tolerated: with one page more each time the state, then the metadata, then the record does not fit."""
+    place.land(3)
+    # No lease is renewed in between, which would take a page for a moment.
+    lease = {"weir.lease.interval": "1 h", "weir.lease.timeout": "2 h"}
+    conf = settings(place, lease, tolerable_failed_checkpoints="1000")
+    with LiveJob(both_jobs(place, bounded=False), conf) as live:
+        live.wait_for_steps(3)
+        first = live.checkpoint()
+        wait_until_copied(place)
+        directory = disk.directory / live.job_id
+        before = hashes(Path(first.external_path))
+        copied = raw_rows(place)
+        place.land(2)
+        live.wait_for_steps(5)
+        failures = []
+        for pages_left in range(100):
+            wait_until_tidy(directory)
+            disk.fill(pages_left=pages_left)
+            try:
+                newest = live.checkpoint()
+                break
+            except JobError as error:
+                failures.append(str(error))
+            assert retained(directory) == [Path(first.external_path)]
+            assert hashes(Path(first.external_path)) == before
+            assert raw_rows(place) == copied
+        for place_of_failure, reason in (
+            ("/shared/", "Asynchronous task checkpoint failed."),
+            ("/_metadata", "Failure to finalize checkpoint."),
+            ("/log/", "Failure to finalize checkpoint."),
+        ):
+            assert any(place_of_failure in one and reason in one for one in failures), failures
+        assert all("no space left on the device" in failure for failure in failures)
+        view = live.gateway.view()
+        assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
+        assert view.checkpoints.counts.failed == len(failures)
+        assert retained(directory) == [Path(newest.external_path)]
+        wait_until_copied(place)
+    disk.free()
+    with LiveJob(both_jobs(place, bounded=True), conf, takeover=True) as live:
+        assert live.result().status is JobStatus.FINISHED
+    assert live.restored_ids == [newest.checkpoint_id]
+    assert_copied(place)
+    assert_counted(place)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "reason"),
+    [("full", "no space left on the device"), ("read-only", "the file system is read-only")],
+)
+def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mended(
+    place: Place, disk: SmallDisk, trouble: str, reason: str
+) -> None:
+    """It fails with the reason, is refused while that lasts, and then goes on from the retained checkpoint exactly."""
+    place.land(3)
+    conf = settings(place, QUICK_LEASE, interval="200ms")
+    with LiveJob(both_jobs(place, bounded=False), conf) as live:
+        wait_until_copied(place)
+        disk.spoil(trouble)
+        directory = disk.directory / live.job_id
+        result = live.result()
+    assert result.status is JobStatus.FAILED
+    assert "Exceeded checkpoint tolerable failure threshold." in str(result.failure)
+    assert reason in str(result.failure)
+    (newest,) = retained(directory)
+    assert retained_files(directory) <= checkpoint_files(directory)
+    place.land(2)
+    with pytest.raises(StorageError) as refused, LiveJob(both_jobs(place, bounded=True), conf) as live:
+        live.result()
+    assert f"The checkpoint directory {disk.directory} cannot be used" in str(refused.value)
+    assert reason in str(refused.value)
+
+    disk.mend(trouble)
+    with LiveJob(both_jobs(place, bounded=True), conf) as live:
+        assert live.result().status is JobStatus.FINISHED
+    assert [f"chk-{restored}" for restored in live.restored_ids] == [newest.name]
+    assert_copied(place)
+    assert_counted(place)
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
+    place: Place, disk: SmallDisk, trouble: str
+) -> None:
+    """Checkpoints fail one after the other, records flow on and nothing is committed; then all of it is, once."""
+    place.land(3)
+    conf = settings(place, QUICK_LEASE, interval="200ms", tolerable_failed_checkpoints="1000")
+    with LiveJob(numbers_job(place, bounded=False), conf) as live:
+        wait_until_copied(place)
+        directory = disk.directory / live.job_id
+        disk.spoil(trouble)
+        copied, counts = raw_rows(place), live.gateway.view().checkpoints.counts
+        place.land(2)
+        live.wait_for_steps(5)
+        live.wait_for(lambda view: view.checkpoints.counts.failed >= counts.failed + 3, "three failures")
+        assert len(retained(directory)) == 1
+        assert retained_files(directory) <= checkpoint_files(directory)
+        assert raw_rows(place) == copied
+        disk.mend(trouble)
+        wait_until_copied(place)
+        view = live.gateway.view()
+        assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
+        wait_until_tidy(directory)
+        live.cancel()
+    assert_copied(place)

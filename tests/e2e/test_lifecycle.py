@@ -1,0 +1,118 @@
+"""The commands against a live job: stop and go on, savepoint and restore elsewhere, cancel, finish and start anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.e2e.support import Place, Run, assert_same, delta_rows, error_line, files_rows, wait_until
+
+pytestmark = pytest.mark.spark
+
+UNBOUNDED = {"NUMBERS": "unbounded"}
+
+
+def wait_for_copies(place: Place) -> None:
+    """Wait until a checkpoint has committed every row that has landed."""
+    wait_until(
+        lambda: delta_rows(place.directory / "out" / "raw").total() == place.rows().total(),
+        "every row is committed",
+    )
+
+
+def said(place: Place, run: Run, *arguments: str) -> str:
+    """The output of a command against a live job; it must succeed."""
+    done = place.weir(*arguments, "--address", run.address)
+    assert done.returncode == 0, done.stderr + run.story()
+    return done.stdout
+
+
+def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Place) -> None:
+    """stop prints a savepoint; run refuses and names it; --from-savepoint goes on, and every sink is exact."""
+    place.land(4)
+    run = place.start(environment=UNBOUNDED)
+    wait_for_copies(place)
+    assert re.search(r"numbers .*RUNNING", said(place, run, "list"))
+    savepoint = re.search(r"Savepoint: (\S+)", said(place, run, "stop", "numbers"))
+    assert savepoint is not None
+    assert run.wait() == 0, run.story()
+    assert f"Savepoint: {savepoint[1]}" in run.output
+
+    refusal = place.start(environment=UNBOUNDED).error()
+    assert f"--from-savepoint {savepoint[1]}" in refusal
+
+    place.land(3)
+    resumed = place.finish("--from-savepoint", savepoint[1])
+    assert f"recovered from savepoint {savepoint[1]}" in resumed.output
+    place.assert_exact()
+
+
+def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> None:
+    """checkpoint, checkpoints, savepoint and inspect; the cancelled job's savepoint, moved, goes on in a new table."""
+    place.land(4)
+    run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
+    wait_until(lambda: staged_files(place) >= 4, "every file is staged")
+    assert delta_rows(place.directory / "out" / "raw").total() == 0
+    assert "Checkpoint 1 completed." in said(place, run, "checkpoint", "numbers")
+    wait_for_copies(place)
+    found = re.search(r"Path: (\S+)", said(place, run, "savepoint", "numbers", "kept"))
+    assert found is not None
+    savepoint = Path(found[1])
+    assert savepoint.parent == place.directory / "kept"
+    history = said(place, run, "checkpoints", "numbers")
+    assert re.search(r"1 .*COMPLETED", history)
+    assert str(savepoint) in history
+    inspected = place.weir("inspect", str(savepoint), "--json")
+    assert {task["vertex"] for task in json.loads(inspected.stdout)["tasks"]} == {
+        "by_minute",
+        "numbers_again",
+    }
+    unknown = place.weir("cancel", "somebody", "--address", run.address)
+    assert "'somebody'" in error_line(unknown.stdout, unknown.stderr)
+    assert "CANCELED" in said(place, run, "cancel", "numbers")
+    assert run.wait() == 1, run.story()
+    assert "was cancelled" in run.output
+    assert "--fresh" in place.start(environment=UNBOUNDED).error()
+
+    before = place.rows()
+    moved = savepoint.rename(place.directory / "moved")
+    place.land(2)
+    place.finish("--from-savepoint", str(moved), environment={"NUMBERS_RAW": "elsewhere"})
+    old, new = place.directory / "out", place.directory / "elsewhere"
+    assert_same(delta_rows(new / "raw"), place.rows() - before, "the new table")
+    assert_same(files_rows(old / "minutes") + files_rows(new / "minutes"), place.minutes(), "the minutes")
+
+
+def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_pending(place: Place) -> None:
+    """All rows are staged and none is committed; the origin is killed, fails over and ends; then it is restored (P14)."""
+    place.land(4)
+    run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
+    wait_until(lambda: staged_files(place) >= 4, "every file is staged")
+    found = re.search(r"Path: (\S+)", said(place, run, "savepoint", "numbers", "kept"))
+    assert found is not None
+    run.process.kill()
+    run.wait()
+    place.finish()
+    place.assert_exact()
+    place.finish("--from-savepoint", found[1], environment={"NUMBERS_RAW": "elsewhere"})
+    place.assert_exact("elsewhere")
+
+
+def staged_files(place: Place) -> int:
+    """Data files of the Delta table's steps; Spark's unfinished ones lie deeper."""
+    return len(list((place.directory / "out" / "raw").glob("*/*/part-*.parquet")))
+
+
+def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> None:
+    """Run again: says that it has finished, exit code 0, nothing changes. --fresh: everything once more."""
+    place.land(2)
+    place.finish()
+    again = place.finish()
+    assert "has finished before; nothing was run" in again.output
+    place.assert_exact()
+    fresh = place.finish("--fresh", environment={"NUMBERS_RAW": "anew"})
+    assert "recovered from" not in fresh.output
+    assert_same(delta_rows(place.directory / "out" / "raw"), place.rows(), "the first table")
+    place.assert_exact("anew")

@@ -1,0 +1,51 @@
+"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing running and nothing half done, and resumes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from tests.e2e.support import Place, parquet_rows, visible_files
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+FILES = 16
+#: From the signal to the end of the process.
+ENDS_S = 15.0
+
+
+def interrupt(pid: int) -> None:
+    """Ctrl-C: the terminal sends the signal to the whole process group."""
+    os.killpg(pid, signal.SIGINT)
+
+
+def terminate(pid: int) -> None:
+    """What a service manager sends, to the driver alone."""
+    os.kill(pid, signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("send", "code"), [(interrupt, 130), (terminate, 143)])
+def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
+    place: Place, send: Callable[[int], None], code: int
+) -> None:
+    """Exit code 128 + signal, no process left, only whole files of completed checkpoints; then every sink is exact."""
+    place.land(FILES)
+    run = place.start()
+    run.wait_for(r"checkpoint 2 completed")
+    send(run.process.pid)
+    assert run.wait(ENDS_S) == code, run.story()
+    assert "is suspended; the same command resumes it" in run.output
+    run.assert_no_stack_trace()
+    run.wait_for_no_processes(ENDS_S)
+
+    completed = {json.loads(record.read_bytes())["completed"] for record in place.log_records()}
+    for sink in ("minutes", "raw_files"):
+        for file in visible_files(place.directory / "out" / sink):
+            parquet_rows(file)
+            assert int(file.name.split("-")[-3]) in completed
+
+    assert "recovered from checkpoint" in place.finish().output
+    place.assert_exact()

@@ -1,0 +1,173 @@
+"""A job made by hand: a gateway that shows the view it is given and whose futures the test resolves."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from weir.core.job_status import JobStatus
+from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, SnapshotMetrics, TaskStatus
+from weir.core.view import (
+    CheckpointCounts,
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    JobView,
+    RestoredCheckpointStats,
+    TaskCheckpointStats,
+    VertexView,
+)
+
+JOB_ID = "0123456789abcdef0123456789abcdef"
+OTHER_ID = "f" * 32
+
+SNAPSHOT_OF_CLEAN = TaskCheckpointStats(
+    vertex="clean",
+    ack_timestamp_ms=5_090,
+    state_size=9_000,
+    metrics=SnapshotMetrics(
+        sync_duration_ms=7,
+        async_duration_ms=40,
+        alignment_duration_ms=3,
+        start_delay_ms=11,
+        checkpointed_size=4_500,
+    ),
+)
+COMPLETED = CheckpointStats(
+    checkpoint_id=7,
+    kind=SnapshotKind.CHECKPOINT,
+    status="COMPLETED",
+    trigger_timestamp_ms=5_000,
+    end_to_end_duration_ms=123,
+    latest_ack_timestamp_ms=5_090,
+    checkpointed_size=4_500,
+    state_size=9_000,
+    tasks=(SNAPSHOT_OF_CLEAN, replace(SNAPSHOT_OF_CLEAN, vertex="revenue")),
+    external_path="/data/chk-7",
+)
+FAILED = CheckpointStats(
+    checkpoint_id=8,
+    kind=SnapshotKind.SYNC_SAVEPOINT,
+    status="FAILED",
+    trigger_timestamp_ms=6_000,
+    end_to_end_duration_ms=600,
+    tasks=(SNAPSHOT_OF_CLEAN, TaskCheckpointStats(vertex="revenue")),
+    failure_timestamp_ms=6_600,
+    failure_message="expired before completing",
+)
+IN_PROGRESS = CheckpointStats(
+    checkpoint_id=9,
+    kind=SnapshotKind.CHECKPOINT,
+    status="IN_PROGRESS",
+    trigger_timestamp_ms=7_000,
+    tasks=(TaskCheckpointStats(vertex="clean"), TaskCheckpointStats(vertex="revenue")),
+)
+SNAPSHOT = CheckpointStatsSnapshot(
+    counts=CheckpointCounts(restored=1, total=3, in_progress=1, completed=1, failed=1),
+    history=(IN_PROGRESS, FAILED, COMPLETED),
+    latest_completed=COMPLETED,
+    latest_failed=FAILED,
+    latest_restored=RestoredCheckpointStats(
+        checkpoint_id=6, restore_timestamp_ms=4_000, is_savepoint=False, external_path="/data/chk-6"
+    ),
+    durations_ms=(100, 123),
+    state_sizes=(8_000, 9_000),
+    checkpointed_sizes=(8_000, 4_500),
+)
+VIEW = JobView(
+    job_id=JOB_ID,
+    name="orders",
+    status=JobStatus.RUNNING,
+    attempt=2,
+    start_time_ms=1_000,
+    end_time_ms=-1,
+    last_modification_ms=2_000,
+    timestamps_ms={"CREATED": 1_000, "RUNNING": 2_000},
+    vertices=(
+        VertexView(
+            vertex="clean",
+            operators=("orders", "clean", "orders_clean"),
+            parallelism=4,
+            status=TaskStatus.RUNNING,
+            position=12,
+            records_in=1_000,
+            records_in_per_second=50.0,
+            records_committed=800,
+        ),
+        VertexView(
+            vertex="revenue",
+            operators=("revenue",),
+            parallelism=2,
+            status=TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,
+            records_in=500,
+        ),
+    ),
+    checkpoints=SNAPSHOT,
+    exceptions=((3_000, "first failure"), (3_500, "second failure\nwith more")),
+    configuration={"execution.checkpointing.interval": "5 s", "execution.checkpointing.timeout": "2 min"},
+)
+
+
+def completed(
+    checkpoint_id: int, path: str, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+) -> CompletedCheckpoint:
+    """A completed checkpoint or savepoint at a path."""
+    return CompletedCheckpoint(
+        job_id=JOB_ID,
+        checkpoint_id=checkpoint_id,
+        kind=kind,
+        timestamp_ms=5_000,
+        completion_timestamp_ms=5_123,
+        attempt=2,
+        tasks=(),
+        external_path=path,
+    )
+
+
+class FakeGateway:
+    """A ``JobGateway``. ``calls`` are the requests and their arguments; ``futures`` their answers, to be set."""
+
+    def __init__(self, view: JobView = VIEW) -> None:
+        self.current = view
+        self.calls: list[tuple[str, str | None]] = []
+        self.futures: list[Future[Any]] = []
+        #: Answers each request at once, if there are any.
+        self.prepared: list[CompletedCheckpoint | Exception | None] = []
+
+    def view(self) -> JobView:
+        return self.current
+
+    def set_status(self, status: JobStatus) -> None:
+        """Show the job in another status, ended at 10,000 ms if that is terminal."""
+        end_ms = 10_000 if status.is_terminal else -1
+        self.current = replace(self.current, status=status, end_time_ms=end_ms)
+
+    def trigger_checkpoint(
+        self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
+    ) -> Future[CompletedCheckpoint]:
+        return self._call("checkpoint", checkpoint_type.value)
+
+    def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+        return self._call("savepoint", target)
+
+    def stop_with_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+        return self._call("stop", target)
+
+    def cancel(self) -> Future[None]:
+        return self._call("cancel", None)
+
+    def suspend(self) -> None:
+        self.calls.append(("suspend", None))
+        self.set_status(JobStatus.SUSPENDED)
+
+    def _call(self, name: str, target: str | None) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.calls.append((name, target))
+        self.futures.append(future)
+        if self.prepared:
+            answer = self.prepared.pop(0)
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+        return future

@@ -1,0 +1,205 @@
+"""What Flink's clients read of checkpoints: statistics, details, configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import httpx
+import pytest
+from fake_job import FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
+
+CHECKPOINTS = f"/v1/jobs/{JOB_ID}/checkpoints"
+SUMMARY = {"min", "max", "avg", "p50", "p90", "p95", "p99", "p999"}
+COMMON = {
+    "className", "id", "status", "is_savepoint", "savepointFormat", "trigger_timestamp", "latest_ack_timestamp",
+    "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered", "processed_data", "persisted_data",
+    "num_subtasks", "num_acknowledged_subtasks", "checkpoint_type", "tasks",
+}  # fmt: skip
+
+
+def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
+    """Counts, summaries with all percentiles, the latest of each kind and the history."""
+    answer = http.get(CHECKPOINTS).json()
+    assert set(answer) == {"counts", "summary", "latest", "history"}
+    assert answer["counts"] == {"restored": 1, "total": 3, "in_progress": 1, "completed": 1, "failed": 1}
+    assert set(answer["summary"]) == {
+        "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered", "processed_data",
+        "persisted_data",
+    }  # fmt: skip
+    assert all(set(summary) == SUMMARY for summary in answer["summary"].values())
+    assert answer["summary"]["end_to_end_duration"]["max"] == 123
+    assert answer["summary"]["end_to_end_duration"]["min"] == 100
+    assert set(answer["latest"]) == {"completed", "savepoint", "failed", "restored"}
+    assert answer["latest"]["savepoint"] is None
+    assert answer["latest"]["restored"] == {
+        "id": 6, "restore_timestamp": 4_000, "is_savepoint": False, "external_path": "/data/chk-6",
+    }  # fmt: skip
+
+
+def test_each_entry_of_the_history_says_of_which_class_it_is(http: httpx.Client) -> None:
+    """The discriminator className tells completed, failed and in-progress entries apart, each with its own fields."""
+    in_progress, failed, completed = http.get(CHECKPOINTS).json()["history"]
+    assert [one["className"] for one in (in_progress, failed, completed)] == [
+        "in_progress",
+        "failed",
+        "completed",
+    ]
+    assert set(in_progress) == COMMON
+    assert set(failed) == COMMON | {"failure_timestamp", "failure_message"}
+    assert set(completed) == COMMON | {"external_path", "discarded"}
+    assert completed["external_path"] == "/data/chk-7"
+    assert failed["failure_message"] == "expired before completing"
+    assert in_progress["latest_ack_timestamp"] == -1
+
+
+def test_savepoints_are_told_from_checkpoints(http: httpx.Client) -> None:
+    """A synchronous savepoint has its type, its format and the mark is_savepoint."""
+    _, failed, completed = http.get(CHECKPOINTS).json()["history"]
+    assert (failed["checkpoint_type"], failed["is_savepoint"], failed["savepointFormat"]) == (
+        "SYNC_SAVEPOINT",
+        True,
+        "NATIVE",
+    )
+    assert (completed["checkpoint_type"], completed["is_savepoint"], completed["savepointFormat"]) == (
+        "CHECKPOINT",
+        False,
+        None,
+    )
+
+
+def test_acknowledged_subtasks_are_counted(http: httpx.Client) -> None:
+    """Each vertex is one subtask, acknowledged once it has an acknowledgement's time."""
+    history = http.get(CHECKPOINTS).json()["history"]
+    assert [(one["num_acknowledged_subtasks"], one["num_subtasks"]) for one in history] == [
+        (0, 2),
+        (1, 2),
+        (2, 2),
+    ]
+
+
+def test_details_are_the_entry_with_its_tasks(http: httpx.Client) -> None:
+    """GET .../details/:id adds one object for each vertex."""
+    answer = http.get(f"{CHECKPOINTS}/details/7").json()
+    assert set(answer) == COMMON | {"external_path", "discarded"}
+    assert len(answer["tasks"]) == 2
+    task = next(iter(answer["tasks"].values()))
+    assert set(task) == {
+        "id", "status", "latest_ack_timestamp", "checkpointed_size", "state_size", "end_to_end_duration",
+        "alignment_buffered", "processed_data", "persisted_data", "num_subtasks", "num_acknowledged_subtasks",
+    }  # fmt: skip
+    assert (task["state_size"], task["checkpointed_size"], task["end_to_end_duration"]) == (9_000, 4_500, 90)
+
+
+def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.Client) -> None:
+    """GET .../details/:id/subtasks/:vertexid has the durations that MISSION B5 asks for."""
+    vertex = next(iter(http.get(f"{CHECKPOINTS}/details/7").json()["tasks"]))
+    answer = http.get(f"{CHECKPOINTS}/details/7/subtasks/{vertex}").json()
+    assert set(answer["summary"]) == {
+        "checkpointed_size", "state_size", "end_to_end_duration", "checkpoint_duration", "alignment", "start_delay",
+    }  # fmt: skip
+    assert set(answer["summary"]["checkpoint_duration"]) == {"sync", "async"}
+    assert set(answer["summary"]["alignment"]) == {"buffered", "processed", "persisted", "duration"}
+    (subtask,) = answer["subtasks"]
+    assert set(subtask) == {
+        "className", "index", "status", "ack_timestamp", "end_to_end_duration", "checkpointed_size", "state_size",
+        "checkpoint", "alignment", "start_delay", "unaligned_checkpoint", "aborted",
+    }  # fmt: skip
+    assert subtask["className"] == "completed"
+    assert subtask["checkpoint"] == {"sync": 7, "async": 40}
+    assert (subtask["alignment"]["duration"], subtask["start_delay"]) == (3, 11)
+
+
+def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> None:
+    """It is of class `pending`, and its summaries are empty but there."""
+    vertex = next(iter(http.get(f"{CHECKPOINTS}/details/9").json()["tasks"]))
+    answer = http.get(f"{CHECKPOINTS}/details/9/subtasks/{vertex}").json()
+    assert answer["subtasks"] == [{"className": "pending", "index": 0, "status": "pending_or_failed"}]
+    assert set(answer["summary"]["state_size"]) == SUMMARY
+
+
+def test_a_checkpoint_or_vertex_that_is_not_known_is_answered_with_404(http: httpx.Client) -> None:
+    """The sentence names what was looked for."""
+    missing = http.get(f"{CHECKPOINTS}/details/99")
+    assert missing.status_code == 404
+    assert "99" in missing.json()["errors"][0]
+    assert http.get(f"{CHECKPOINTS}/details/7/subtasks/{'0' * 32}").status_code == 404
+    assert http.get(f"{CHECKPOINTS}/details/seven").status_code == 400
+
+
+def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx.Client) -> None:
+    """GET .../config has Flink's fields, with durations in milliseconds and Weir's defaults for keys left out."""
+    answer = http.get(f"{CHECKPOINTS}/config").json()
+    assert set(answer) == {
+        "mode", "interval", "timeout", "min_pause", "max_concurrent", "externalization", "state_backend",
+        "checkpoint_storage", "unaligned_checkpoints", "tolerable_failed_checkpoints", "aligned_checkpoint_timeout",
+        "checkpoints_after_tasks_finish", "state_changelog_enabled", "changelog_periodic_materialization_interval",
+        "changelog_storage",
+    }  # fmt: skip
+    assert (answer["mode"], answer["interval"], answer["timeout"]) == ("exactly_once", 5_000, 120_000)
+    assert answer["externalization"] == {"enabled": True, "delete_on_cancellation": False}
+
+
+@pytest.mark.parametrize(
+    ("retention", "enabled", "deletes"),
+    [
+        ("NO_EXTERNALIZED_CHECKPOINTS", False, True),
+        ("DELETE_ON_CANCELLATION", True, True),
+        ("RETAIN_ON_CANCELLATION", True, False),
+    ],
+)
+def test_the_retention_is_told_by_flinks_two_flags(
+    http: httpx.Client, gateway: FakeGateway, *, retention: str, enabled: bool, deletes: bool
+) -> None:
+    """Whether checkpoints outlive the job at all, and whether cancelling deletes them."""
+    key = "execution.checkpointing.externalized-checkpoint-retention"
+    gateway.current = replace(VIEW, configuration={key: retention})
+    answer = http.get(f"{CHECKPOINTS}/config").json()
+    assert answer["externalization"] == {"enabled": enabled, "delete_on_cancellation": deletes}
+
+
+def test_without_periodic_checkpoints_the_interval_is_javas_largest_long(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """As Flink shows it."""
+    gateway.current = replace(VIEW, configuration={"execution.checkpointing.interval": "disabled"})
+    assert http.get(f"{CHECKPOINTS}/config").json()["interval"] == 2**63 - 1
+
+
+def test_the_latest_of_each_kind_are_whole_entries(http: httpx.Client, gateway: FakeGateway) -> None:
+    """Completed, savepoint and failed have the fields of the history, also when that has forgotten them."""
+    savepoint = replace(FAILED, checkpoint_id=3, status="COMPLETED", external_path="/s", failure_message=None)
+    gateway.current = replace(
+        VIEW, checkpoints=replace(SNAPSHOT, history=(IN_PROGRESS,), latest_savepoint=savepoint)
+    )
+    latest = http.get(CHECKPOINTS).json()["latest"]
+    assert set(latest["completed"]) == set(latest["savepoint"]) == COMMON | {"external_path", "discarded"}
+    assert set(latest["failed"]) == COMMON | {"failure_timestamp", "failure_message"}
+    assert (latest["completed"]["id"], latest["savepoint"]["id"], latest["failed"]["id"]) == (7, 3, 8)
+    assert http.get(f"{CHECKPOINTS}/details/3").json()["external_path"] == "/s"
+
+
+def test_a_task_that_acknowledged_a_failed_checkpoint_keeps_its_figures(http: httpx.Client) -> None:
+    """They show which task was slow: acknowledged ones have a time, the others -1."""
+    tasks = http.get(f"{CHECKPOINTS}/details/8").json()["tasks"].values()
+    figures = [
+        (one["status"], one["latest_ack_timestamp"], one["num_acknowledged_subtasks"]) for one in tasks
+    ]
+    assert figures == [("FAILED", 5_090, 1), ("FAILED", -1, 0)]
+
+
+def test_the_summary_covers_completed_checkpoints_that_the_history_has_forgotten(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Durations and sizes are those since the driver started, not those of the few that are listed."""
+    gateway.current = replace(VIEW, checkpoints=replace(SNAPSHOT, history=()))
+    summary = http.get(CHECKPOINTS).json()["summary"]
+    figures = {name: (summary[name]["min"], summary[name]["avg"], summary[name]["max"]) for name in summary}
+    assert figures == {
+        "checkpointed_size": (4_500, 6_250, 8_000),
+        "state_size": (8_000, 8_500, 9_000),
+        "end_to_end_duration": (100, 111, 123),
+        "alignment_buffered": (0, 0, 0),
+        "processed_data": (0, 0, 0),
+        "persisted_data": (0, 0, 0),
+    }
+    assert summary["state_size"]["p50"] == 8_500

@@ -1,0 +1,174 @@
+"""What Flink's clients read of the job: exact field names, codes and the conventions of Flink's REST API."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+from fake_job import JOB_ID, OTHER_ID, FakeGateway
+
+from weir.core.job_status import JobStatus
+
+JOB = f"/v1/jobs/{JOB_ID}"
+
+
+def test_the_overview_has_exactly_the_mandatory_fields_of_job_details(http: httpx.Client) -> None:
+    """Older clients refuse unknown fields and every client misses absent ones, so the set is exact."""
+    (job,) = http.get("/v1/jobs/overview").json()["jobs"]
+    assert set(job) == {
+        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "pending-operators",
+    }  # fmt: skip
+    assert (job["jid"], job["name"], job["state"], job["end-time"]) == (JOB_ID, "orders", "RUNNING", -1)
+
+
+def test_the_overview_counts_tasks_by_lower_case_state_with_their_total(http: httpx.Client) -> None:
+    """A task that waits for its final checkpoint is a running one for Flink's clients."""
+    tasks = http.get("/v1/jobs/overview").json()["jobs"][0]["tasks"]
+    assert set(tasks) == {
+        "running", "canceling", "canceled", "total", "created", "scheduled", "deploying", "reconciling", "finished",
+        "initializing", "failed",
+    }  # fmt: skip
+    assert (tasks["running"], tasks["total"], tasks["finished"]) == (2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/config", "/overview", "/jobs", "/jobs/overview", f"/jobs/{JOB_ID}", f"/jobs/{JOB_ID}/status"]
+    + [f"/jobs/{JOB_ID}/{part}" for part in ("config", "exceptions", "execution-result", "checkpoints")]
+    + [f"/jobs/{JOB_ID}/checkpoints/{part}" for part in ("config", "details/7")],
+)
+def test_every_path_is_served_with_and_without_the_version(http: httpx.Client, path: str) -> None:
+    """Clients send /v1, people and dashboards do not."""
+    plain, versioned = http.get(path), http.get(f"/v1{path}")
+    assert (plain.status_code, versioned.status_code) == (200, 200)
+    assert plain.json().keys() == versioned.json().keys()
+
+
+def test_a_get_with_the_two_byte_body_of_flinks_client_is_answered(http: httpx.Client) -> None:
+    """Flink's client sends `{}` with GET and PATCH and closes the connection."""
+    headers = {"content-type": "application/json; charset=UTF-8", "connection": "close"}
+    response = http.request("GET", "/v1/jobs/overview", content=b"{}", headers=headers)
+    assert response.status_code == 200
+
+
+def test_job_details_have_flinks_fields(http: httpx.Client) -> None:
+    """The fields of GET /jobs/:jobid and of its vertices and plan."""
+    job = http.get(JOB).json()
+    assert set(job) >= {
+        "jid", "name", "isStoppable", "state", "job-type", "schedulerType", "start-time", "end-time", "duration",
+        "maxParallelism", "application-id", "now", "timestamps", "vertices", "status-counts", "plan", "stream-graph",
+        "pending-operators",
+    }  # fmt: skip
+    assert set(job["plan"]) == {"jid", "name", "type", "nodes"}
+    assert job["timestamps"]["RUNNING"] == 2_000
+    assert job["timestamps"]["FAILED"] == 0
+    assert job["status-counts"]["RUNNING"] == 2
+    assert [vertex["name"] for vertex in job["vertices"]] == ["clean", "revenue"]
+    assert [vertex["parallelism"] for vertex in job["vertices"]] == [4, 2]
+    assert job["vertices"][0]["metrics"]["read-records"] == 1_000
+    assert job["vertices"][0]["metrics"]["write-records"] == 800
+
+
+def test_vertices_have_stable_ids_of_32_hexadecimal_digits(http: httpx.Client) -> None:
+    """Flink's clients parse vertex ids; plan, vertices and checkpoints name a vertex by the same one."""
+    first, second = http.get(JOB).json(), http.get(JOB).json()
+    ids = [vertex["id"] for vertex in first["vertices"]]
+    assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
+    assert ids == [vertex["id"] for vertex in second["vertices"]]
+    assert ids == [node["id"] for node in first["plan"]["nodes"]]
+    assert set(ids) == set(http.get(f"{JOB}/checkpoints/details/7").json()["tasks"])
+
+
+def test_the_status_and_the_list_of_jobs_show_the_status(http: httpx.Client, gateway: FakeGateway) -> None:
+    """GET /jobs and GET /jobs/:jobid/status follow the view."""
+    gateway.set_status(JobStatus.RESTARTING)
+    assert http.get("/v1/jobs").json() == {"jobs": [{"id": JOB_ID, "status": "RESTARTING"}]}
+    assert http.get(f"{JOB}/status").json() == {"status": "RESTARTING"}
+
+
+def test_the_duration_of_an_ended_job_stands_still(http: httpx.Client, gateway: FakeGateway) -> None:
+    """Once the job has ended, its duration is from start to end."""
+    gateway.set_status(JobStatus.FINISHED)
+    job = http.get("/v1/jobs/overview").json()["jobs"][0]
+    assert (job["end-time"], job["duration"]) == (10_000, 9_000)
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(JobStatus.FINISHED, "SUCCEEDED"), (JobStatus.FAILED, "FAILED"), (JobStatus.CANCELED, "CANCELED")],
+)
+def test_the_execution_result_is_there_once_the_job_has_ended(
+    http: httpx.Client, gateway: FakeGateway, status: JobStatus, told: str
+) -> None:
+    """While the job runs the result is IN_PROGRESS, afterwards it is COMPLETED with Flink's application status."""
+    assert http.get(f"{JOB}/execution-result").json()["status"] == {"id": "IN_PROGRESS"}
+    gateway.set_status(status)
+    answer = http.get(f"{JOB}/execution-result").json()
+    assert answer["status"] == {"id": "COMPLETED"}
+    assert answer["job-execution-result"]["application-status"] == told
+    assert answer["job-execution-result"]["net-runtime"] == 9_000
+
+
+def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
+    """The newest failure is the root exception and heads the history."""
+    answer = http.get(f"{JOB}/exceptions").json()
+    assert answer["root-exception"] == "second failure\nwith more"
+    assert answer["timestamp"] == 3_500
+    entries = answer["exceptionHistory"]["entries"]
+    assert [entry["exceptionName"] for entry in entries] == ["second failure", "first failure"]
+
+
+def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:
+    """GET /jobs/:jobid/config has the keys as the user's configuration."""
+    answer = http.get(f"{JOB}/config").json()
+    assert set(answer) == {"jid", "name", "execution-config"}
+    assert answer["execution-config"]["user-config"]["execution.checkpointing.interval"] == "5 s"
+
+
+def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields(http: httpx.Client) -> None:
+    """GET /config and GET /overview."""
+    config, overview = http.get("/v1/config").json(), http.get("/v1/overview").json()
+    assert set(config) == {
+        "refresh-interval", "timezone-name", "timezone-offset", "flink-version", "flink-revision", "features",
+    }  # fmt: skip
+    assert set(config["features"]) == {"web-submit", "web-cancel", "web-rescale", "web-history"}
+    assert set(overview) == {
+        "taskmanagers", "slots-total", "slots-available", "taskmanagers-blocked", "slots-free-and-blocked",
+        "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed", "flink-version", "flink-commit",
+    }  # fmt: skip
+    assert overview["jobs-running"] == 1
+
+
+@pytest.mark.parametrize("part", ["", "/status", "/checkpoints", "/exceptions", "/savepoints/" + "0" * 32])
+def test_an_unknown_job_is_answered_with_404_and_the_known_id(http: httpx.Client, part: str) -> None:
+    """The sentence names the job that this driver runs."""
+    response = http.get(f"/v1/jobs/{OTHER_ID}{part}")
+    assert response.status_code == 404
+    assert JOB_ID in response.json()["errors"][0]
+
+
+def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(http: httpx.Client) -> None:
+    """Even what no route answers is an object with the list `errors`."""
+    assert http.get("/v1/nothing").status_code == 404
+    assert http.get("/v1/nothing").json() == {"errors": ["Not Found: GET /v1/nothing"]}
+    assert http.delete("/v1/jobs/overview").status_code == 405
+    assert http.delete("/v1/jobs/overview").json()["errors"]
+
+
+def test_a_failure_inside_is_answered_with_500_and_its_name(http: httpx.Client, gateway: FakeGateway) -> None:
+    """A bug does not close the connection without a word."""
+
+    def broken() -> None:
+        raise ZeroDivisionError("a bug")
+
+    gateway.view = broken  # type: ignore[assignment,method-assign]
+    response = http.get("/v1/jobs")
+    assert response.status_code == 500
+    assert "a bug" in response.json()["errors"][0]
+
+
+def test_a_heartbeat_of_a_client_is_accepted(http: httpx.Client) -> None:
+    """PATCH /jobs/:jobid/clientHeartbeat is answered with 202."""
+    response = http.patch(f"{JOB}/clientHeartbeat", json={"expiredTimestamp": 1})
+    assert (response.status_code, response.json()) == (202, {})

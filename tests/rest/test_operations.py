@@ -1,0 +1,247 @@
+"""Triggering and polling: checkpoints, savepoints, stop and cancel, as Flink's command line does it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import pytest
+from fake_job import JOB_ID, FakeGateway, completed
+
+from weir.core.job_status import JobStatus
+from weir.errors import JobError
+from weir.rest.operations import (
+    MAX_OPERATIONS,
+    AsyncOperations,
+    TooManyOperationsError,
+)
+
+JOB = f"/v1/jobs/{JOB_ID}"
+TRIGGER = "a" * 32
+SAVEPOINT = {"target-directory": "/d", "cancel-job": False, "formatType": "CANONICAL", "triggerId": None}
+STORE_DURATION_MS = 300_000
+STOP = {"targetDirectory": "/d", "drain": False, "formatType": "CANONICAL", "triggerId": None}
+
+
+class ManualClock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def wall_ms(self) -> int:
+        return self.now
+
+
+def test_a_savepoint_is_triggered_and_polled_until_it_has_its_location(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """202 with a request id, IN_PROGRESS while it runs, then COMPLETED with the location."""
+    triggered = http.post(f"{JOB}/savepoints", json=SAVEPOINT)
+    assert triggered.status_code == 202
+    poll = f"{JOB}/savepoints/{triggered.json()['request-id']}"
+    assert http.get(poll).json() == {"status": {"id": "IN_PROGRESS"}, "operation": None}
+    gateway.futures[0].set_result(completed(8, "/d/savepoint-012345-abc"))
+    assert http.get(poll).json() == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"location": "/d/savepoint-012345-abc"},
+    }
+    assert gateway.calls == [("savepoint", "/d")]
+
+
+def test_a_checkpoint_is_triggered_and_polled_until_it_has_its_id(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """The operation of a completed checkpoint is its id."""
+    body = {"checkpointType": "FULL", "triggerId": None}
+    request = http.post(f"{JOB}/checkpoints", json=body).json()["request-id"]
+    assert http.get(f"{JOB}/checkpoints/{request}").json()["status"] == {"id": "IN_PROGRESS"}
+    gateway.futures[0].set_result(completed(7, "/data/chk-7"))
+    assert http.get(f"{JOB}/checkpoints/{request}").json() == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"checkpointId": 7},
+    }
+
+
+@pytest.mark.parametrize("kind", ["CONFIGURED", "FULL", "INCREMENTAL"])
+def test_a_checkpoint_is_of_the_type_that_was_asked_for(
+    http: httpx.Client, gateway: FakeGateway, kind: str
+) -> None:
+    """Each of Flink's three types reaches the job."""
+    assert http.post(f"{JOB}/checkpoints", json={"checkpointType": kind}).status_code == 202
+    assert gateway.calls == [("checkpoint", kind)]
+
+
+@pytest.mark.parametrize("body", [None, {}, {"triggerId": TRIGGER}])
+def test_a_checkpoint_without_a_type_is_as_configured(
+    http: httpx.Client, gateway: FakeGateway, body: dict[str, str] | None
+) -> None:
+    """An absent body and an absent field are CONFIGURED."""
+    assert http.post(f"{JOB}/checkpoints", json=body).status_code == 202
+    assert gateway.calls == [("checkpoint", "CONFIGURED")]
+
+
+@pytest.mark.parametrize("kind", [None, "TINY", "full", 7])
+def test_a_type_of_checkpoint_that_is_none_is_refused_with_the_three_that_are(
+    http: httpx.Client, gateway: FakeGateway, kind: object
+) -> None:
+    """null is refused as Flink's coordinator does; one sentence names the field and its values."""
+    response = http.post(f"{JOB}/checkpoints", json={"checkpointType": kind})
+    assert response.status_code == 400
+    (sentence,) = response.json()["errors"]
+    assert "checkpointType" in sentence.split("):")[0]
+    assert "checkpointType is CONFIGURED, FULL or INCREMENTAL" in sentence
+    assert gateway.calls == []
+
+
+def test_a_stop_is_polled_below_savepoints(http: httpx.Client, gateway: FakeGateway) -> None:
+    """Flink's command line polls /savepoints/:id after POST /stop; the directory has another spelling."""
+    request = http.post(f"{JOB}/stop", json=STOP).json()["request-id"]
+    gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
+    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {"location": "/d/savepoint-1"}
+    assert gateway.calls == [("stop", "/d")]
+
+
+def test_without_a_directory_the_configured_one_is_left_to_the_job(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """null, an absent field and an absent body are one."""
+    http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": None})
+    http.post(f"{JOB}/savepoints", json={})
+    http.post(f"{JOB}/stop")
+    assert gateway.calls == [("savepoint", None), ("savepoint", None), ("stop", None)]
+
+
+def test_a_failed_savepoint_answers_the_poll_with_500_and_the_reason(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Flink's command line shows the text and exits with 1."""
+    request = http.post(f"{JOB}/savepoints", json=SAVEPOINT).json()["request-id"]
+    gateway.futures[0].set_exception(JobError("Savepoint 8 expired before completing."))
+    response = http.get(f"{JOB}/savepoints/{request}")
+    assert (response.status_code, response.json()) == (
+        500,
+        {"errors": ["Savepoint 8 expired before completing."]},
+    )
+
+
+def test_a_repeated_trigger_id_joins_the_first_request(http: httpx.Client, gateway: FakeGateway) -> None:
+    """A client that does not know whether its POST arrived may send it again."""
+    bodies = [SAVEPOINT | {"triggerId": TRIGGER}] * 2
+    answers = [http.post(f"{JOB}/savepoints", json=body) for body in bodies]
+    assert [answer.json() for answer in answers] == [{"request-id": TRIGGER}] * 2
+    assert len(gateway.calls) == 1
+
+
+def test_drawn_trigger_ids_are_32_hexadecimal_digits_and_differ(http: httpx.Client) -> None:
+    """Flink's clients parse the request id."""
+    ids = [http.post(f"{JOB}/checkpoints", json={}).json()["request-id"] for _ in range(2)]
+    assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
+    assert ids[0] != ids[1]
+
+
+def test_an_unknown_trigger_id_is_answered_with_404(http: httpx.Client) -> None:
+    """Both for checkpoints and for savepoints, whose requests are not mixed up."""
+    request = http.post(f"{JOB}/checkpoints", json={}).json()["request-id"]
+    assert http.get(f"{JOB}/savepoints/{request}").status_code == 404
+    assert http.get(f"{JOB}/checkpoints/{TRIGGER}").status_code == 404
+    assert TRIGGER in http.get(f"{JOB}/checkpoints/{TRIGGER}").json()["errors"][0]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("savepoints", b"{nonsense"),
+        ("savepoints", b"[]"),
+        ("savepoints", b'{"target-directory": 7}'),
+        ("savepoints", b'{"triggerId": "short"}'),
+        ("stop", b'{"drain": "perhaps"}'),
+        ("checkpoints", b'{"triggerId": 7}'),
+    ],
+)
+def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
+    http: httpx.Client, gateway: FakeGateway, path: str, body: bytes
+) -> None:
+    """The sentence says what is wrong with the body."""
+    response = http.post(f"{JOB}/{path}", content=body)
+    assert response.status_code == 400
+    assert "malformed" in response.json()["errors"][0]
+    assert gateway.calls == []
+
+
+def test_drain_is_refused_in_one_sentence(http: httpx.Client, gateway: FakeGateway) -> None:
+    """A stop that drains is not carried out as one that does not."""
+    response = http.post(f"{JOB}/stop", json=STOP | {"drain": True})
+    assert (response.status_code, response.json()) == (
+        400,
+        {
+            "errors": [
+                "Draining on request is not available in this version; stop without --drain keeps every window in"
+                " the savepoint."
+            ]
+        },
+    )
+    assert gateway.calls == []
+
+
+def test_cancelling_with_a_savepoint_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:
+    """The old way to stop is not taken for a plain savepoint."""
+    assert http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"cancel-job": True}).status_code == 400
+    assert gateway.calls == []
+
+
+def test_cancel_is_accepted_at_once(http: httpx.Client, gateway: FakeGateway) -> None:
+    """PATCH with mode=cancel, or without a mode, is answered with 202 and an empty object."""
+    response = http.request("PATCH", f"{JOB}?mode=cancel", content=b"{}")
+    assert (response.status_code, response.json()) == (202, {})
+    assert gateway.calls == [("cancel", None)]
+
+
+def test_an_ended_job_is_not_cancelled(http: httpx.Client, gateway: FakeGateway) -> None:
+    """409 says in which status it ended; an unknown mode is a bad request."""
+    assert http.patch(f"{JOB}?mode=stop").status_code == 400
+    gateway.set_status(JobStatus.FINISHED)
+    response = http.patch(f"{JOB}?mode=cancel")
+    assert response.status_code == 409
+    assert "FINISHED" in response.json()["errors"][0]
+    assert gateway.calls == []
+
+
+def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:
+    """Five minutes after its end, not after its begin."""
+    clock = ManualClock()
+    operations = AsyncOperations(clock, STORE_DURATION_MS)
+    future: Future[Any] = Future()
+    operations.start("savepoint", TRIGGER, lambda: future)
+    clock.now = 10 * STORE_DURATION_MS
+    assert operations.find("savepoint", TRIGGER) is future
+    future.set_result(1)
+    clock.now += STORE_DURATION_MS
+    assert operations.find("savepoint", TRIGGER) is future
+    clock.now += 1
+    assert operations.find("savepoint", TRIGGER) is None
+
+
+def test_the_store_is_bounded() -> None:
+    """The oldest finished operation makes room; if all are in flight, a new one is refused and not begun."""
+    operations = AsyncOperations(ManualClock(), STORE_DURATION_MS)
+    futures: list[Future[Any]] = [Future() for _ in range(MAX_OPERATIONS)]
+    for number, future in enumerate(futures):
+        operations.start("checkpoint", str(number), lambda future=future: future)  # type: ignore[misc]
+    begun: list[Future[Any]] = []
+
+    def begin() -> Future[Any]:
+        begun.append(Future())
+        return begun[-1]
+
+    with pytest.raises(TooManyOperationsError):
+        operations.start("checkpoint", "one too many", begin)
+    assert begun == []
+    futures[5].set_result(1)
+    operations.start("checkpoint", "fits", begin)
+    assert operations.find("checkpoint", "5") is None
+    assert operations.find("checkpoint", "4") is futures[4]

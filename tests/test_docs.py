@@ -1,0 +1,37 @@
+"""The documents say what the code does, where a test can tell."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load_diagrams() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "scripts" / "diagrams.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_state_diagrams_are_those_of_the_tables_that_run() -> None:
+    """Run ``python scripts/diagrams.py`` after a table has changed."""
+    page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+
+    assert load_diagrams().drawn(page) == page
+
+
+def test_every_dependency_earns_its_place_in_one_line() -> None:
+    """Each library that the project declares is explained in docs/ARCHITECTURE.md."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["demo"]]
+    names = {dependency.split(">")[0].split("=")[0].strip() for dependency in declared}
+    libraries = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("## Libraries")[1]
+
+    assert {name for name in names if name not in libraries} == set()

@@ -1,0 +1,269 @@
+"""How steps become vertices, and the sentence for each graph that cannot run (P1, P33)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
+from weir.errors import PipelineError
+from weir.job import Job, Stream
+from weir.sinks.base import Sink
+
+
+class NoSink(Sink):
+    """A sink for graphs that never run."""
+
+    def describe(self) -> str:
+        return "NoSink()"
+
+    def check(self, context: Any) -> None:
+        """Nothing to check."""
+
+    def open(self, context: Any) -> None:
+        """Nothing to open."""
+
+    def stage(self, frame: Any, step: Any) -> None:
+        """Nothing to stage."""
+
+    def flush(self, payloads: Sequence[Any]) -> list[Any]:
+        return list(payloads)
+
+    def commit(self, epoch: int, payloads: Sequence[Any]) -> int:
+        return 0
+
+    def newest_committed(self) -> int | None:
+        return None
+
+    def clean(self, attempt: int) -> None:
+        """Nothing to clean."""
+
+
+def nothing(*_: Any) -> Any:
+    """A function of a step that never runs."""
+    raise AssertionError("a graph is built without running anything")
+
+
+def source(job: Job, name: str, *, bounded: bool = False) -> Stream:
+    """A source of the job."""
+    return job.source(name, nothing, bounded=bounded)
+
+
+def names(vertex: Vertex) -> list[str]:
+    """The steps of a vertex in their order."""
+    return [step.name for step in vertex.steps]
+
+
+# -- chaining ------------------------------------------------------------------------------------------------------
+
+
+def test_steps_with_one_producer_and_one_consumer_are_one_vertex() -> None:
+    """A linear job is exactly one query, named after the step that has the sink."""
+    job = Job("orders")
+    source(job, "orders").transform("clean", nothing).transform("sum", nothing).sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert (vertex.name, names(vertex), vertex.sinks) == ("sum", ["orders", "clean", "sum"], ("out",))
+    assert not vertex.bounded
+
+
+def test_a_source_can_have_a_sink_itself() -> None:
+    """The vertex is the source alone."""
+    job = Job("orders")
+    source(job, "orders", bounded=True).sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert (vertex.name, names(vertex), vertex.bounded) == ("orders", ["orders"], True)
+
+
+def test_several_sinks_on_one_step_are_one_vertex() -> None:
+    """Each step's rows go to all of them, in the order in which they were added."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing)
+    clean.sink("b", NoSink())
+    clean.sink("a", NoSink())
+    (vertex,) = job.vertices()
+    assert vertex.sinks == ("b", "a")
+
+
+def test_inputs_come_before_the_step_that_reads_them_in_their_order() -> None:
+    """A join of two chains is one vertex, its first input first."""
+    job = Job("orders")
+    orders = source(job, "orders").transform("clean", nothing)
+    users = source(job, "users")
+    job.transform("enrich", [orders, users], nothing).sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert names(vertex) == ["orders", "clean", "users", "enrich"]
+    assert vertex.steps[-1].inputs == ("clean", "users")
+
+
+def test_a_union_is_a_step_of_its_own() -> None:
+    """It is named after its inputs, or as one likes."""
+    job = Job("orders")
+    first, second, third = (source(job, name) for name in ("a", "b", "c"))
+    first.union(second).union(third, name="all").sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert names(vertex) == ["a", "b", "union-a-b", "c", "all"]
+    assert vertex.steps[2].kind is StepKind.UNION
+
+
+def test_two_chains_are_two_vertices_and_may_differ_in_being_bounded() -> None:
+    """Bounded and unbounded chains live beside each other, in the order of their definition (P33)."""
+    job = Job("orders")
+    source(job, "history", bounded=True).sink("one", NoSink())
+    source(job, "live").transform("clean", nothing).sink("two", NoSink())
+    assert [(vertex.name, vertex.bounded) for vertex in job.vertices()] == [
+        ("history", True),
+        ("clean", False),
+    ]
+
+
+def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
+    """The metadata of checkpoints names them by kind and name; state is found by the name alone."""
+    job = Job("orders")
+    source(job, "orders").transform("clean", nothing).sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert [(operator.operator_id, operator.name) for operator in vertex.operators] == [
+        ("orders", "source orders"),
+        ("clean", "transform clean"),
+        ("out", "sink out"),
+    ]
+    assert not any(operator.fully_finished for operator in vertex.operators)
+
+
+def test_functions_and_sinks_are_kept_by_name_and_nothing_runs() -> None:
+    """The graph holds the user's functions; building it calls none of them."""
+    job, sink = Job("orders", conf={"parallelism.default": "2"}), NoSink()
+    source(job, "orders").transform("clean", nothing).sink("out", sink)
+    assert dict(job.functions) == {"orders": nothing, "clean": nothing}
+    assert dict(job.sinks) == {"out": sink}
+    assert job.conf == {"parallelism.default": "2"}
+
+
+# -- sentences -----------------------------------------------------------------------------------------------------
+
+
+def test_a_job_needs_a_name() -> None:
+    """Spaces are no name."""
+    with pytest.raises(PipelineError, match="A job needs a name"):
+        Job("  ")
+
+
+@pytest.mark.parametrize("name", ["", "-x", ".x", "a b", "a/b", "a~b", "ä", "x" * 101, "a\n"])
+def test_a_name_that_could_not_be_a_file_name_is_refused(name: str) -> None:
+    """Names of steps become names of directories and files."""
+    with pytest.raises(PipelineError, match="cannot be used"):
+        source(Job("orders"), name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A-b_c.d", "x" * 100])
+def test_letters_digits_and_some_signs_make_a_name(name: str) -> None:
+    """Up to one hundred of them."""
+    assert source(Job("orders"), name).name == name
+
+
+def test_a_name_is_given_once() -> None:
+    """Also between a step and a sink: state is found by name."""
+    job = Job("orders")
+    stream = source(job, "orders")
+    with pytest.raises(PipelineError, match=r"Two steps are named 'orders' \(a source and a transform\)"):
+        stream.transform("orders", nothing)
+    with pytest.raises(PipelineError, match=r"\(a source and a sink\)"):
+        stream.sink("orders", NoSink())
+
+
+def test_a_name_that_was_refused_leaves_the_job_as_it_was() -> None:
+    """The first sink and function of the name stay."""
+    job, sink = Job("orders"), NoSink()
+    stream = source(job, "orders")
+    stream.sink("out", sink)
+    with pytest.raises(PipelineError):
+        stream.sink("out", NoSink())
+    assert job.sinks["out"] is sink
+
+
+def test_a_job_without_a_source_is_refused() -> None:
+    """There is nothing to begin with."""
+    with pytest.raises(PipelineError, match="has no source"):
+        Job("orders").vertices()
+
+
+def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
+    """By name, whether it is a source or a later step."""
+    job = Job("orders")
+    stream = source(job, "orders").transform("clean", nothing)
+    with pytest.raises(PipelineError, match="'clean' goes nowhere"):
+        job.vertices()
+    stream.sink("out", NoSink())
+    source(job, "idle")
+    with pytest.raises(PipelineError, match="'idle' goes nowhere"):
+        job.vertices()
+
+
+@pytest.mark.parametrize("other", ["transform", "sink"])
+def test_a_step_that_feeds_a_further_step_and_anything_else_is_refused(other: str) -> None:
+    """That needs a channel between queries; the sentence names all readers and the way out (P1)."""
+    job = Job("orders")
+    orders = source(job, "orders")
+    orders.transform("one", nothing).sink("a", NoSink())
+    if other == "sink":
+        orders.sink("two", NoSink())
+    else:
+        orders.transform("two", nothing).sink("b", NoSink())
+    with pytest.raises(PipelineError, match=r"'orders' feeds 'one', 'two'.*Read the source twice"):
+        job.vertices()
+
+
+def test_a_step_that_reads_one_stream_twice_is_refused() -> None:
+    """A self-join feeds two further readers."""
+    job = Job("orders")
+    orders = source(job, "orders")
+    job.transform("join", [orders, orders], nothing).sink("out", NoSink())
+    with pytest.raises(PipelineError, match="'orders' feeds 'join', 'join'"):
+        job.vertices()
+
+
+def test_bounded_and_unbounded_sources_cannot_share_a_vertex() -> None:
+    """The sentence names one of each (P33)."""
+    job = Job("orders")
+    history, live = source(job, "history", bounded=True), source(job, "live")
+    history.union(live).sink("out", NoSink())
+    with pytest.raises(PipelineError, match="bounded source 'history' with the unbounded source 'live'"):
+        job.vertices()
+
+
+def test_a_transformation_needs_an_input() -> None:
+    """An empty list of streams is refused."""
+    with pytest.raises(PipelineError, match="'enrich' has no inputs"):
+        Job("orders").transform("enrich", [], nothing)
+
+
+def test_an_input_that_is_no_stream_is_refused() -> None:
+    """Such as a DataFrame, or the name of a step; its type is named."""
+    job = Job("orders")
+    with pytest.raises(PipelineError, match="is a str, not a stream"):
+        job.transform("enrich", ["orders"], nothing)  # type: ignore[list-item]
+    with pytest.raises(PipelineError, match="is a NoneType, not a stream"):
+        source(job, "orders").union(None)  # type: ignore[arg-type]
+
+
+def test_a_stream_of_another_job_is_refused() -> None:
+    """Both jobs are named."""
+    stream = source(Job("returns"), "returns")
+    with pytest.raises(PipelineError, match="of job 'orders' reads 'returns' of job 'returns'"):
+        Job("orders").transform("clean", stream, nothing)
+
+
+def test_a_sink_that_is_no_sink_is_refused() -> None:
+    """Such as a path."""
+    with pytest.raises(PipelineError, match=r"sink 'out' is a str: pass one of weir\.sinks"):
+        source(Job("orders"), "orders").sink("out", "out/orders")  # type: ignore[arg-type]
+
+
+def test_a_graph_is_checked_without_a_job() -> None:
+    """The graph itself holds the laws, so that whoever builds one is held to them."""
+    graph = JobGraph()
+    graph.add(GraphStep(name="orders", kind=StepKind.SOURCE))
+    graph.add(GraphStep(name="out", kind=StepKind.SINK, inputs=("orders",)))
+    (vertex,) = graph.vertices()
+    assert vertex.name == "orders"

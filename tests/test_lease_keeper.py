@@ -1,0 +1,167 @@
+"""The lease of one run: taken at the start, renewed, given back, and noticed when somebody else has it (P20)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from weir.core.types import Recorded
+from weir.errors import JobFencedError, StorageError
+from weir.lease_keeper import LeaseKeeper
+from weir.state.lease import Lease, LeaseRecord, holder_is_alive
+from weir.state.local import LocalFileSystem
+
+JOB = "0" * 32
+PATIENCE_S = 20.0
+
+
+class TickingClock:
+    """A wall clock that moves with each look."""
+
+    def __init__(self) -> None:
+        self._now_ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        self._now_ms += 1
+        return self._now_ms
+
+
+class WatchedLease(Lease):
+    """Tells when it is written, and fails when a test says so."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(LocalFileSystem(), str(directory), JOB)
+        self.written = threading.Semaphore(0)
+        self.errors: list[StorageError] = []
+
+    def write(self, record: LeaseRecord) -> Recorded:
+        try:
+            if self.errors:
+                raise self.errors.pop(0)
+            return super().write(record)
+        finally:
+            self.written.release()
+
+    def wait_written(self) -> None:
+        """Until it was written once more."""
+        assert self.written.acquire(timeout=PATIENCE_S)
+
+
+class World:
+    """A keeper with a short interval."""
+
+    def __init__(self, directory: Path) -> None:
+        self.lease = WatchedLease(directory)
+        self.attempt = 0
+        self.lost: list[str] = []
+        self.lost_event = threading.Event()
+        self.keeper = LeaseKeeper(
+            lease=self.lease,
+            first_attempt=3,
+            attempt=lambda: self.attempt,
+            rest_address="http://127.0.0.1:8081",
+            timeout_ms=15_000,
+            interval_ms=10,
+            clock=TickingClock(),
+            on_lost=self._lost,
+        )
+
+    def read(self) -> LeaseRecord:
+        """What is on disk."""
+        record = self.lease.read()
+        assert record is not None
+        return record
+
+    def _lost(self, message: str) -> None:
+        self.lost.append(message)
+        self.lost_event.set()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A keeper that is stopped with the test."""
+    made = World(tmp_path)
+    yield made
+    made.keeper.stop()
+
+
+def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: World) -> None:
+    """Before the attempt began it already names this process and its REST server, as alive."""
+    world.keeper.start()
+    record = world.read()
+    assert (record.attempt, record.rest_address) == (3, "http://127.0.0.1:8081")
+    assert holder_is_alive(record, record.timestamp_ms, record.host)
+
+
+def test_the_lease_is_renewed_and_follows_the_attempt(world: World) -> None:
+    """A restarted job holds it under its new attempt."""
+    world.keeper.start()
+    first = world.read()
+    world.attempt = 5
+    for _ in range(3):
+        world.lease.wait_written()
+    record = world.read()
+    assert record.attempt == 5
+    assert record.timestamp_ms > first.timestamp_ms
+
+
+def test_the_lease_is_given_back(world: World) -> None:
+    """Who runs the command again is not held up until the timeout."""
+    world.keeper.start()
+    world.keeper.stop()
+    assert world.lease.read() is None
+
+
+def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World) -> None:
+    """And is left as it is."""
+    world.keeper.start()
+    newer = replace(world.read(), attempt=9)
+    world.keeper.stop()
+    world.lease.write(newer)
+    other = World(Path(world.lease._directory).parent)
+    with pytest.raises(JobFencedError, match="taken over"):
+        other.keeper.start()
+    other.keeper.stop()
+    assert world.read() == newer
+
+
+def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) -> None:
+    """The run is told once, renews no more, and gives nothing back that is not its own."""
+    world.keeper.start()
+    newer = replace(world.read(), attempt=9)
+    # A renewal that is under way can overwrite the other's lease, which that one then renews, as here.
+    deadline = time.monotonic() + PATIENCE_S
+    while not world.lost_event.wait(0.05) and time.monotonic() < deadline:
+        assert world.lease.write(newer) is Recorded.WON
+    world.keeper.stop()
+    assert len(world.lost) == 1
+    assert "another driver has taken over" in world.lost[0]
+    assert world.read() == newer
+
+
+def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
+    """The job log decides, so a disk that is away for a moment ends nothing."""
+    world.keeper.start()
+    world.lease.errors = [StorageError("away")] * 2
+    for _ in range(4):
+        world.lease.wait_written()
+    assert world.lost == []
+    assert not world.lease.errors
+
+
+def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> None:
+    """A job that could not begin leaves the lease of a live driver alone."""
+    record = LeaseRecord(
+        attempt=3, host="h", pid=1, pid_started=0.0, rest_address="", timestamp_ms=0, timeout_ms=1
+    )
+    world.lease.write(record)
+    world.keeper.stop()
+    assert world.read() == record

@@ -1,0 +1,510 @@
+"""Which job id a name stands for, and whether it may run: the table of ``weir.submission``, row by row (P19, P20)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
+from weir.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    JobAlreadyRunningError,
+    JobEndedError,
+    JobFencedError,
+    StorageError,
+    WeirError,
+)
+from weir.runner import RunOptions
+from weir.state.job_log import (
+    CheckpointReference,
+    JobLog,
+    JobLogWriter,
+    JobRecord,
+    RecordKind,
+    RecordStatus,
+)
+from weir.state.job_names import JobNames
+from weir.state.lease import Lease, LeaseRecord
+from weir.state.local import LocalFileSystem
+from weir.state.storage import CheckpointStorage
+from weir.submission import Submission, submit
+
+FILES = LocalFileSystem()
+NAME = "orders"
+NOW_MS = 1_700_000_000_000
+
+
+class FixedClock:
+    """A clock that stands still."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return NOW_MS
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> str:
+    """A checkpoint directory that does not exist yet."""
+    return str(tmp_path / "checkpoints")
+
+
+def run(base: str, name: str = NAME, **options: object) -> Submission:
+    """Run the command, as far as the submission goes."""
+    made = RunOptions(**options)  # type: ignore[arg-type]
+    return submit(name=name, options=made, base_directory=base, fs=lambda _: FILES, clock=FixedClock())
+
+
+def record(
+    submission: Submission,
+    status: RecordStatus,
+    *,
+    savepoint: str | None = None,
+    checkpoints: tuple[CheckpointReference, ...] = (),
+) -> None:
+    """Write the records that a run of the job would have left."""
+    log = JobLog(FILES, submission.storage.log_directory)
+    writer = log.begin_attempt(
+        after=log.newest(), job_id=submission.job_id, job_name=NAME, writer="w", timestamp_ms=NOW_MS
+    )
+    if status is not RecordStatus.RUNNING:
+        won = writer.append(
+            kind=RecordKind.ENDED,
+            timestamp_ms=NOW_MS,
+            status=status,
+            completed=None,
+            checkpoints=checkpoints,
+            savepoint=savepoint,
+        )
+        assert won is Recorded.WON
+
+
+def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
+    """This very process as a live driver."""
+    lease = LeaseRecord(
+        attempt=1,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_started=psutil.Process().create_time(),
+        rest_address="http://127.0.0.1:8081",
+        timestamp_ms=NOW_MS - age_ms,
+        timeout_ms=15_000,
+    )
+    assert Lease(FILES, base, submission.job_id).write(lease) is Recorded.WON
+
+
+def make_savepoint(directory: Path, job_id: str = "f" * 32) -> str:
+    """A savepoint without state files."""
+    task = TaskState(vertex="v", position=-1, operators=(OperatorState(operator_id="v", name="v"),))
+    checkpoint = CompletedCheckpoint(
+        job_id=job_id,
+        checkpoint_id=7,
+        kind=SnapshotKind.SAVEPOINT,
+        timestamp_ms=NOW_MS,
+        completion_timestamp_ms=NOW_MS,
+        attempt=1,
+        tasks=(task,),
+        external_path=str(directory),
+    )
+    CheckpointStorage(fs=lambda _: FILES, base_directory=str(directory), job_id=job_id).write_metadata(
+        checkpoint
+    )
+    return str(directory)
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_never_ran_is_a_new_job(base: str) -> None:
+    """Without a record a new id is drawn, and it is found again by the name."""
+    submission = run(base)
+    assert (submission.record, submission.from_savepoint) == (None, None)
+    assert not submission.has_finished
+    known = JobNames(FILES, base).lookup(NAME)
+    assert known is not None
+    assert (known.job_id, known.generation) == (submission.job_id, 1)
+
+
+def test_two_names_are_two_jobs(base: str) -> None:
+    """Ids are drawn for each name."""
+    assert run(base).job_id != run(base, "returns").job_id
+
+
+def test_a_job_that_died_before_its_first_record_goes_on_under_its_id(base: str) -> None:
+    """The name was recorded, but no attempt began: the same job, still without a record."""
+    first = run(base)
+    again = run(base)
+    assert (again.job_id, again.record) == (first.job_id, None)
+
+
+@pytest.mark.parametrize("status", [RecordStatus.RUNNING, RecordStatus.FAILED])
+def test_a_running_or_failed_job_goes_on(base: str, status: RecordStatus) -> None:
+    """The same id and the newest record, from which the newest completed checkpoint is found."""
+    first = run(base)
+    record(first, status)
+    again = run(base)
+    assert again.job_id == first.job_id
+    assert again.record is not None
+    assert again.record.status is status
+    assert not again.has_finished
+
+
+def test_a_stopped_job_refuses_and_names_its_savepoint(base: str) -> None:
+    """What was stopped with a savepoint goes on from it on request only."""
+    record(run(base), RecordStatus.STOPPED, savepoint="/savepoints/savepoint-1")
+    with pytest.raises(JobEndedError, match="--from-savepoint /savepoints/savepoint-1"):
+        run(base)
+
+
+def test_a_finished_job_says_so(base: str) -> None:
+    """Nothing is run, and that is no error."""
+    first = run(base)
+    record(first, RecordStatus.FINISHED)
+    again = run(base)
+    assert again.has_finished
+    assert again.job_id == first.job_id
+
+
+def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> None:
+    """The newest of its retained checkpoints is the way on."""
+    references = tuple(
+        CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum="sha256:0") for n in (4, 5)
+    )
+    record(run(base), RecordStatus.CANCELED, checkpoints=references)
+    with pytest.raises(JobEndedError, match="--from-savepoint /c/chk-5,"):
+        run(base)
+
+
+def test_a_cancelled_job_without_checkpoints_can_only_begin_anew(base: str) -> None:
+    """There is nothing to name but --fresh."""
+    record(run(base), RecordStatus.CANCELED)
+    with pytest.raises(JobEndedError, match="was cancelled: start anew with --fresh"):
+        run(base)
+
+
+# -- live drivers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"fresh": True}])
+def test_a_live_driver_is_left_alone_and_its_address_is_named(base: str, options: dict[str, bool]) -> None:
+    """A fresh lease refuses, also with --fresh."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base)
+    with pytest.raises(JobAlreadyRunningError, match=r"http://127\.0\.0\.1:8081.*--takeover"):
+        run(base, **options)
+
+
+def test_a_takeover_goes_on_though_a_driver_is_alive(base: str) -> None:
+    """With --takeover the lease is no hindrance: the job log fences the other driver."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base)
+    assert run(base, takeover=True).job_id == first.job_id
+
+
+def test_a_lease_that_was_not_renewed_in_time_holds_nobody_up(base: str) -> None:
+    """A driver that hangs longer than its timeout counts as dead."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    hold_lease(first, base, age_ms=15_000)
+    assert run(base).job_id == first.job_id
+
+
+# -- beginning anew -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", list(RecordStatus))
+def test_fresh_draws_a_new_id_whatever_ran_before(base: str, status: RecordStatus) -> None:
+    """Ids never repeat, and the name stands for the new job from then on (P19)."""
+    first = run(base)
+    record(first, status, savepoint="/s" if status is RecordStatus.STOPPED else None)
+    fresh = run(base, fresh=True)
+    assert fresh.job_id != first.job_id
+    assert (fresh.record, fresh.from_savepoint) == (None, None)
+    assert run(base).job_id == fresh.job_id
+
+
+def test_a_savepoint_begins_a_new_job(base: str, tmp_path: Path) -> None:
+    """--from-savepoint draws a new id, also for a job that was stopped."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    first = run(base)
+    record(first, RecordStatus.STOPPED, savepoint=savepoint)
+    second = run(base, from_savepoint=savepoint)
+    assert second.job_id != first.job_id
+    assert (second.record, second.from_savepoint) == (None, savepoint)
+
+
+def test_the_same_savepoint_again_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
+    """However its path is spelled; the savepoint stays the restore point until the first checkpoint (P40)."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    record(began, RecordStatus.RUNNING)
+    for spelled in (savepoint, f"{savepoint}/", f"file:{savepoint}"):
+        again = run(base, from_savepoint=spelled)
+        assert again.job_id == began.job_id
+        assert again.from_savepoint == savepoint
+        assert again.record is not None
+
+
+def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_path: Path) -> None:
+    """The directory and its ``_metadata`` are one savepoint, so the second continues what the first began (P20)."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    assert run(base, from_savepoint=f"{savepoint}/_metadata").job_id == began.job_id
+
+
+def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(base: str, tmp_path: Path) -> None:
+    """The name record remembers the savepoint, which is needed until the first checkpoint."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    again = run(base)
+    assert (again.job_id, again.from_savepoint) == (began.job_id, savepoint)
+
+
+def test_another_savepoint_begins_another_job(base: str, tmp_path: Path) -> None:
+    """Only the savepoint that began the run continues it."""
+    began = run(base, from_savepoint=make_savepoint(tmp_path / "one"))
+    assert run(base, from_savepoint=make_savepoint(tmp_path / "two")).job_id != began.job_id
+
+
+def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: Path) -> None:
+    """Both options together: a new id, and the savepoint as its restore point."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    fresh = run(base, from_savepoint=savepoint, fresh=True)
+    assert fresh.job_id != began.job_id
+    assert fresh.from_savepoint == savepoint
+
+
+def test_a_savepoint_that_is_not_there_is_refused_before_an_id_is_drawn(base: str, tmp_path: Path) -> None:
+    """The name stands for no job afterwards."""
+    with pytest.raises(CheckpointNotFoundError):
+        run(base, from_savepoint=str(tmp_path / "nowhere"))
+    assert JobNames(FILES, base).lookup(NAME) is None
+
+
+def test_a_damaged_savepoint_is_refused_before_an_id_is_drawn(base: str, tmp_path: Path) -> None:
+    """One changed byte is named, and the name stands for no job."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    metadata = Path(savepoint, "_metadata")
+    metadata.write_bytes(metadata.read_bytes().replace(b'"attempt":1', b'"attempt":2'))
+    with pytest.raises(CheckpointDamagedError):
+        run(base, from_savepoint=savepoint)
+    assert JobNames(FILES, base).lookup(NAME) is None
+
+
+def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_path: Path) -> None:
+    """Once the run has checkpoints of its own, the savepoint may be deleted, and the same command still works."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    reference = CheckpointReference(checkpoint_id=1, path=f"{base}/x/chk-1", checksum="sha256:0")
+    record(began, RecordStatus.FAILED, checkpoints=(reference,))
+    Path(savepoint, "_metadata").unlink()
+    assert run(base, from_savepoint=savepoint).job_id == began.job_id
+
+
+# -- the job that the name stood for --------------------------------------------------------------------------------
+
+
+def log_of(submission: Submission) -> JobLog:
+    """The log of the submitted job."""
+    return JobLog(FILES, submission.storage.log_directory)
+
+
+def begin(submission: Submission) -> JobLogWriter:
+    """A driver of the submitted job begins an attempt."""
+    log = log_of(submission)
+    return log.begin_attempt(
+        after=log.newest(), job_id=submission.job_id, job_name=NAME, writer="old", timestamp_ms=NOW_MS
+    )
+
+
+def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
+    """A driver completes a checkpoint."""
+    path = f"/c/chk-{checkpoint_id}"
+    return writer.append(
+        kind=RecordKind.CHECKPOINT_COMPLETED,
+        timestamp_ms=NOW_MS,
+        status=RecordStatus.RUNNING,
+        completed=checkpoint_id,
+        checkpoints=(CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum="sha256:0"),),
+    )
+
+
+@pytest.mark.parametrize("begins_from", ["nothing", "savepoint"])
+def test_a_driver_of_the_old_id_is_fenced_when_the_name_gets_a_new_one(
+    base: str, tmp_path: Path, begins_from: str
+) -> None:
+    """Alive or asleep, it completes no checkpoint more, which it would commit beside the new job (P17)."""
+    old = run(base)
+    driver = begin(old)
+    assert complete(driver, 4) is Recorded.WON
+    hold_lease(old, base)
+    fresh = begins_from == "nothing"
+    savepoint = None if fresh else make_savepoint(tmp_path / "savepoint")
+    new = run(base, takeover=True, fresh=fresh, from_savepoint=savepoint)
+    assert begin(new).newest.number == 1
+    assert complete(driver, 5) is Recorded.FENCED
+
+
+def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkpoints(base: str) -> None:
+    """They stay on disk, and a further attempt of the old id would have had the next number."""
+    old = run(base)
+    driver = begin(old)
+    complete(driver, 4)
+    new = run(base, fresh=True)
+    ended = log_of(old).newest()
+    assert ended is not None
+    assert (ended.kind, ended.status) == (RecordKind.SUPERSEDED, RecordStatus.SUPERSEDED)
+    assert (ended.superseded_by, ended.attempt) == (new.job_id, driver.newest.attempt + 1)
+    assert (ended.completed, ended.checkpoints) == (4, driver.newest.checkpoints)
+
+
+@pytest.mark.parametrize("status", [None, RecordStatus.FAILED])
+def test_a_command_that_is_about_to_run_the_old_id_is_refused(base: str, status: RecordStatus | None) -> None:
+    """It looked before the name got a new id, and begins after: the sentence names the job that is in its place."""
+    old = run(base)
+    if status is not None:
+        record(old, status)
+    new = run(base, fresh=True)
+    with pytest.raises(JobEndedError, match=f"{old.job_id}.*superseded by job {new.job_id}"):
+        begin(old)
+
+
+@pytest.mark.parametrize("status", [RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.CANCELED])
+def test_a_job_that_has_ended_is_left_as_it_is(base: str, status: RecordStatus) -> None:
+    """Nobody runs it any more, and how it ended stays on record."""
+    old = run(base)
+    record(old, status)
+    before = log_of(old).newest()
+    run(base, fresh=True)
+    assert log_of(old).newest() == before
+
+
+def test_a_driver_that_completes_a_checkpoint_meanwhile_is_fenced_all_the_same(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number was taken between the look and the record: the next one is won, with that checkpoint in it."""
+    old = run(base)
+    driver = begin(old)
+    look = JobLog.newest
+    looks = iter(range(1, 3))
+
+    def slow(self: JobLog) -> JobRecord | None:
+        found = look(self)
+        n = next(looks, None)
+        if n is not None:
+            assert complete(driver, n) is Recorded.WON
+        return found
+
+    monkeypatch.setattr(JobLog, "newest", slow)
+    run(base, fresh=True)
+    monkeypatch.undo()
+    ended = log_of(old).newest()
+    assert ended is not None
+    assert (ended.status, ended.completed) == (RecordStatus.SUPERSEDED, 2)
+    assert complete(driver, 3) is Recorded.FENCED
+
+
+def test_if_the_old_job_cannot_be_ended_the_name_stays_with_it(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that nobody could fence must not get company."""
+    old = run(base)
+    begin(old)
+
+    def broken(*_: object, **__: object) -> None:
+        raise StorageError("The disk is away.")
+
+    monkeypatch.setattr(JobLog, "supersede", broken)
+    with pytest.raises(StorageError, match="away"):
+        run(base, fresh=True)
+    assert run(base).job_id == old.job_id
+
+
+@pytest.mark.parametrize("checkpoints", [True, False])
+def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
+) -> None:
+    """The old job is ended and none came in its place: the sentence names where to go on from, and --fresh works."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    old = run(base, from_savepoint=savepoint)
+    driver = begin(old)
+    if checkpoints:
+        complete(driver, 4)
+    monkeypatch.setattr(JobNames, "assign", lambda *_, **__: Recorded.FAILED)
+    with pytest.raises(StorageError):
+        run(base, fresh=True)
+    monkeypatch.undo()
+    way = "--from-savepoint /c/chk-4," if checkpoints else f"--fresh --from-savepoint {savepoint},"
+    with pytest.raises(JobEndedError, match=f"did not come to be.*{way}"):
+        run(base)
+    assert run(base, fresh=True).job_id != old.job_id
+
+
+# -- two at once ----------------------------------------------------------------------------------------------------
+
+
+def at_once(count: int, function: Callable[[], Submission]) -> list[Submission | WeirError]:
+    """The outcomes of calls that begin at the same moment."""
+    barrier = threading.Barrier(count)
+    outcomes: list[Submission | WeirError] = []
+
+    def call() -> None:
+        barrier.wait()
+        try:
+            outcomes.append(function())
+        except WeirError as error:
+            outcomes.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return outcomes
+
+
+def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_id(base: str) -> None:
+    """The name record arbitrates: the others are refused, or came later and found the job that is there."""
+    outcomes = at_once(6, lambda: run(base))
+    ids = {outcome.job_id for outcome in outcomes if isinstance(outcome, Submission)}
+    assert len(ids) == 1
+    assert all(isinstance(outcome, Submission | JobFencedError) for outcome in outcomes)
+    known = JobNames(FILES, base).lookup(NAME)
+    assert known is not None
+    assert known.job_id in ids
+
+
+def test_a_name_that_another_command_took_in_between_is_refused(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look and the record another command drew an id: this one says so and ends."""
+    lookup = JobNames.lookup
+
+    def slow(self: JobNames, name: str) -> object:
+        found = lookup(self, name)
+        self.assign(name, "a" * 32, from_savepoint=None, after=0)
+        return found
+
+    Path(base).mkdir()
+    monkeypatch.setattr(JobNames, "lookup", slow)
+    with pytest.raises(JobFencedError, match="at the same moment"):
+        run(base)
+
+
+def test_a_submission_is_a_value() -> None:
+    """It can be compared and replaced, and holds no connection."""
+    storage = CheckpointStorage(fs=lambda _: FILES, base_directory="/c", job_id="0" * 32)
+    one = Submission(job_id="0" * 32, storage=storage, from_savepoint=None, record=None)
+    assert replace(one) == one

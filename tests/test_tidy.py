@@ -1,0 +1,335 @@
+"""The style guide as tests: layers, sizes, banned calls and words that must not be left behind.
+
+Everything is read from the syntax trees, so that nothing has to be imported and a rule is broken by a line, whether or
+not a test runs through it. Each law is a function that returns its breaches; the first tests show on small samples
+that the laws can see a breach at all, the others that the project has none.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+
+#: What each layer may import beside itself. ``top`` is everything else directly in ``weir``: the user's API, command
+#: line, REST, demo; it may import all.
+LOWER = {"errors", "core"}
+LAYERS: dict[str, set[str]] = {
+    "errors": set(),
+    "core": {"errors"},
+    "config": LOWER | {"state"},
+    "kernel": LOWER,
+    "durable": LOWER | {"kernel", "state", "sinks"},
+    "sim": LOWER | {"kernel", "state", "sinks", "durable"},
+    "state": LOWER,
+    "sinks": LOWER | {"state"},
+    "sources": LOWER | {"state"},
+    "spark": LOWER | {"config", "kernel", "state", "sinks", "sources", "durable"},
+}
+
+#: Modules that the core must not import: there the clock, ids, chance and I/O come in from outside.
+BANNED_IN_CORE = {
+    "asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket", "subprocess", "tempfile",
+    "threading", "time", "uuid",
+}  # fmt: skip
+BANNED_CALLS_IN_CORE = {"id", "hash", "open", "print", "input"}
+BANNED_CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 70
+#: Files that may be longer, and why.
+LONGER_FILES = {
+    # Every event and effect of the core with its meaning: one list that is read from top to bottom.
+    "src/weir/core/messages.py": 600,
+}
+
+#: Spelled in two parts, so that this file does not breach its own law.
+UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")))
+FOREIGN = re.compile(
+    "|".join(
+        (
+            "/wo" + r"rk/",
+            r"pypi\." + "org",
+            "python" + "hosted",
+            r"registry\.npm" + "js",
+            r"repo\d?\.maven" + r"|maven\.org",
+            r"deb\.debian\." + "org",
+            r"conda\." + "anaconda",
+        )
+    )
+)
+
+
+def python_files(*folders: str) -> list[Path]:
+    """All Python files of some of the project's folders, sorted; a link to an example is no source."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if not path.is_symlink())
+
+
+def project_files() -> Iterator[Path]:
+    """Every text file of the project; what tools leave behind and hidden folders but .ci are passed over."""
+    passed_over = {"build", "dist", "__pycache__", "spark-warehouse", "metastore_db"}
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [
+            name
+            for name in folders
+            if name == ".ci"
+            or not (name.startswith(".") or name in passed_over or name.endswith(".egg-info"))
+        ]
+        yield from (Path(folder, name) for name in files)
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of one file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def shown(path: Path) -> str:
+    """The path as the reader knows it."""
+    return str(path.relative_to(ROOT))
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    """Whether the node is ``if TYPE_CHECKING:``."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node that can run: all but what stands under ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(tree):
+        if is_type_checking(child):
+            assert isinstance(child, ast.If)
+            for other in child.orelse:
+                yield other
+                yield from runtime_nodes(other)
+        else:
+            yield child
+            yield from runtime_nodes(child)
+
+
+def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
+    """Line and full name of each module imported at run time, also inside functions."""
+    for node in runtime_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parents = module.split(".")[: -node.level]
+                base = ".".join([*parents, base] if base else parents)
+            # ``from weir import sinks`` imports the module weir.sinks.
+            yield from (
+                (node.lineno, f"{base}.{alias.name}" if base == "weir" else base) for alias in node.names
+            )
+
+
+def module_name(path: Path) -> str:
+    """``weir.core.types`` for its file; a package counts as a module inside itself, for relative imports."""
+    return ".".join(path.relative_to(SRC).with_suffix("").parts)
+
+
+def layer(module: str) -> str:
+    """The layer of a module of Weir."""
+    second = module.split(".")[1] if "." in module else ""
+    if second == "config_options":
+        return "config"
+    return second if second in LAYERS else "top"
+
+
+def wrong_arrows(tree: ast.AST, module: str) -> Iterator[str]:
+    """Imports of Weir's own modules against the arrows between the layers."""
+    own = layer(module)
+    if own == "top":
+        return
+    for line, name in imports(tree, module):
+        if name.split(".")[0] == "weir" and layer(name) not in LAYERS[own] | {own}:
+            yield f"{module}:{line} imports {name}: {own} may only import {sorted(LAYERS[own])}"
+
+
+def spark_imports(tree: ast.AST, module: str) -> Iterator[str]:
+    """Imports of Spark outside the one folder that may have them."""
+    if layer(module) == "spark":
+        return
+    for line, name in imports(tree, module):
+        if name.split(".")[0] in ("pyspark", "py4j"):
+            yield f"{module}:{line} imports {name}: only weir.spark may"
+
+
+def impurities(tree: ast.AST, module: str) -> Iterator[str]:
+    """Clocks, chance, threads, logs and I/O in the core."""
+    for line, name in imports(tree, module):
+        if name.split(".")[0] in BANNED_IN_CORE:
+            yield f"{module}:{line} imports {name}: in the core it must come in from outside"
+    for node in runtime_nodes(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called in BANNED_CALLS_IN_CORE or called.removeprefix("datetime.") in BANNED_CLOCKS:
+                yield f"{module}:{node.lineno} calls {called}(): in the core it must come in from outside"
+
+
+def long_functions(tree: ast.AST) -> Iterator[str]:
+    """Functions above the limit, docstring included; a signature is a declaration and does not count."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
+            if lines > MAX_FUNCTION_LINES:
+                yield f"{node.name} has {lines} lines, the limit is {MAX_FUNCTION_LINES}"
+
+
+def wordless_tests(tree: ast.AST) -> Iterator[str]:
+    """Test functions without a docstring of one line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            docstring = ast.get_docstring(node, clean=False)
+            if not docstring or "\n" in docstring:
+                yield f"{node.name} (line {node.lineno})"
+
+
+def source_breaches(law: str) -> list[str]:
+    """Breaches of one of the laws above in all of ``src``."""
+    check = {"arrows": wrong_arrows, "spark": spark_imports, "pure": impurities}[law]
+    files = python_files("src/weir/core") if law == "pure" else python_files("src")
+    return [breach for path in files for breach in check(parse(path), module_name(path))]
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "seen"),
+    [
+        ("weir.core.x", "import weir.kernel.clock", True),
+        ("weir.core.x", "def f():\n    from weir.spark import planning", True),
+        ("weir.core.x", "from ..kernel import clock", True),
+        ("weir.core.x", "from weir import sinks", True),
+        ("weir.sim.x", "import weir.spark.query", True),
+        ("weir.core.x", "from weir.errors import WeirError", False),
+        ("weir.core.x", "from . import types", False),
+        ("weir.core.x", "if TYPE_CHECKING:\n    import weir.spark.query", False),
+        ("weir.cli", "import weir.rest.server", False),
+    ],
+)
+def test_the_law_of_arrows_sees_what_it_should(module: str, code: str, seen: bool) -> None:
+    """An import against the arrows is seen in any spelling, and only when it can run."""
+    assert bool(list(wrong_arrows(ast.parse(code), module))) is seen
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("import time", True),
+        ("from uuid import uuid4", True),
+        ("import datetime\nx = datetime.datetime.now()", True),
+        ("x = {hash(y)}", True),
+        ("x = self.id(3)", False),
+        ("from dataclasses import dataclass", False),
+    ],
+)
+def test_the_law_of_purity_sees_what_it_should(code: str, seen: bool) -> None:
+    """A clock, a random id or a hash in the core is seen."""
+    assert bool(list(impurities(ast.parse(code), "weir.core.x"))) is seen
+
+
+def test_the_other_laws_see_what_they_should() -> None:
+    """A long function, a test without a sentence and a late import of Spark are each seen."""
+    assert list(long_functions(ast.parse("def f():\n" + "    x = 1\n" * 71)))
+    assert not list(long_functions(ast.parse("def f(\n    y,\n):\n" + "    x = 1\n" * 70)))
+    assert list(wordless_tests(ast.parse("def test_x():\n    pass")))
+    assert list(wordless_tests(ast.parse('def test_x():\n    """Two\n    lines."""')))
+    assert list(spark_imports(ast.parse("def f():\n    from pyspark import sql"), "weir.sinks.x"))
+    assert not list(spark_imports(ast.parse("import pyspark"), "weir.spark.x"))
+
+
+def test_imports_point_one_way() -> None:
+    """Every import in src follows the arrows between the layers."""
+    assert source_breaches("arrows") == []
+
+
+def test_only_the_spark_folder_imports_spark() -> None:
+    """No module outside weir/spark imports pyspark or py4j at run time, not even late."""
+    assert source_breaches("spark") == []
+
+
+def test_the_core_has_no_clock_no_chance_and_no_io() -> None:
+    """Nothing in weir/core reads a clock, draws an id or a random number, logs, threads, or touches a file."""
+    assert source_breaches("pure") == []
+
+
+def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() -> None:
+    """``import weir`` alone is light: no pyspark, no deltalake, no JVM."""
+    code = (
+        "import sys, weir, psutil\n"
+        "loaded = sorted({name.split('.')[0] for name in sys.modules} & {'pyspark', 'py4j', 'deltalake'})\n"
+        "print(loaded, psutil.Process().children())"
+    )
+    environment = os.environ | {"PYTHONPATH": str(SRC)}
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    assert result.stdout.strip() == "[] []"
+
+
+def test_source_files_and_functions_stay_short() -> None:
+    """Files in src have at most 400 lines and functions at most 70."""
+    breaches = []
+    for path in python_files("src"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        limit = LONGER_FILES.get(shown(path), MAX_FILE_LINES)
+        if lines > limit:
+            breaches.append(f"{shown(path)} has {lines} lines, the limit is {limit}")
+        breaches += [f"{shown(path)}: {breach}" for breach in long_functions(parse(path))]
+    assert breaches == []
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    """Every Python file of the project begins with a docstring."""
+    files = python_files("src", "tests", "examples", "benchmarks", "scripts")
+    assert [shown(path) for path in files if not ast.get_docstring(parse(path))] == []
+
+
+def test_every_test_says_in_one_line_what_holds() -> None:
+    """Every test function has a docstring of exactly one line."""
+    breaches = [
+        f"{shown(path)}: {breach}" for path in python_files("tests") for breach in wordless_tests(parse(path))
+    ]
+    assert breaches == []
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """No two test files of different folders share a name: pytest tells them apart by it."""
+    names = [path.name for path in python_files("tests") if path.name.startswith("test_")]
+    assert sorted(name for name in set(names) if names.count(name) > 1) == []
+
+
+def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> None:
+    """No file of the project has a note for later, names a package registry's host, or a path of one machine."""
+    breaches = []
+    for path in project_files():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text.splitlines(), start=1):
+            if (path.suffix == ".py" and UNFINISHED.search(line)) or FOREIGN.search(line):
+                breaches.append(f"{shown(path)}:{number}: {line.strip()}")
+    assert breaches == []
+
+
+def test_the_source_knows_no_pickle() -> None:
+    """No module in src imports pickle or its kin: nothing read back from disk or network may run code."""
+    banned = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
+    breaches = [
+        f"{shown(path)}:{line} imports {name}"
+        for path in python_files("src")
+        for line, name in imports(parse(path), module_name(path))
+        if name.split(".")[0] in banned or "cloudpickle" in name
+    ]
+    assert breaches == []
