@@ -1,0 +1,348 @@
+"""Whether a checkpoint costs what has changed, not what there is: ``python -m benchmarks.incremental``.
+
+A keyed count runs as a Weir job twice, once over a small state and once over a hundred times as many keys; then both
+get the same changes, each followed by a checkpoint. Incremental checkpoints should not notice the difference. How the
+two are kept comparable:
+
+1. *State*: one batch fills it, one row for each key. All rows bear the same day, which is part of the key and never
+   passes the watermark, so nothing is ever evicted.
+2. *Settling*: a dozen batches of changes follow, until Spark's maintenance has replaced the changelogs of every state
+   partition by a snapshot. The next checkpoint takes these files, the whole state, and is not measured.
+3. *Measured*: each change updates the same few thousand keys in one batch. When it is processed a checkpoint is
+   requested, as ``weir checkpoint`` does; there are no periodic ones. Duration (trigger to completion) and new bytes are
+   what the job's own statistics say. The figure of a run is the median: Spark uploads a snapshot now and then, and the
+   checkpoint after it writes more; the means, printed beside, show that.
+4. *Pairs*: each run is a process and JVM of its own; the sizes take turns, every other pair in reverse order. The ratio
+   is the median of the pairs' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import weir
+from benchmarks.machine import describe_machine
+from benchmarks.query import COMMON_SETTINGS, MASTER
+from weir.core.job_status import JobStatus
+from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.core.view import CheckpointStats
+from weir.errors import JobFailedError
+from weir.kernel.gateway import JobGateway
+from weir.runner import RunOptions, run_job
+from weir.sinks.foreach import StepInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DURATION_TARGET = 1.2
+BYTES_TARGET = 1.2
+
+#: Batches of changes before Spark snapshots the state: it does so after ten (``minDeltasForSnapshot``).
+_SETTLING = 12
+#: 2024-01-01T00:00:00Z, the day of every row.
+_DAY_US = 1_704_067_200_000_000
+_LOOK_S = 0.2
+#: How long Spark's maintenance may take to write its snapshots; it runs every 15 seconds.
+_SNAPSHOT_WAIT_S = 180
+_RUN_TIMEOUT_S = 1_800
+_LOG_LINES_SHOWN = 30
+
+
+class RunFailedError(Exception):
+    """A run ended without a result."""
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in a process of its own."""
+
+    #: Keys of the state.
+    keys: int
+    #: Keys that each change updates.
+    changed: int
+    #: Measured checkpoints.
+    checkpoints: int
+    #: An empty directory for everything that the run writes.
+    directory: str
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What the measured checkpoints cost, in their order."""
+
+    duration_ms: list[int]
+    #: Bytes that each wrote itself.
+    new_bytes: list[int]
+    #: Bytes of the whole state of the last one.
+    full_bytes: int
+
+
+def run(spec: Spec) -> Result:
+    """Run the job, fill its state, and measure its checkpoints."""
+    changes = _Changes(Path(spec.directory) / "input", spec.changed)
+    changes.fill(spec.keys)
+    staging = threading.Event()
+    sessions: list[SparkSession] = []
+
+    def numbers(spark: SparkSession) -> DataFrame:
+        sessions.append(spark)
+        source = spark.readStream.schema("key long, day timestamp").option("maxFilesPerTrigger", 1)
+        return source.parquet(str(changes.directory))
+
+    def count(frame: DataFrame) -> DataFrame:
+        return frame.withWatermark("day", "1 day").groupBy("key", "day").count()
+
+    def consume(frame: DataFrame, step: StepInfo) -> None:
+        staging.set()
+        frame.write.format("noop").mode("append").save()
+
+    job = weir.Job("incremental")
+    source = job.source("numbers", numbers)
+    source.transform("count", count).sink("nothing", weir.sinks.Foreach(consume))
+    with ThreadPoolExecutor(1) as pool:
+
+        def measure(gateway: JobGateway, over: threading.Event) -> Result:
+            while not staging.wait(_LOOK_S):
+                _check_running(over)
+            (query,) = sessions[-1].streams.active
+            return _Measurement(spec, changes, query, gateway, over).result()
+
+        listener = _Listener(pool, measure)
+        try:
+            ended = run_job(job, _options(spec), listener)
+        finally:
+            listener.over.set()
+        if ended.status is not JobStatus.CANCELED:
+            raise JobFailedError(f"The job ended as {ended.status.name}: {ended.failure}")
+        return listener.result()
+
+
+def _options(spec: Spec) -> RunOptions:
+    return RunOptions(
+        master=MASTER,
+        conf={
+            **COMMON_SETTINGS,
+            "execution.checkpointing.interval": "disabled",
+            "execution.checkpointing.dir": f"{spec.directory}/checkpoints",
+            "execution.checkpointing.savepoint-dir": f"{spec.directory}/savepoints",
+            "weir.working-dir": f"{spec.directory}/work",
+            "restart-strategy.type": "none",
+            "web.checkpoints.history": "1000",
+            "rest.port": "0",
+        },
+    )
+
+
+class _Changes:
+    """The files of the job's input."""
+
+    def __init__(self, directory: Path, changed: int) -> None:
+        self.directory = directory
+        self._changed = changed
+        self._numbers = itertools.count()
+        directory.mkdir(parents=True)
+
+    def fill(self, keys: int) -> None:
+        """A row for each key."""
+        self._write(np.arange(keys, dtype=np.int64))
+
+    def change(self) -> None:
+        """A row for each of the keys that always change."""
+        self._write(np.arange(self._changed, dtype=np.int64))
+
+    def _write(self, keys: np.ndarray) -> None:
+        days = pa.array(np.full(len(keys), _DAY_US), pa.timestamp("us", tz="UTC"))
+        name = f"{next(self._numbers):06}.parquet"
+        # Spark passes over names that begin with a dot, and the rename makes the whole file appear at once.
+        pq.write_table(pa.table({"key": keys, "day": days}), self.directory / f".{name}")
+        (self.directory / f".{name}").rename(self.directory / name)
+
+
+class _Measurement:
+    """What is done to the running job."""
+
+    def __init__(
+        self, spec: Spec, changes: _Changes, query: StreamingQuery, gateway: JobGateway, over: threading.Event
+    ) -> None:
+        self._spec = spec
+        self._changes = changes
+        self._query = query
+        self._gateway = gateway
+        self._over = over
+
+    def result(self) -> Result:
+        """Settle, then measure."""
+        self._query.processAllAvailable()
+        for _ in range(_SETTLING):
+            self._change()
+        self._wait_for_snapshots()
+        self._change()
+        self._checkpoint()
+        measured = [self._changed_checkpoint() for _ in range(self._spec.checkpoints)]
+        return Result(
+            duration_ms=[stats.end_to_end_duration_ms for stats in measured],
+            new_bytes=[stats.checkpointed_size for stats in measured],
+            full_bytes=measured[-1].state_size,
+        )
+
+    def _change(self) -> None:
+        self._changes.change()
+        self._query.processAllAvailable()
+
+    def _changed_checkpoint(self) -> CheckpointStats:
+        self._change()
+        return self._checkpoint()
+
+    def _checkpoint(self) -> CheckpointStats:
+        completed = self._gateway.trigger_checkpoint(CheckpointType.CONFIGURED).result()
+        history = self._gateway.view().checkpoints.history
+        return next(stats for stats in history if stats.checkpoint_id == completed.checkpoint_id)
+
+    def _wait_for_snapshots(self) -> None:
+        """Until Spark has written a snapshot of every state partition."""
+        end = time.monotonic() + _SNAPSHOT_WAIT_S
+        work = Path(self._spec.directory) / "work"
+        while True:
+            partitions = [path for path in work.rglob("state/0/[0-9]*") if path.is_dir()]
+            if partitions and all(any(one.glob("*.zip")) for one in partitions):
+                return
+            _check_running(self._over)
+            if time.monotonic() > end:
+                raise RunFailedError(f"Spark wrote no snapshots below {work} in {_SNAPSHOT_WAIT_S} seconds.")
+            time.sleep(_LOOK_S)
+
+
+class _Listener:
+    """The run's listener: measures beside the job, then cancels it."""
+
+    def __init__(
+        self, pool: ThreadPoolExecutor, measure: Callable[[JobGateway, threading.Event], Result]
+    ) -> None:
+        self.over = threading.Event()
+        self._pool = pool
+        self._measure = measure
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """The job begins its first attempt as soon as this returns."""
+        self._future = self._pool.submit(self._measure_and_cancel, gateway)
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """A restored attempt measures something else."""
+        raise JobFailedError(f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}.")
+
+    def note(self, message: str) -> None:
+        """Into the run's log."""
+        print(message, flush=True)
+
+    def result(self) -> Result:
+        """What was measured; raises what stopped the measurement."""
+        return self._future.result()
+
+    def _measure_and_cancel(self, gateway: JobGateway) -> Result:
+        try:
+            return self._measure(gateway, self.over)
+        finally:
+            gateway.cancel()
+
+
+def _check_running(over: threading.Event) -> None:
+    if over.is_set():
+        raise JobFailedError("The job ended before it was measured.")
+
+
+def _run_child(spec: Spec) -> Result:
+    """Run in a process of its own."""
+    directory = Path(spec.directory)
+    directory.mkdir(parents=True)
+    spec_path, result_path, log_path = (directory / name for name in ("spec.json", "result.json", "log"))
+    spec_path.write_bytes(msgspec.json.encode(spec))
+    command = [sys.executable, "-m", "benchmarks.incremental", "--run", str(spec_path), str(result_path)]
+    with log_path.open("w") as log:
+        code = subprocess.run(
+            command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=_RUN_TIMEOUT_S
+        ).returncode
+    if code != 0 or not result_path.exists():
+        lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
+        raise RunFailedError(f"The run with {spec.keys} keys ended with exit code {code}:\n{lines}")
+    return msgspec.json.decode(result_path.read_bytes(), type=Result)
+
+
+def _figures(keys: int, result: Result) -> str:
+    durations, sizes = result.duration_ms, result.new_bytes
+    return (
+        f"{keys:,} keys ({result.full_bytes / 1e6:.1f} MB):"
+        f" duration median {statistics.median(durations):.0f} mean {statistics.mean(durations):.0f}"
+        f" max {max(durations)} ms,"
+        f" new bytes median {statistics.median(sizes):,.0f} mean {statistics.mean(sizes):,.0f} max {max(sizes):,}"
+    )
+
+
+def measure_pairs(directory: Path, options: argparse.Namespace) -> tuple[float, float]:
+    """The ratios of large to small: of durations and of new bytes."""
+    durations, sizes = [], []
+    large = options.keys * options.times
+    for number in range(options.pairs):
+        order = (options.keys, large) if number % 2 == 0 else (large, options.keys)
+        results = {}
+        for keys in order:
+            spec = Spec(
+                keys=keys,
+                changed=options.changed,
+                checkpoints=options.checkpoints,
+                directory=str(directory / f"{number}-{keys}"),
+            )
+            results[keys] = _run_child(spec)
+            print(f"pair {number + 1}: {_figures(keys, results[keys])}", flush=True)
+        durations.append(_ratio(results[large].duration_ms, results[options.keys].duration_ms))
+        sizes.append(_ratio(results[large].new_bytes, results[options.keys].new_bytes))
+    return statistics.median(durations), statistics.median(sizes)
+
+
+def _ratio(large: list[int], small: list[int]) -> float:
+    return statistics.median(large) / statistics.median(small)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the targets are met: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.incremental", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of a small and a large state")
+    parser.add_argument("--keys", type=int, default=20_000, help="keys of the small state")
+    parser.add_argument("--times", type=int, default=100, help="how many times as many the large one has")
+    parser.add_argument("--changed", type=int, default=2_000, help="keys that change before each checkpoint")
+    parser.add_argument("--checkpoints", type=int, default=20, help="measured checkpoints of each run")
+    parser.add_argument("--directory", type=Path, help="where the runs write (a temporary directory)")
+    parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.run is not None:
+        spec_path, result_path = options.run
+        result_path.write_bytes(
+            msgspec.json.encode(run(msgspec.json.decode(spec_path.read_bytes(), type=Spec)))
+        )
+        return 0
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
+        duration, size = measure_pairs(Path(name), options)
+    print(f"incremental_duration ratio={duration:.3f} target={DURATION_TARGET}")
+    print(f"incremental_bytes ratio={size:.3f} target={BYTES_TARGET}")
+    return 0 if duration <= DURATION_TARGET and size <= BYTES_TARGET else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

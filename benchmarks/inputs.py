@@ -1,0 +1,79 @@
+"""The input of the benchmarks: Parquet files in the order of their event times, and one that closes all windows.
+
+Each file covers a stretch of event time of its own. Modification times are one second apart, since Spark's file source
+admits files in their order: so both sides read the same files in the same batches, and no row is late. The last file
+has a single row one day later. It moves the watermark past every window before it; its own window stays open on both
+sides.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = pa.schema(
+    [("ts", pa.timestamp("us", tz="UTC")), ("key", pa.int32()), ("amount", pa.int64())],
+)
+
+#: 2024-01-01T00:00:00Z, the first event time.
+_FIRST_US = 1_704_067_200_000_000
+_DAY_US = 86_400_000_000
+_AMOUNT_MAX = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputSize:
+    """How much input there is."""
+
+    files: int
+    rows_per_file: int
+    #: Distinct values of ``key``.
+    keys: int
+    #: Event time that a file covers.
+    seconds_per_file: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of all files but the closing one."""
+        return self.files * self.rows_per_file
+
+
+def write_input(directory: Path, size: InputSize) -> None:
+    """Write the files; the same size gives the same rows."""
+    directory.mkdir(parents=True)
+    rng = np.random.default_rng(7)
+    span_us = size.seconds_per_file * 1_000_000
+    first_mtime_s = int(time.time()) - size.files - 10
+    for number in range(size.files):
+        begin_us = _FIRST_US + number * span_us
+        table = pa.table(
+            [
+                pa.array(rng.integers(begin_us, begin_us + span_us, size.rows_per_file)).cast(
+                    SCHEMA.field(0).type
+                ),
+                pa.array(rng.integers(0, size.keys, size.rows_per_file, dtype=np.int32)),
+                pa.array(rng.integers(0, _AMOUNT_MAX, size.rows_per_file)),
+            ],
+            schema=SCHEMA,
+        )
+        _write(directory / f"{number:06}.parquet", table, first_mtime_s + number)
+    closing = pa.table(
+        [
+            pa.array([_FIRST_US + size.files * span_us + _DAY_US]).cast(SCHEMA.field(0).type),
+            pa.array([0], pa.int32()),
+            pa.array([0]),
+        ],
+        schema=SCHEMA,
+    )
+    _write(directory / f"{size.files:06}.parquet", closing, first_mtime_s + size.files)
+
+
+def _write(path: Path, table: pa.Table, mtime_s: int) -> None:
+    pq.write_table(table, path)
+    os.utime(path, (mtime_s, mtime_s))

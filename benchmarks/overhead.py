@@ -1,0 +1,210 @@
+"""What Weir costs beside plain Structured Streaming: ``python -m benchmarks.overhead``.
+
+The same query (count and sum for each minute and key) runs over the same Parquet files, once as a plain query with
+Spark's exactly-once file sink and once as a Weir job with a checkpoint every second and ``weir.sinks.Files``. How the
+two are kept comparable:
+
+1. *Alike*: input, batches, schema, format, ``local[2]``, memory, state partitions, and RocksDB with changelog
+   checkpointing. All else is each side's own: Spark's defaults there, what a Weir job gets without being tuned here
+   (state checkpoint format 2, cheap working directory, fsync of everything that is committed).
+2. *The end*: both queries are unbounded, and the last input file, a row one day later, closes every window before it.
+   So both write the same rows, and neither drains: plain Spark cannot, and a drain is no part of streaming. The window
+   of that last row stays open on both sides.
+3. *The clock* starts with the query or job, session and JVM being there, and stops when every row is committed: when
+   ``processAllAvailable`` returns on the plain side, which commits with each batch; on Weir's side, the same, then a
+   checkpoint requested at once, and its commit.
+4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on a small input.
+5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of the pairs' ratios.
+6. *Proof*: after each pair both tables are read with pyarrow and compared as multisets, and their counts must account
+   for every input row.
+
+``small_batch`` spreads the whole time over the batches: (Weir's time - plain's time) / batches. ``checkpoint`` is the
+median from trigger to completion over all periodic checkpoints of the throughput runs; a barrier waits for the batch
+that is under way, so a checkpoint may take one batch and 100 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.inputs import InputSize, write_input
+from benchmarks.machine import describe_machine
+from benchmarks.runs import RunResult, RunSpec, Side
+from benchmarks.tables import check_same, read_table
+
+RATIO_TARGET = 0.95
+ADDED_MS_TARGET = 15.0
+CHECKPOINT_SLACK_MS = 100.0
+#: Longer batches would hide the cost of a batch.
+BATCH_MEDIAN_MS_MAX = 2_000.0
+
+_BATCHES = 10
+_WARM_UP_FILES = 12
+_LOG_LINES_SHOWN = 30
+#: A run that takes longer hangs.
+_RUN_TIMEOUT_S = 3_600
+
+
+class RunFailedError(Exception):
+    """A run ended without a result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """One kind of input and how it is batched."""
+
+    name: str
+    size: InputSize
+    files_per_batch: int
+
+
+class Bench:
+    """Runs sides over one workload, each in a process of its own, below one directory."""
+
+    def __init__(self, directory: Path, workload: Workload) -> None:
+        """Writes the input."""
+        self._workload = workload
+        self._directory = directory / workload.name
+        self._runs = 0
+        size = workload.size
+        warm_up = InputSize(
+            files=_WARM_UP_FILES * workload.files_per_batch,
+            rows_per_file=min(size.rows_per_file, 10_000),
+            keys=size.keys,
+            seconds_per_file=size.seconds_per_file,
+        )
+        write_input(self._directory / "input", size)
+        write_input(self._directory / "warm-up", warm_up)
+
+    def pair(self, number: int, sides: Sequence[Side]) -> dict[Side, RunResult]:
+        """Run the sides once each, every other pair in reverse order, and compare what they wrote."""
+        order = list(sides) if number % 2 == 0 else list(reversed(sides))
+        results = {side: self._run(number, side) for side in order}
+        tables = {side: read_table(self._run_directory(number, side) / "table", side) for side in sides}
+        for side in sides:
+            check_same(tables[Side.PLAIN], tables[side], self._workload.size.rows)
+            shutil.rmtree(self._run_directory(number, side))
+        figures = "  ".join(self._figures(side, results[side]) for side in sides)
+        print(f"{self._workload.name} pair {number + 1}: {figures}", flush=True)
+        return results
+
+    def _run(self, number: int, side: Side) -> RunResult:
+        directory = self._run_directory(number, side)
+        directory.mkdir(parents=True)
+        spec = RunSpec(
+            side=side,
+            warm_up=str(self._directory / "warm-up"),
+            input=str(self._directory / "input"),
+            files_per_batch=self._workload.files_per_batch,
+            directory=str(directory),
+        )
+        spec_path, result_path, log_path = (directory / name for name in ("spec.json", "result.json", "log"))
+        spec_path.write_bytes(msgspec.json.encode(spec))
+        with log_path.open("w") as log:
+            code = subprocess.run(
+                [sys.executable, "-m", "benchmarks.child", str(spec_path), str(result_path)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
+                timeout=_RUN_TIMEOUT_S,
+            ).returncode
+        if code != 0 or not result_path.exists():
+            lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
+            raise RunFailedError(f"The run of {side.value} ended with exit code {code}:\n{lines}")
+        return msgspec.json.decode(result_path.read_bytes(), type=RunResult)
+
+    def _run_directory(self, number: int, side: Side) -> Path:
+        return self._directory / f"{number}-{side.value}"
+
+    def _figures(self, side: Side, result: RunResult) -> str:
+        rows_per_s = self._workload.size.rows / result.elapsed_ms * 1000
+        return (
+            f"{side.value} {rows_per_s:,.0f} rows/s ({result.elapsed_ms / 1000:.1f} s, {len(result.batches)} batches,"
+            f" median {result.batch_median_ms:.0f} ms, first done after {result.first_batch_ms:.0f} ms)"
+        )
+
+
+def measure_throughput(directory: Path, *, pairs: int, rows: int, files: int) -> tuple[list[str], bool]:
+    """The lines of the verdict, and whether every target is met."""
+    size = InputSize(files=files, rows_per_file=rows // files, keys=1_000, seconds_per_file=60)
+    workload = Workload(name="throughput", size=size, files_per_batch=max(1, files // _BATCHES))
+    bench = Bench(directory, workload)
+    sides = (Side.PLAIN, Side.WEIR, Side.PLAIN_DEFAULT)
+    results = [bench.pair(number, sides) for number in range(pairs)]
+    ratio, default_ratio = (
+        statistics.median(pair[side].elapsed_ms / pair[Side.WEIR].elapsed_ms for pair in results)
+        for side in (Side.PLAIN, Side.PLAIN_DEFAULT)
+    )
+    batch_ms = {side: statistics.median(pair[side].batch_median_ms for pair in results) for side in sides}
+    checkpoints = [duration for pair in results for duration in pair[Side.WEIR].checkpoint_ms]
+    checkpoint_ms = statistics.median(checkpoints) if checkpoints else float("inf")
+    if max(batch_ms.values()) > BATCH_MEDIAN_MS_MAX:
+        print(f"the median batch is longer than {BATCH_MEDIAN_MS_MAX:.0f} ms: use more files")
+    lines = [
+        f"overhead ratio={ratio:.3f} target={RATIO_TARGET}",
+        f"overhead_default_provider ratio={default_ratio:.3f}",
+        f"checkpoint median_ms={checkpoint_ms:.0f} batch_median_ms={batch_ms[Side.WEIR]:.0f} target=batch+100",
+    ]
+    met = (
+        ratio >= RATIO_TARGET
+        and checkpoint_ms <= batch_ms[Side.WEIR] + CHECKPOINT_SLACK_MS
+        and max(batch_ms.values()) <= BATCH_MEDIAN_MS_MAX
+    )
+    return lines, met
+
+
+def measure_small_batches(directory: Path, *, pairs: int, files: int) -> tuple[str, bool]:
+    """The line of the verdict, and whether the target is met."""
+    size = InputSize(files=files, rows_per_file=100, keys=10, seconds_per_file=10)
+    bench = Bench(directory, Workload(name="small", size=size, files_per_batch=1))
+    results = [bench.pair(number, (Side.PLAIN, Side.WEIR)) for number in range(pairs)]
+    added_ms = statistics.median(
+        pair[Side.WEIR].ms_per_batch - pair[Side.PLAIN].ms_per_batch for pair in results
+    )
+    return f"small_batch added_ms={added_ms:.1f} target={ADDED_MS_TARGET:.0f}", added_ms < ADDED_MS_TARGET
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the targets are met: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overhead", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of the throughput comparison")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="its input rows")
+    parser.add_argument("--files", type=int, default=40, help="its input files, in 10 batches")
+    parser.add_argument("--small-pairs", type=int, default=3, help="pairs of the comparison of small batches")
+    parser.add_argument(
+        "--small-files", type=int, default=1_000, help="its files of 100 rows, one for each batch"
+    )
+    parser.add_argument("--only", choices=("throughput", "small"), help="measure only this")
+    parser.add_argument("--directory", type=Path, help="where inputs and tables go (a temporary directory)")
+    options = parser.parse_args(arguments)
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
+        directory = Path(name)
+        lines: list[str] = []
+        all_met = True
+        if options.only != "small":
+            lines, all_met = measure_throughput(
+                directory, pairs=options.pairs, rows=options.rows, files=options.files
+            )
+        if options.only != "throughput":
+            line, met = measure_small_batches(directory, pairs=options.small_pairs, files=options.small_files)
+            lines.insert(len(lines) - 1 if lines else 0, line)
+            all_met = all_met and met
+    print("\n".join(lines))
+    return 0 if all_met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
