@@ -200,36 +200,101 @@ def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
         job.vertices()
 
 
-@pytest.mark.parametrize("other", ["transform", "sink"])
-def test_a_step_that_feeds_a_further_step_and_anything_else_is_refused(other: str) -> None:
-    """That needs a channel between queries; the sentence names all readers and the way out (P1)."""
+def shape(job: Job) -> dict[str, tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
+    """The vertices: steps, sinks and the vertices whose channels are read, by name."""
+    return {
+        vertex.name: ([step.name for step in vertex.steps], vertex.sinks, vertex.inputs)
+        for vertex in job.vertices()
+    }
+
+
+def test_a_step_that_feeds_a_further_step_and_a_sink_ends_a_vertex() -> None:
+    """One query has one output (P1)."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing)
+    clean.sink("all", NoSink())
+    clean.transform("sums", nothing).sink("out", NoSink())
+    assert shape(job) == {
+        "clean": (["orders", "clean"], ("all",), ()),
+        "sums": (["sums"], ("out",), ("clean",)),
+    }
+
+
+def test_a_step_that_feeds_two_further_steps_ends_a_vertex() -> None:
+    """Each of them reads its channel, also where they meet again (P1)."""
     job = Job("orders")
     orders = source(job, "orders")
-    orders.transform("one", nothing).sink("a", NoSink())
-    if other == "sink":
-        orders.sink("two", NoSink())
-    else:
-        orders.transform("two", nothing).sink("b", NoSink())
-    with pytest.raises(PipelineError, match=r"'orders' feeds 'one', 'two'.*Read the source twice"):
-        job.vertices()
+    one, two = orders.transform("one", nothing), orders.transform("two", nothing)
+    job.transform("both", [one, two], nothing).sink("out", NoSink())
+    assert shape(job) == {
+        "orders": (["orders"], (), ()),
+        "both": (["one", "two", "both"], ("out",), ("orders",)),
+    }
 
 
-def test_a_step_that_reads_one_stream_twice_is_refused() -> None:
-    """A self-join feeds two further readers."""
+def test_several_sinks_need_no_channel() -> None:
+    """A batch is written to each."""
+    job = Job("orders")
+    orders = source(job, "orders")
+    orders.sink("a", NoSink())
+    orders.sink("b", NoSink())
+    assert shape(job) == {"orders": (["orders"], ("a", "b"), ())}
+
+
+def test_a_step_that_reads_one_stream_twice_needs_no_channel() -> None:
+    """A self-join is one query."""
     job = Job("orders")
     orders = source(job, "orders")
     job.transform("join", [orders, orders], nothing).sink("out", NoSink())
-    with pytest.raises(PipelineError, match="'orders' feeds 'join', 'join'"):
-        job.vertices()
+    assert shape(job) == {"join": (["orders", "join"], ("out",), ())}
 
 
-def test_bounded_and_unbounded_sources_cannot_share_a_vertex() -> None:
-    """The sentence names one of each (P33)."""
+def test_a_chain_begins_where_the_user_says_so() -> None:
+    """As in Flink: the step is chained with what follows, not with what comes before."""
+    job = Job("orders")
+    step = source(job, "orders").transform("clean", nothing).start_new_chain()
+    step.transform("sums", nothing).sink("out", NoSink())
+    assert shape(job) == {"orders": (["orders"], (), ()), "sums": (["clean", "sums"], ("out",), ("orders",))}
+
+
+def test_a_step_that_does_not_chain_is_a_vertex_of_its_own() -> None:
+    """On both sides."""
+    job = Job("orders")
+    step = source(job, "orders").transform("clean", nothing).disable_chaining()
+    step.transform("sums", nothing).sink("out", NoSink())
+    assert list(shape(job)) == ["orders", "clean", "sums"]
+
+
+def test_a_source_has_no_chain_to_begin() -> None:
+    """It begins one anyway; a mistake is said."""
+    with pytest.raises(PipelineError, match="'orders' is a source"):
+        source(Job("orders"), "orders").start_new_chain()
+
+
+def test_bounded_and_unbounded_sources_meet_behind_channels() -> None:
+    """They cannot share a query (P33), so each has one of its own, and the bounded one may end early."""
     job = Job("orders")
     history, live = source(job, "history", bounded=True), source(job, "live")
-    history.union(live).sink("out", NoSink())
-    with pytest.raises(PipelineError, match="bounded source 'history' with the unbounded source 'live'"):
-        job.vertices()
+    history.union(live, name="all").sink("out", NoSink())
+    assert shape(job) == {
+        "history": (["history"], (), ()),
+        "live": (["live"], (), ()),
+        "all": (["all"], ("out",), ("history", "live")),
+    }
+    assert [vertex.bounded for vertex in job.vertices()] == [True, False, False]
+
+
+def test_a_source_that_meets_a_channel_is_read_through_a_channel() -> None:
+    """A vertex reads either sources or channels."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing)
+    clean.sink("all", NoSink())
+    job.transform("enrich", [clean, source(job, "users")], nothing).sink("out", NoSink())
+    assert shape(job) == {
+        "clean": (["orders", "clean"], ("all",), ()),
+        "users": (["users"], (), ()),
+        "enrich": (["enrich"], ("out",), ("clean", "users")),
+    }
 
 
 def test_a_transformation_needs_an_input() -> None:

@@ -87,6 +87,7 @@ class Execution:
                 restart=configuration.restart_config(),
                 savepoint_directory=configuration.value(SAVEPOINT_DIR),
                 hooks=tuple(sorted(job.hooks)),
+                producers={name: plan.inputs for name, plan in plans.items()},
             ),
             plans=plans,
             tasks=self._tasks,
@@ -227,4 +228,5 @@ def _task_plan(job: Job, vertex: Vertex) -> TaskPlan:
         sinks=vertex.sinks,
         bounded=vertex.bounded,
         requires_final_checkpoint=any(job.sinks[name].requires_final_checkpoint for name in vertex.sinks),
+        inputs=vertex.inputs,
     )

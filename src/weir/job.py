@@ -143,6 +143,23 @@ class Stream:
         self.job._graph.add(GraphStep(name=step, kind=StepKind.UNION, inputs=names))
         return Stream(self.job, step)
 
+    def start_new_chain(self) -> Stream:
+        """Begin a query of its own with this step: a channel stands before it. It is chained with what follows.
+
+        The result of the job stays the same (PROTOCOL P25). Raises ``PipelineError`` for a source.
+        """
+        if self.job._graph.is_source(self.name):
+            raise PipelineError(
+                f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain() on the step behind it."
+            )
+        self.job._graph.cut(self.name, before=True)
+        return self
+
+    def disable_chaining(self) -> Stream:
+        """Let this step be a query of its own, with channels on both sides."""
+        self.job._graph.cut(self.name, before=True, behind=True)
+        return self
+
     def sink(self, name: str, sink: Sink) -> None:
         """Write the stream to a sink (append mode). A step may have several sinks."""
         if not isinstance(sink, Sink):

@@ -6,21 +6,28 @@ import pytest
 
 from weir.core.barrier_handler import Aligned
 from weir.core.channel import (
+    MAX_WATERMARK_MS,
     CancelCheckpointMarker,
     ChannelEntry,
     CheckpointBarrier,
     EndOfPartition,
     EndOfUserRecords,
     Segment,
+    Watermark,
 )
 from weir.core.input_gate import InputGate
 from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
 
 
-def segment(position: int, rows: int = 10) -> Segment:
+def segment(position: int, size: int = 10) -> Segment:
     """What one step put out."""
-    return Segment(position=position, rows=rows, size=rows, payload={})
+    return Segment(position=position, size=size, payload={})
+
+
+def watermark(timestamp_ms: int) -> Watermark:
+    """A watermark of the producer."""
+    return Watermark(timestamp_ms=timestamp_ms)
 
 
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
@@ -30,9 +37,11 @@ def barrier(checkpoint_id: int) -> CheckpointBarrier:
     )
 
 
-def gate_of(channels: str = "a", *, max_rows: int = 25) -> InputGate:
-    """A gate of channels with names of one letter."""
-    return InputGate(channels, max_rows=max_rows)
+def gate_of(channels: str = "a", *, batch: int = 100) -> InputGate:
+    """A gate of channels with names of one letter, whose next batch may read so many bytes of each."""
+    gate = InputGate(channels)
+    gate.batch.size = batch
+    return gate
 
 
 def append(gate: InputGate, channel: str, *entries: ChannelEntry) -> None:
@@ -43,7 +52,7 @@ def append(gate: InputGate, channel: str, *entries: ChannelEntry) -> None:
 
 def admitted(gate: InputGate) -> dict[str, list[int]]:
     """Positions that the next batch may read, by channel."""
-    return {one.channel: [s.position for s in one.segments] for one in gate.admit()}
+    return {one.channel: [s.position for s in one.segments] for one in gate.admit(0)}
 
 
 def aligned(gate: InputGate, now_ms: int = 0) -> list[int]:
@@ -51,9 +60,9 @@ def aligned(gate: InputGate, now_ms: int = 0) -> list[int]:
     return [one.barrier.checkpoint_id for one in gate.process(now_ms) if isinstance(one, Aligned)]
 
 
-def test_several_segments_are_admitted_up_to_a_bound_of_rows() -> None:
+def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:
     """So that no barrier waits behind a huge batch; the rest comes with the next."""
-    gate = gate_of(max_rows=25)
+    gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
     assert admitted(gate) == {"a": [2]}
@@ -62,7 +71,7 @@ def test_several_segments_are_admitted_up_to_a_bound_of_rows() -> None:
 
 def test_a_segment_above_the_bound_is_admitted_alone() -> None:
     """Else it would never be read."""
-    gate = gate_of(max_rows=5)
+    gate = gate_of(batch=5)
     append(gate, "a", segment(0), segment(1))
     assert admitted(gate) == {"a": [0]}
 
@@ -77,7 +86,7 @@ def test_nothing_behind_a_barrier_is_admitted() -> None:
 
 def test_a_barrier_is_acted_on_when_all_before_it_is_in_a_committed_batch() -> None:
     """What was admitted is a wish: the query says what it has read (P7)."""
-    gate = gate_of(max_rows=100)
+    gate = gate_of()
     append(gate, "a", segment(0), segment(1), barrier(1))
     admitted(gate)
     assert aligned(gate) == []
@@ -173,3 +182,65 @@ def test_an_entry_after_the_end_is_a_bug() -> None:
     gate.process(0)
     with pytest.raises(InvariantError, match="after its end"):
         append(gate, "a", segment(0))
+
+
+def test_a_watermark_is_told_when_all_before_it_is_in_a_committed_batch() -> None:
+    """Not with the batch that reads those rows: they would be late against their own watermark (P25)."""
+    gate = gate_of()
+    append(gate, "a", segment(0), watermark(50), segment(1))
+    assert admitted(gate) == {"a": [0, 1]}
+    assert gate.tell_watermarks() == {}
+    gate.consumed({"a": 0})
+    assert gate.tell_watermarks() == {"a": 50}
+
+
+def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
+    """A consumer that lags reads over it; the last one that the batch has come to counts."""
+    gate = gate_of()
+    append(gate, "a", segment(0), watermark(50), segment(1), watermark(60), barrier(1), segment(2))
+    assert admitted(gate) == {"a": [0, 1]}
+    gate.consumed({"a": 1})
+    assert gate.tell_watermarks() == {"a": 60}
+
+
+def test_a_new_watermark_wants_a_step_of_its_own() -> None:
+    """Also without a row to read: windows close by it."""
+    gate = gate_of()
+    assert not gate.wants_step
+    append(gate, "a", watermark(50))
+    gate.process(0)
+    assert gate.wants_step
+    assert admitted(gate) == {}
+    assert gate.tell_watermarks() == {"a": 50}
+    assert not gate.wants_step
+
+
+def test_a_channel_whose_records_have_ended_holds_no_watermark_back() -> None:
+    """An ended channel counts as MAX_WATERMARK (P25)."""
+    gate = gate_of("ab")
+    append(gate, "a", watermark(50), EndOfUserRecords())
+    append(gate, "b", watermark(10))
+    gate.process(0)
+    assert gate.tell_watermarks() == {"a": MAX_WATERMARK_MS, "b": 10}
+
+
+def test_a_watermark_behind_a_barrier_is_not_told_while_the_channel_is_held() -> None:
+    """It comes after the checkpoint, and would be part of its state."""
+    gate = gate_of("ab")
+    append(gate, "a", barrier(1), watermark(50))
+    gate.process(0)
+    assert gate.tell_watermarks() == {}
+    append(gate, "b", barrier(1))
+    assert aligned(gate) == [1]
+    gate.process(0)
+    assert gate.tell_watermarks() == {"a": 50}
+
+
+def test_a_step_is_wanted_while_something_admitted_is_not_read() -> None:
+    """Spark may list an inbox before it asks the control input: then the files come one planning later (P7)."""
+    gate = gate_of()
+    append(gate, "a", segment(0))
+    admitted(gate)
+    assert gate.wants_step
+    gate.consumed({"a": 0})
+    assert not gate.wants_step

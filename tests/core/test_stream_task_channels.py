@@ -13,6 +13,7 @@ from weir.core.channel import (
     ReleaseSegments,
     Segment,
     SegmentsConsumed,
+    Watermark,
 )
 from weir.core.messages import (
     AcknowledgeCheckpoint,
@@ -88,7 +89,7 @@ class Task:
 
 def segment(position: int) -> Segment:
     """What one step put out."""
-    return Segment(position=position, rows=1, size=1, payload={})
+    return Segment(position=position, size=1, payload={})
 
 
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
@@ -213,9 +214,10 @@ def test_a_task_drains_when_every_channels_records_have_ended() -> None:
     """P28: with its query alive, resting in a call that it hands over; then it tells its own consumers."""
     task = Task(inputs=("a", "b"), consumers=("x",))
     task.plan(-1)
-    task.get("a", EndOfUserRecords())
+    assert kinds(task.get("a", EndOfUserRecords())) == ["AnswerPlanning"]
+    task.plan(-1)
     (drain,) = task.get("b", EndOfUserRecords())
-    assert drain == StartDrain(vertex="v", position=-1, call=1)
+    assert drain == StartDrain(vertex="v", position=-1, call=2)
     effects = task.do(Drained(position=0))
     assert kinds(effects) == ["EndOfUserRecords", "TaskStatusChanged"]
     assert task.machine.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
@@ -277,6 +279,25 @@ def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> N
     assert isinstance(effects[0], DeclineCheckpoint)
     assert effects[0].reason == "CHECKPOINT_DECLINED_TASK_CLOSING"
     assert kinds(effects)[1:] == ["CancelCheckpointMarker"]
+
+
+def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
+    """The producer's output watermark after a step comes behind what the step put out, and only when it has risen (P25)."""
+    task = Task(consumers=("x",))
+    task.plan(-1)
+    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    planned = PlanningCalled(call=2, position=0, watermark_ms=70)
+    assert kinds(task.do(planned)) == ["Segment", "Watermark", "AnswerPlanning"]
+    planned = PlanningCalled(call=3, position=0, watermark_ms=70)
+    assert kinds(task.do(planned)) == ["AnswerPlanning"]
+
+
+def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:
+    """A step without a segment, if there is none to read."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    (answer,) = task.get("a", Watermark(timestamp_ms=70))
+    assert answer == AnswerPlanning(call=1, watermarks_ms={"a": 70})
 
 
 def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:

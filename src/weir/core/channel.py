@@ -4,7 +4,7 @@ A channel leads from one task (the producer) to one consumer and is named after 
 ordered; none overtakes another (MISSION C6). Spark writes a segment once for all consumers of a step, each of
 whom has a channel of its own::
 
-    Segment(3) Segment(4) Barrier(7) Segment(5) EndOfUserRecords Barrier(8) EndOfPartition
+    Segment(3) Watermark Segment(4) Barrier(7) Segment(5) Watermark EndOfUserRecords Barrier(8) EndOfPartition
 
 A consumer reads a channel up to a barrier and no further until it has that barrier on every channel. With aligned
 checkpoints a channel is therefore empty at its barrier: what the producer restores is all that the consumer needs, and
@@ -25,11 +25,22 @@ class Segment:
 
     #: The producer's step. Grows along the channel.
     position: int
-    rows: int
     #: Bytes of its files.
     size: int
     #: What the port needs to let a consumer read it: JSON values.
     payload: Payload
+
+
+#: The watermark of a channel whose records have ended (Flink: ``Long.MAX_VALUE``).
+MAX_WATERMARK_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watermark:
+    """No segment behind it has a row that the producer would call late: its output watermark (PROTOCOL P25)."""
+
+    #: Event time in milliseconds since the Unix epoch. Grows along the channel.
+    timestamp_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +74,7 @@ class EndOfPartition:
 
 
 ChannelEntry: TypeAlias = (
-    Segment | CheckpointBarrier | CancelCheckpointMarker | EndOfUserRecords | EndOfPartition
+    Segment | Watermark | CheckpointBarrier | CancelCheckpointMarker | EndOfUserRecords | EndOfPartition
 )
 
 

@@ -1,9 +1,14 @@
-"""The graph of steps that a user builds, and how it becomes vertices.
+"""The graph of steps that a user builds, and how it is cut into vertices.
 
-Steps with one producer and one consumer are chained; a vertex is a whole tree of steps that ends in one step with
-sinks, and runs as one task. A step whose output feeds a streaming consumer and anything else, another consumer or a
-sink, would have to end a vertex and write a channel (PROTOCOL P1). Channels do not exist yet, so such a graph is refused
-in one sentence.
+A vertex is a tree of chained steps that ends in one step, and runs as one task. Where it is cut a *channel* stands: the
+vertex before it writes, each vertex behind it reads. A step ends a vertex if
+
+1. its output feeds a further step and anything else, another step or a sink: one query has one output (PROTOCOL P1);
+2. the user asks for it (``start_new_chain``, ``disable_chaining``);
+3. the step behind it could not share a query with it: bounded and unbounded sources never share one (P33), nor do a source
+   and a channel, since what a task may read of its channels is decided in each planning call, and what Spark reads of its
+   own sources is not;
+4. only sinks follow.
 """
 
 from __future__ import annotations
@@ -11,7 +16,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weir.core.types import OperatorId, OperatorState, VertexId
 from weir.errors import PipelineError
@@ -37,17 +42,24 @@ class GraphStep:
     inputs: tuple[OperatorId, ...] = ()
     #: Of a source: whether its input ends.
     bounded: bool = False
+    #: Whether it may share a vertex with the steps that it reads, and with the step that reads it.
+    chains_backward: bool = True
+    chains_forward: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """A chain of steps that runs as one task. Named after the step that its sinks hang on."""
+    """A chain of steps that runs as one task. Named after its last step, on which its sinks hang."""
 
     name: VertexId
-    #: Sources, transformations and unions in an order in which inputs come first; the last one has the sinks.
+    #: Sources, transformations and unions in an order in which inputs come first. An input that is no step of the vertex
+    #: is the vertex of that name, read through its channel.
     steps: tuple[GraphStep, ...]
     sinks: tuple[OperatorId, ...]
+    #: Whether its records end by themselves.
     bounded: bool
+    #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has no sources.
+    inputs: tuple[VertexId, ...] = ()
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
@@ -91,53 +103,95 @@ class JobGraph:
             )
         self._steps[step.name] = step
 
+    def is_source(self, name: OperatorId) -> bool:
+        """Whether the step is a source."""
+        return self._steps[name].kind is StepKind.SOURCE
+
+    def cut(self, name: OperatorId, *, before: bool = False, behind: bool = False) -> None:
+        """Begin a vertex with a step (``before``) or end one with it (``behind``)."""
+        step = self._steps[name]
+        self._steps[name] = replace(
+            step,
+            chains_backward=step.chains_backward and not before,
+            chains_forward=step.chains_forward and not behind,
+        )
+
     def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices, in the order in which their sources were defined."""
+        """The vertices, each behind those whose channels it reads. Raises ``PipelineError`` if the graph cannot run."""
         if not any(step.kind is StepKind.SOURCE for step in self._steps.values()):
             raise PipelineError("The job has no source: begin with job.source(name, function).")
-        consumers: dict[OperatorId, list[GraphStep]] = {name: [] for name in self._steps}
+        readers = self._readers()
+        ends = self._ends(readers)
+        bounded: dict[OperatorId, bool] = {}
+        vertices = []
         for step in self._steps.values():
-            for name in step.inputs:
-                consumers[name].append(step)
-        for name, readers in consumers.items():
-            self._check_consumers(self._steps[name], readers)
-        ends = [
+            bounded[step.name] = step.bounded or (
+                bool(step.inputs) and all(bounded[name] for name in step.inputs)
+            )
+            if step.name in ends:
+                sinks = tuple(reader.name for reader in readers[step.name] if reader.kind is StepKind.SINK)
+                vertices.append(self._vertex(step, sinks, ends, bounded[step.name]))
+        return tuple(vertices)
+
+    def _readers(self) -> dict[OperatorId, list[GraphStep]]:
+        """What reads each step that is no sink."""
+        readers: dict[OperatorId, list[GraphStep]] = {
+            step.name: [] for step in self._steps.values() if step.kind is not StepKind.SINK
+        }
+        for step in self._steps.values():
+            for name in dict.fromkeys(step.inputs):
+                readers[name].append(step)
+        for name, found in readers.items():
+            if not found:
+                raise PipelineError(
+                    f"The output of step {name!r} goes nowhere: give it a sink, or remove the step."
+                )
+        return readers
+
+    def _ends(self, readers: dict[OperatorId, list[GraphStep]]) -> set[OperatorId]:
+        """The steps that end a vertex. Steps stand in an order in which inputs come first."""
+        ends = {
             name
-            for name, readers in consumers.items()
-            if readers and all(reader.kind is StepKind.SINK for reader in readers)
-        ]
-        return tuple(self._vertex(name, tuple(reader.name for reader in consumers[name])) for name in ends)
+            for name, found in readers.items()
+            if len(found) > 1 or all(reader.kind is StepKind.SINK for reader in found)
+        }
+        roots: dict[OperatorId, _Roots] = {}
+        for name in readers:
+            step = self._steps[name]
+            if step.kind is StepKind.SOURCE:
+                roots[name] = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
+                continue
+            for before in step.inputs:
+                if not (step.chains_backward and self._steps[before].chains_forward):
+                    ends.add(before)
+            if len({_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}) > 1:
+                ends.update(one for one in step.inputs if roots[one] is not _Roots.CHANNELS)
+            roots[name] = _Roots.CHANNELS if ends.intersection(step.inputs) else roots[step.inputs[0]]
+        return ends
 
-    def _check_consumers(self, step: GraphStep, readers: list[GraphStep]) -> None:
-        if step.kind is StepKind.SINK:
-            return
-        if not readers:
-            raise PipelineError(
-                f"The output of step {step.name!r} goes nowhere: give it a sink, or remove the step."
-            )
-        streaming = [reader.name for reader in readers if reader.kind is not StepKind.SINK]
-        if streaming and len(readers) > 1:
-            others = ", ".join(repr(reader.name) for reader in readers)
-            raise PipelineError(
-                f"Step {step.name!r} feeds {others}: a step that feeds a further step and anything else needs a"
-                " channel between queries, which this version does not have. Read the source twice, once for each"
-                " of them, as two sources with names of their own."
-            )
+    def _vertex(
+        self, end: GraphStep, sinks: tuple[OperatorId, ...], ends: set[OperatorId], bounded: bool
+    ) -> Vertex:
+        steps: dict[OperatorId, GraphStep] = {}
+        inputs: dict[VertexId, None] = {}
 
-    def _vertex(self, end: OperatorId, sinks: tuple[OperatorId, ...]) -> Vertex:
-        steps: list[GraphStep] = []
-        self._collect(self._steps[end], steps)
-        sources = [step for step in steps if step.kind is StepKind.SOURCE]
-        bounded = [step.name for step in sources if step.bounded]
-        unbounded = [step.name for step in sources if not step.bounded]
-        if bounded and unbounded:
-            raise PipelineError(
-                f"Step {end!r} joins the bounded source {bounded[0]!r} with the unbounded source"
-                f" {unbounded[0]!r}, which cannot share a query: make both bounded or both unbounded."
-            )
-        return Vertex(name=end, steps=tuple(steps), sinks=sinks, bounded=bool(bounded))
+        def collect(step: GraphStep) -> None:
+            for name in step.inputs:
+                if name in ends:
+                    inputs[name] = None
+                elif name not in steps:
+                    collect(self._steps[name])
+            steps[step.name] = step
 
-    def _collect(self, step: GraphStep, into: list[GraphStep]) -> None:
-        for name in step.inputs:
-            self._collect(self._steps[name], into)
-        into.append(step)
+        collect(end)
+        return Vertex(
+            name=end.name, steps=tuple(steps.values()), sinks=sinks, bounded=bounded, inputs=tuple(inputs)
+        )
+
+
+class _Roots(enum.Enum):
+    """What the vertex of a step reads."""
+
+    BOUNDED = enum.auto()
+    UNBOUNDED = enum.auto()
+    CHANNELS = enum.auto()

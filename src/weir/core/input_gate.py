@@ -1,10 +1,12 @@
 """``InputGate``: what a task may read of its channels, and how far it has come (Flink's ``InputGate`` with its processor).
 
 A channel's entries wait in the gate until the task's query has come to them. Segments are *admitted* in a planning call,
-several at once up to a bound that keeps the batch short, and never past a control entry. What was admitted is a wish; what
-a committed batch has read, the query says at its next planning call (PROTOCOL P7). A control entry is acted on once every
-segment before it is in a committed batch. Until then, and while the ``BarrierHandler`` holds the channel, it stays where it
-is, and everything behind it too.
+several at once up to a bound that keeps the batch short (``batch_bound``), and never past a control entry. What was admitted
+is a wish; what a committed batch has read, the query says at its next planning call (PROTOCOL P7). A control entry is acted
+on once every segment before it is in a committed batch. Until then, and while the ``BarrierHandler`` holds the channel, it
+stays where it is, and everything behind it too. A watermark counts once every segment before it is in a committed batch, and
+is told to the query with its next step; it holds nothing up. So the query never knows a watermark of rows that it has not
+read (P25).
 """
 
 from __future__ import annotations
@@ -14,13 +16,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from weir.core.barrier_handler import AlignmentOutcome, BarrierHandler, Misaligned
+from weir.core.batch_bound import BatchBound
 from weir.core.channel import (
+    MAX_WATERMARK_MS,
     CancelCheckpointMarker,
     ChannelEntry,
     CheckpointBarrier,
     EndOfPartition,
     EndOfUserRecords,
     Segment,
+    Watermark,
 )
 from weir.core.types import VertexId
 from weir.errors import InvariantError, invariant
@@ -38,20 +43,29 @@ class Admission:
 class _Channel:
     #: Not admitted yet. The first may be a control entry that waits.
     entries: deque[ChannelEntry] = field(default_factory=deque)
-    #: Positions that were admitted and are in no committed batch, ascending.
-    reading: deque[int] = field(default_factory=deque)
+    #: What was admitted and is in no committed batch, with the watermarks between, in order.
+    reading: deque[Segment | Watermark] = field(default_factory=deque)
     #: The last position that is in a committed batch.
     consumed: int = -1
+    #: Of what was consumed; and what the query was told of it.
+    watermark_ms: int | None = None
+    told_ms: int | None = None
     records_ended: bool = False
     ended: bool = False
+
+    def settle(self) -> None:
+        """Watermarks with no unread segment before them count."""
+        while self.reading and isinstance(self.reading[0], Watermark):
+            self.watermark_ms = self.reading[0].timestamp_ms
+            self.reading.popleft()
 
 
 class InputGate:
     """The channels of one task."""
 
-    def __init__(self, channels: Iterable[VertexId], *, max_rows: int) -> None:
-        """``max_rows``: how many rows one batch may read of a channel; one segment is always admitted."""
-        self._max_rows = max_rows
+    def __init__(self, channels: Iterable[VertexId]) -> None:
+        #: What one batch may read of a channel; one segment is always admitted.
+        self.batch = BatchBound()
         self._channels = {name: _Channel() for name in channels}
         self.barriers = BarrierHandler(self._channels)
 
@@ -66,10 +80,12 @@ class InputGate:
         return bool(self._channels) and all(c.records_ended for c in self._channels.values())
 
     @property
-    def can_admit(self) -> bool:
-        """Whether a segment could be read now."""
+    def wants_step(self) -> bool:
+        """Whether a step has something to do: read a segment, or one that was admitted before, or take a new watermark."""
         return any(
-            channel.entries and isinstance(channel.entries[0], Segment) and not self.barriers.holds(name)
+            channel.reading
+            or channel.watermark_ms != channel.told_ms
+            or (channel.entries and isinstance(channel.entries[0], Segment) and not self.barriers.holds(name))
             for name, channel in self._channels.items()
         )
 
@@ -86,8 +102,10 @@ class InputGate:
             channel = self._channels[name]
             if position <= channel.consumed:
                 continue
-            while channel.reading and channel.reading[0] <= position:
+            channel.settle()
+            while channel.reading and self._is_read(channel.reading[0], position):
                 channel.reading.popleft()
+                channel.settle()
             invariant(
                 not channel.entries
                 or not isinstance(channel.entries[0], Segment)
@@ -114,29 +132,49 @@ class InputGate:
                 moved = True
         return outcomes
 
-    def admit(self) -> tuple[Admission, ...]:
-        """Let the next batch read what may be read. Empty: nothing is there."""
+    def admit(self, now_ms: int) -> tuple[Admission, ...]:
+        """Let the next batch read what may be read."""
         admitted = []
+        largest = 0
         for name, channel in self._channels.items():
             segments: list[Segment] = []
-            rows = 0
+            size = 0
             while not self.barriers.holds(name) and channel.entries:
                 head = channel.entries[0]
-                if not isinstance(head, Segment) or (segments and rows + head.rows > self._max_rows):
+                if isinstance(head, Segment):
+                    if segments and size + head.size > self.batch.size:
+                        break
+                    segments.append(head)
+                    size += head.size
+                elif not isinstance(head, Watermark):
                     break
-                segments.append(head)
-                rows += head.rows
-                channel.reading.append(head.position)
+                channel.reading.append(head)
                 channel.entries.popleft()
             if segments:
                 admitted.append(Admission(channel=name, segments=tuple(segments)))
+                largest = max(largest, size)
+        self.batch.begun(largest, now_ms)
         return tuple(admitted)
+
+    def tell_watermarks(self) -> dict[VertexId, int]:
+        """The watermarks that the next step takes to the query."""
+        told = {}
+        for name, channel in self._channels.items():
+            channel.told_ms = channel.watermark_ms
+            if channel.watermark_ms is not None:
+                told[name] = channel.watermark_ms
+        return told
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
         self.barriers.validate()
         for name, channel in self._channels.items():
-            invariant(list(channel.reading) == sorted(channel.reading), f"{name!r} is read out of order")
+            positions = [one.position for one in channel.reading if isinstance(one, Segment)]
+            invariant(positions == sorted(positions), f"{name!r} is read out of order")
+            invariant(
+                not channel.reading or isinstance(channel.reading[0], Segment),
+                f"a watermark of {name!r} waits for nothing",
+            )
             invariant(
                 not (self.barriers.holds(name) and channel.reading), f"{name!r} is held while it is read"
             )
@@ -144,6 +182,10 @@ class InputGate:
                 not channel.ended or not (channel.entries or channel.reading),
                 f"{name!r} has an entry after its end",
             )
+
+    @staticmethod
+    def _is_read(entry: Segment | Watermark, position: int) -> bool:
+        return isinstance(entry, Segment) and entry.position <= position
 
     def _control(
         self, name: VertexId, channel: _Channel, entry: ChannelEntry, now_ms: int
@@ -153,8 +195,12 @@ class InputGate:
                 return self.barriers.barrier(name, entry, now_ms)
             case CancelCheckpointMarker(checkpoint_id=n):
                 return self.barriers.cancelled(n)
+            case Watermark(timestamp_ms=timestamp_ms):
+                channel.watermark_ms = timestamp_ms
+                return []
             case EndOfUserRecords():
                 channel.records_ended = True
+                channel.watermark_ms = MAX_WATERMARK_MS
                 return []
             case EndOfPartition():
                 channel.ended = True

@@ -141,6 +141,8 @@ class PlanningCalled:
     position: int
     #: Of a task with channels: how far each has been read by the steps up to ``position``.
     consumed: dict[VertexId, int] = field(default_factory=dict)
+    #: Of a task with consumers: the watermark of what it has put out, if it has one (PROTOCOL P25).
+    watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,8 +246,10 @@ class AnswerPlanning:
     """Let planning call ``call`` return, so that the next step can begin."""
 
     call: int
-    #: What that step may read of the task's channels; never empty for a task that has any.
+    #: What that step may read of the task's channels.
     admitted: tuple[Admission, ...] = ()
+    #: The watermark of each channel that has one, as of what the steps before it have read (PROTOCOL P25).
+    watermarks_ms: dict[VertexId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from weir.core.channel import ChannelAppended, ChannelEntry, Segment
+from weir.core.channel import ChannelAppended, ChannelEntry, Segment, Watermark
 from weir.core.types import VertexId
 from weir.errors import invariant
 
@@ -36,6 +36,8 @@ class OutputChannels:
         self._staged: deque[Segment] = deque()
         #: The last position that was appended, and that up to which nobody needs anything.
         self._appended = -1
+        #: The last watermark that was appended.
+        self._watermark_ms: int | None = None
         self._released = -1
         #: For each consumer what it has not processed: (position, bytes), ascending.
         self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
@@ -68,6 +70,13 @@ class OutputChannels:
                 behind.append((segment.position, segment.size))
             appended += self.broadcast(segment)
         return appended
+
+    def advanced(self, watermark_ms: int | None) -> list[ChannelAppended]:
+        """The watermark of all that was appended. Appended itself if it has risen (PROTOCOL P25)."""
+        if watermark_ms is None or (self._watermark_ms is not None and watermark_ms <= self._watermark_ms):
+            return []
+        self._watermark_ms = watermark_ms
+        return self.broadcast(Watermark(timestamp_ms=watermark_ms))
 
     def broadcast(self, entry: ChannelEntry) -> list[ChannelAppended]:
         """Append an entry to every channel."""

@@ -164,8 +164,9 @@ class StreamTask(TaskFlow):
         invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
         effects: list[StreamTaskEffect] = []
         if self._records is Records.FLOWING:
-            effects = self._come_to(event.position)
+            effects = [*self._come_to(event.position), *self._outputs.advanced(event.watermark_ms)]
         self._call = event.call
+        self._gate.batch.ended(self._now_ms)
         for producer, position in self._gate.consumed(event.consumed):
             effects.append(SegmentsConsumed(vertex=producer, consumer=self._vertex, position=position))
         return effects + self._advance()

@@ -34,9 +34,6 @@ from weir.core.task_status import Records, has_ended, next_task_status
 from weir.core.types import OperatorId, OperatorState, TaskStatus, VertexId
 from weir.errors import invariant
 
-#: Rows of one channel that one batch may read.
-_MAX_ROWS_OF_A_BATCH = 1_000_000
-
 
 class TaskFlow:
     """State and steps of one task in one attempt."""
@@ -71,7 +68,7 @@ class TaskFlow:
         #: The stop with savepoint whose snapshot is begun and that is not aborted: it holds the task (rule 2).
         self._stopping: int | None = None
         self._commits = PendingCommits(sinks)
-        self._gate = InputGate(inputs, max_rows=_MAX_ROWS_OF_A_BATCH)
+        self._gate = InputGate(inputs)
         self._outputs = OutputChannels(vertex, consumers, ChannelBound())
         #: The completed checkpoint after whose commit the task is finished (PROTOCOL P29).
         self._final: int | None = None
@@ -125,11 +122,11 @@ class TaskFlow:
             return [StartDrain(vertex=self._vertex, position=self._position, call=call)]
         if self._call is None or self._outputs.is_full:
             return []
-        admitted = self._gate.admit()
-        if self._gate.channels and not admitted and self._records is Records.FLOWING:
+        if self._gate.channels and not self._gate.wants_step and self._records is Records.FLOWING:
             return []
-        answered, self._call = AnswerPlanning(call=self._call, admitted=admitted), None
-        return [answered]
+        call, self._call = self._call, None
+        admitted = self._gate.admit(self._now_ms)
+        return [AnswerPlanning(call=call, admitted=admitted, watermarks_ms=self._gate.tell_watermarks())]
 
     def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
         """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is no
@@ -235,7 +232,7 @@ class TaskFlow:
         initializing = self._status is TaskStatus.INITIALIZING
         invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
         invariant(self._call is None or not ended, "a task that ended holds a planning call")
-        held_back = self._outputs.is_full or (bool(self._gate.channels) and not self._gate.can_admit)
+        held_back = self._outputs.is_full or (bool(self._gate.channels) and not self._gate.wants_step)
         invariant(
             self._call is None or held or initializing or held_back,
             f"{self._vertex} holds a planning call for no reason",

@@ -381,7 +381,7 @@ class SimQuery:
         if rows and self._port.consumers(self._vertex.name):
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
             self._port.fs.put(path, data)
-            segment = Segment(position=batch, rows=len(rows), size=len(data), payload={"file": path})
+            segment = Segment(position=batch, size=len(data), payload={"file": path})
         self._post(StepStaged(position=batch, committables=tuple(committables), segment=segment))
 
     def _pause(self, most_us: int) -> None:

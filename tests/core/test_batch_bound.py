@@ -1,0 +1,47 @@
+"""How much one batch reads of a channel follows from how long batches take."""
+
+from __future__ import annotations
+
+from weir.core.batch_bound import TARGET_MS, BatchBound
+
+
+def bound_of(size: int) -> BatchBound:
+    """A bound that allows so many bytes."""
+    bound = BatchBound()
+    bound.size = size
+    return bound
+
+
+def run(bound: BatchBound, size: int, duration_ms: int) -> int:
+    """The bound after one batch."""
+    bound.begun(size, 500)
+    bound.ended(500 + duration_ms)
+    return bound.size
+
+
+def test_a_batch_that_lasts_too_long_shrinks_the_bound_in_proportion() -> None:
+    """So that the next one lasts about as long as wanted."""
+    assert run(bound_of(400 << 20), 400 << 20, 4 * TARGET_MS) == 100 << 20
+
+
+def test_a_full_batch_in_time_doubles_the_bound() -> None:
+    """A consumer that lags catches up in larger batches."""
+    assert run(bound_of(64 << 20), 60 << 20, TARGET_MS // 2) == 128 << 20
+
+
+def test_a_small_batch_in_time_changes_nothing() -> None:
+    """It says nothing of how long a large one would take."""
+    assert run(bound_of(64 << 20), 1 << 20, 100) == 64 << 20
+
+
+def test_the_bound_never_falls_so_low_that_only_fixed_costs_are_paid() -> None:
+    """A batch that is slow though it reads little is not made faster by reading less."""
+    bound = bound_of(8 << 20)
+    for _ in range(20):
+        run(bound, 1000, 10 * TARGET_MS)
+    assert bound.size == 2 << 20
+
+
+def test_a_step_that_read_nothing_changes_nothing() -> None:
+    """Such as one that only takes a watermark."""
+    assert run(bound_of(64 << 20), 0, 10 * TARGET_MS) == 64 << 20
