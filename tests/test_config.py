@@ -27,6 +27,8 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.errors import ConfigurationError
 
 INTERVAL = "execution.checkpointing.interval"
+UNALIGNED = "execution.checkpointing.unaligned.enabled"
+ALIGNED_TIMEOUT = "execution.checkpointing.aligned-checkpoint-timeout"
 
 
 def load(tmp_path: Path, text: str, **overrides: str) -> Configuration:
@@ -332,6 +334,31 @@ def test_state_recovery_has_flinks_defaults(tmp_path: Path) -> None:
     assert given.value(IGNORE_UNCLAIMED_STATE) is True
 
 
+@pytest.mark.parametrize(
+    ("enabled", "timeout", "milliseconds"),
+    [("false", "0", None), ("false", "30 s", None), ("true", "0", 0), ("true", "30 s", 30_000)],
+)
+def test_barriers_overtake_records_only_where_unaligned_checkpoints_are_enabled(
+    enabled: str, timeout: str, milliseconds: int | None
+) -> None:
+    """The timeout alone says nothing, as in Flink; without one they overtake at once."""
+    configuration = Configuration({UNALIGNED: enabled, ALIGNED_TIMEOUT: timeout})
+    assert configuration.checkpoint_config().aligned_timeout_ms == milliseconds
+
+
+@pytest.mark.parametrize(
+    ("former", "key"),
+    [
+        ("execution.checkpointing.unaligned", UNALIGNED),
+        ("execution.checkpointing.alignment-timeout", ALIGNED_TIMEOUT),
+    ],
+)
+def test_the_older_names_of_unaligned_keys_lead_to_those_of_today(former: str, key: str) -> None:
+    """Flink's own older names, which a configuration of an old job may have."""
+    with pytest.raises(ConfigurationError, match=f"did you mean {key}\\?"):
+        Configuration({former: "true"})
+
+
 def test_flinks_limits_are_those_of_weir() -> None:
     """What Flink accepts at its edges is accepted."""
     exponential = "restart-strategy.exponential-delay."
@@ -369,6 +396,12 @@ def test_flinks_limits_are_those_of_weir() -> None:
             "weir.lease.interval",
             "at most half of weir.lease.timeout",
             "raise the second or lower the first",
+        ),
+        (
+            {UNALIGNED: "true", "execution.checkpointing.max-concurrent-checkpoints": "2"},
+            UNALIGNED,
+            "execution.checkpointing.max-concurrent-checkpoints is 2",
+            "set the second to 1 or the first to false",
         ),
         (
             {"weir.working-dir": "/d", "execution.checkpointing.dir": "/d/"},

@@ -192,6 +192,31 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     raise typer.Exit(run_pipeline(pipeline, options, _console()))
 
 
+@app.command(epilog="Example: weir plan pipeline.py --mermaid > plan.mmd")
+def plan(
+    pipeline: Pipeline,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Show which queries a pipeline becomes, without running it.
+
+    Steps are chained into vertices; each runs as one streaming query, and between two of them stands a channel. Says for
+    each vertex its chain, its sinks, whose channels it reads, who reads its own, and why the chain ends there.
+    """
+    from weir.pipeline import load_job
+    from weir.plan_command import plan_json, plan_mermaid, plan_text
+
+    if mermaid and as_json:
+        raise typer.BadParameter("--mermaid and --json are two forms of the same plan: give one of them.")
+    job = load_job(pipeline)
+    if mermaid:
+        typer.echo(plan_mermaid(job))
+    elif as_json:
+        typer.echo(plan_json(job))
+    else:
+        _show(plan_text(job))
+
+
 @app.command("list", epilog="Example: weir list")
 def list_jobs(address: Address = client.DEFAULT_ADDRESS) -> None:
     """List the jobs of a driver."""

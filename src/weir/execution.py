@@ -76,7 +76,10 @@ class Execution:
                 "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks commit only at"
                 " the end, at 'weir checkpoint' and at 'weir stop'"
             )
-        plans = {vertex.name: _task_plan(job, vertex) for vertex in job.vertices()}
+        plans = {
+            vertex.name: _task_plan(job, vertex, checkpointing.aligned_timeout_ms)
+            for vertex in job.vertices()
+        }
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
@@ -202,6 +205,7 @@ def _make_ports(
         ),
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in job.vertices()},
+            inputs={vertex.name: vertex.inputs for vertex in job.vertices()},
             allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
         ),
         settings=DurableSettings(
@@ -221,7 +225,7 @@ def _make_ports(
     return tasks, durable
 
 
-def _task_plan(job: Job, vertex: Vertex) -> TaskPlan:
+def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
     return TaskPlan(
         vertex=vertex.name,
         operators=vertex.operators,
@@ -229,4 +233,5 @@ def _task_plan(job: Job, vertex: Vertex) -> TaskPlan:
         bounded=vertex.bounded,
         requires_final_checkpoint=any(job.sinks[name].requires_final_checkpoint for name in vertex.sinks),
         inputs=vertex.inputs,
+        aligned_timeout_ms=aligned_timeout_ms,
     )

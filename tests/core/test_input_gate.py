@@ -47,7 +47,7 @@ def gate_of(channels: str = "a", *, batch: int = 100) -> InputGate:
 def append(gate: InputGate, channel: str, *entries: ChannelEntry) -> None:
     """Append entries to a channel."""
     for entry in entries:
-        gate.append(channel, entry)
+        gate.append(channel, entry, 0)
 
 
 def admitted(gate: InputGate) -> dict[str, list[int]]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from channel_task import OPERATORS, Task, barrier, kinds, segment, trigger
 
 from weir.core.channel import (
     CancelCheckpointMarker,
-    ChannelAppended,
-    CheckpointBarrier,
     EndOfPartition,
     EndOfUserRecords,
     ReleaseSegments,
-    Segment,
     SegmentsConsumed,
     Watermark,
 )
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     AnswerPlanning,
-    AsyncPartDone,
     DeclineCheckpoint,
     Drained,
     NotifyCheckpointAborted,
@@ -30,88 +26,10 @@ from weir.core.messages import (
     StepStaged,
     SyncPartDone,
     TakeSnapshot,
-    TaskStarted,
-    TriggerCheckpoint,
 )
 from weir.core.output_channels import ChannelBound
 from weir.core.stream_task import StreamTask
-from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
-
-OPERATORS = (OperatorState(operator_id="v", name="v"),)
-
-
-class Task:
-    """A task that runs, and rests in its first planning call."""
-
-    def __init__(self, *, inputs: tuple[str, ...] = (), consumers: tuple[str, ...] = ()) -> None:
-        self.machine = StreamTask(
-            vertex="v",
-            attempt=1,
-            operators=OPERATORS,
-            sinks=(),
-            bounded=True,
-            requires_final_checkpoint=True,
-            inputs=inputs,
-            consumers=consumers,
-        )
-        self.calls = 0
-        self.told: list[Any] = []
-        self.do(TaskStarted(position=-1))
-
-    def do(self, event: Any, now_ms: int = 0) -> list[Any]:
-        """The effects of one event."""
-        effects = self.machine.handle(event, now_ms)
-        self.machine.validate()
-        self.told += effects
-        return effects
-
-    def plan(self, position: int, **consumed: int) -> list[Any]:
-        """A planning call."""
-        self.calls += 1
-        return self.do(PlanningCalled(call=self.calls, position=position, consumed=consumed))
-
-    def step(self, position: int) -> list[Any]:
-        """A whole step that puts out a segment, up to the next planning call."""
-        self.do(StepStaged(position=position, committables=(), segment=segment(position)))
-        return self.plan(position)
-
-    def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:
-        """A producer appends an entry."""
-        return self.do(ChannelAppended(vertex="v", channel=channel, entry=entry), now_ms)
-
-    def snapshot(self, checkpoint_id: int, position: int) -> list[Any]:
-        """Both parts of a snapshot that was begun."""
-        effects = self.do(SyncPartDone(checkpoint_id=checkpoint_id))
-        state = TaskState(vertex="v", position=position, operators=OPERATORS)
-        done = AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics())
-        return effects + self.do(done)
-
-
-def segment(position: int) -> Segment:
-    """What one step put out."""
-    return Segment(position=position, size=1, payload={})
-
-
-def barrier(checkpoint_id: int) -> CheckpointBarrier:
-    """A barrier of a checkpoint."""
-    return CheckpointBarrier(
-        checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None, full=False
-    )
-
-
-def trigger(checkpoint_id: int) -> TriggerCheckpoint:
-    """A trigger of the coordinator."""
-    return TriggerCheckpoint(
-        vertex="v", checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
-    )
-
-
-def kinds(effects: list[Any]) -> list[str]:
-    """The effects by type; entries of a channel by theirs."""
-    return [
-        type(one.entry).__name__ if isinstance(one, ChannelAppended) else type(one).__name__
-        for one in effects
-    ]
+from weir.core.types import TaskStatus
 
 
 def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:

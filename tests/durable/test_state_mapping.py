@@ -259,3 +259,60 @@ def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
     mapping = StateMapping(vertices={vertex.name: swapped}, allow_non_restored_state=False)
     with pytest.raises(JobError, match=r"has read 'one', 'two' there and reads 'two', 'one' now"):
         mapping.check(restored)
+
+
+# -- channels -------------------------------------------------------------------------------------------------------
+
+#: A chain that reads another one's channel.
+LINKED: Chains = {"s_orders": ("s_orders", "o_all"), "t_count": ("t_count", "o_counts")}
+
+
+def linked(
+    now: dict[str, tuple[str, ...]], *, chains: Chains = LINKED, finished: tuple[str, ...] = ()
+) -> str | None:
+    """Restore a checkpoint in which ``t_count`` read ``s_orders`` into chains that read the channels ``now``."""
+    restored = checkpoint(LINKED, finished=finished)
+    tasks = tuple(
+        replace(task, inputs=("s_orders",)) if task.vertex == "t_count" else task for task in restored.tasks
+    )
+    mapping = StateMapping(
+        vertices={vertex: operators(names) for vertex, names in chains.items()},
+        inputs=now,
+        allow_non_restored_state=True,
+    )
+    try:
+        mapping.check(replace(restored, tasks=tasks))
+    except JobError as error:
+        return str(error)
+    return None
+
+
+def test_a_chain_that_reads_the_same_channels_goes_on() -> None:
+    """In the same order."""
+    assert linked({"t_count": ("s_orders",)}) is None
+
+
+def test_a_chain_that_reads_other_channels_is_refused() -> None:
+    """It knows their watermarks by their order: a wrong one would drop rows as late."""
+    chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
+    sentence = linked({"t_count": ("s_users", "s_orders")}, chains=chains)
+    assert sentence is not None
+    assert "'t_count' has read 's_orders' there and reads 's_users', 's_orders' now" in sentence
+
+
+def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
+    """What it puts out would be read by nobody (D5)."""
+    chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
+    sentence = linked({"t_count": ("s_orders", "s_users")}, chains=chains, finished=("s_orders", "t_count"))
+    assert sentence is not None
+    assert "'t_count' has read 's_orders' there" in sentence
+
+
+def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
+    """No row would reach it."""
+    chains: Chains = {**LINKED, "t_more": ("t_more", "o_more")}
+    now = {"t_count": ("s_orders",), "t_more": ("s_orders",)}
+    assert linked(now, chains=chains) is None
+    sentence = linked(now, chains=chains, finished=("s_orders",))
+    assert sentence is not None
+    assert "the new chain that ends in 't_more' reads 's_orders', which has finished there" in sentence

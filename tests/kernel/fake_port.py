@@ -115,10 +115,11 @@ class FakePort:
         post(StepStaged(position=position, committables=(item,)))
         self.plan(vertex, position)
 
-    def plan(self, vertex: str, position: int) -> None:
+    def plan(self, vertex: str, position: int, consumed: dict[str, int] | None = None) -> None:
         """A planning call of the newest attempt's task."""
         self._planning_calls += 1
-        self.posts[vertex, self.attempt](PlanningCalled(call=self._planning_calls, position=position))
+        call = PlanningCalled(call=self._planning_calls, position=position, consumed=consumed or {})
+        self.posts[vertex, self.attempt](call)
 
     # -- the port ----------------------------------------------------------------------------------------------
 
@@ -165,6 +166,7 @@ class FakePort:
                 OperatorState(operator_id=effect.vertex, name=effect.vertex, fully_finished=taken.finished),
             ),
             committables=taken.committables,
+            in_flight=taken.in_flight,
         )
         return state, SnapshotMetrics()
 

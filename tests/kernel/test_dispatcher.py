@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from tests.kernel.fake_port import FakePort, job_master, plan
 
+from weir.core.channel import ReleaseSegments, Segment, SegmentsConsumed
+from weir.core.input_gate import Admission
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
+    AnswerPlanning,
     AnswerRequest,
     BeginAttempt,
     CancelRequested,
@@ -27,10 +31,17 @@ from weir.core.messages import (
     NotifyCheckpointAborted,
     RequestKind,
     SnapshotRequested,
+    StartDrain,
     TaskErrored,
     TriggerCheckpoint,
 )
-from weir.core.types import SnapshotKind
+from weir.core.types import (
+    CompletedCheckpoint,
+    InFlightSegment,
+    OperatorState,
+    SnapshotKind,
+    TaskState,
+)
 from weir.errors import PipelineError
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Envelope
@@ -60,8 +71,14 @@ class Work:
 class Bench:
     """A dispatcher over a ``FakePort``; its clock stands still until a deadline is called for."""
 
-    def __init__(self, *vertices: str, master: JobMaster | None = None, **how: Any) -> None:
-        plans = {vertex: plan(vertex) for vertex in vertices}
+    def __init__(
+        self,
+        *vertices: str,
+        master: JobMaster | None = None,
+        inputs: Mapping[str, tuple[str, ...]] | None = None,
+        **how: Any,
+    ) -> None:
+        plans = {vertex: replace(plan(vertex), inputs=(inputs or {}).get(vertex, ())) for vertex in vertices}
         self.port = FakePort()
         self.master = master or job_master(plans, **how)
         self.effects: list[object] = []
@@ -209,6 +226,52 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
     bench.settle()
     assert "take_snapshot 1" not in bench.port.calls
     assert "answer_planning 2" in bench.port.calls
+
+
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+def unaligned_checkpoint(*, finished: bool = False, channel: str = "a") -> CompletedCheckpoint:
+    """Task b had not read segment 3 of a, which stands at 3 or has finished."""
+    segment = InFlightSegment(channel=channel, position=3, size=9, payload={"keys": ["k"]})
+    return CompletedCheckpoint(
+        job_id="0" * 32,
+        checkpoint_id=7,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=(
+            TaskState(
+                vertex="a",
+                position=3,
+                operators=(OperatorState(operator_id="a", name="a", fully_finished=finished),),
+            ),
+            TaskState(
+                vertex="b",
+                position=2,
+                operators=(OperatorState(operator_id="b", name="b"),),
+                in_flight=(segment,),
+            ),
+        ),
+        external_path="/chk-7",
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bool) -> None:
+    """P27: also if its producer had finished, whose channel ends behind it."""
+    bench = Bench("a", "b", inputs={"b": ("a",)})
+    bench.port.restored = unaligned_checkpoint(finished=finished)
+    bench.run()
+    admitted = [one.admitted for one in bench.effects if isinstance(one, AnswerPlanning) and one.admitted]
+    segment = Segment(position=3, size=9, payload={"keys": ["k"]})
+    assert admitted == [(Admission(channel="a", segments=(segment,)),)]
+    bench.port.plan("b", 3, consumed={"a": 3})
+    bench.settle(holding=["AllocateLocation"])
+    assert any(isinstance(one, SegmentsConsumed) for one in bench.effects)
+    assert not any(isinstance(one, ReleaseSegments) for one in bench.effects)
+    assert any(isinstance(one, StartDrain) for one in bench.effects) is finished
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,19 @@ from dataclasses import replace
 
 import httpx
 import pytest
-from fake_job import FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
+from fake_job import (
+    COMPLETED,
+    FAILED,
+    IN_PROGRESS,
+    JOB_ID,
+    SNAPSHOT,
+    SNAPSHOT_OF_CLEAN,
+    VIEW,
+    FakeGateway,
+)
+
+from weir.core.types import SnapshotMetrics
+from weir.rest.checkpoint_json import checkpoint_config_json, checkpoint_details_json, subtasks_json
 
 CHECKPOINTS = f"/v1/jobs/{JOB_ID}/checkpoints"
 SUMMARY = {"min", "max", "avg", "p50", "p90", "p95", "p99", "p999"}
@@ -107,6 +119,28 @@ def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.
     assert subtask["className"] == "completed"
     assert subtask["checkpoint"] == {"sync": 7, "async": 40}
     assert (subtask["alignment"]["duration"], subtask["start_delay"]) == (3, 11)
+
+
+def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
+    """The flag and the bytes of the subtask whose records were overtaken, and the type of the checkpoint."""
+    task = replace(SNAPSHOT_OF_CLEAN, metrics=SnapshotMetrics(unaligned=True, persisted_size=70))
+    stats = replace(COMPLETED, tasks=(task,))
+    (subtask,) = subtasks_json(stats, task)["subtasks"]
+    assert (subtask["unaligned_checkpoint"], subtask["alignment"]["persisted"]) == (True, 70)
+    details = checkpoint_details_json(stats)
+    assert (details["checkpoint_type"], details["persisted_data"]) == ("UNALIGNED_CHECKPOINT", 70)
+    assert checkpoint_details_json(COMPLETED)["checkpoint_type"] == "CHECKPOINT"
+
+
+def test_the_configuration_says_whether_checkpoints_are_unaligned() -> None:
+    """With the timeout in milliseconds."""
+    keys = {
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": "2 s",
+    }
+    answer = checkpoint_config_json(replace(VIEW, configuration=keys))
+    assert (answer["unaligned_checkpoints"], answer["aligned_checkpoint_timeout"]) == (True, 2_000)
+    assert not checkpoint_config_json(VIEW)["unaligned_checkpoints"]
 
 
 def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> None:

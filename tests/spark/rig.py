@@ -21,10 +21,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.core.graph import Vertex
-from weir.core.messages import PlanningCalled, StreamTaskEvent, TaskErrored
+from weir.core.messages import PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Sink, SinkContext, Step
+from weir.spark.frames import Frames
+from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
@@ -152,15 +154,27 @@ class Rig:
         self._on_plan = on_plan
         self.held: int | None = None
         self.server = PlanningServer(lambda vertex, attempt, call: self.task.planning(call))
+        vertex = one_vertex(job)
+        pipeline = Pipeline(
+            job_name=job.name, vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+        )
         self.task = QueryTask(
             session=session,
-            vertex=one_vertex(job),
-            functions=job.functions,
+            vertex=vertex,
+            frames=Frames(
+                session=session,
+                pipeline=pipeline,
+                attempt=1,
+                planning_directory=str(self.server.directory),
+                inbox_of=lambda consumer, producer: str(directory / producer),
+            ),
             sinks=job.sinks,
             attempt=1,
             directory=self.directory,
-            planning_directory=str(self.server.directory),
+            inboxes=None,
+            output=None,
             position=position,
+            watermark_ms=None,
             post=self._post,
         )
 
@@ -175,6 +189,10 @@ class Rig:
     def wait_for(self, kind: type[E]) -> E:
         """The first event of a kind; fails if the task does."""
         return self._wait(lambda: [event for event in self.events if isinstance(event, kind)])[0]
+
+    def drain(self, position: int) -> None:
+        """Let the query, which has ended, run its step with MAX_WATERMARK."""
+        self.task.drain(StartDrain(vertex=self.task.vertex.name, position=position))
 
     def wait_held(self, position: int) -> None:
         """Until the planning call at this position is held."""

@@ -110,6 +110,8 @@ class World:
             flush=self._flush,
             restored=restored,
             base=restored.files if restored else (),
+            inputs=(),
+            watermark_ms=lambda: None,
             wall_ms=lambda: 1_250,
         )
 
@@ -600,7 +602,7 @@ def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored
     job, sink = query.job(landing)
     with Rig(spark, job, directory, position=5) as rig:
         ended = rig.wait_for(RecordsEnded)
-        rig.task.drain(ended.position)
+        rig.drain(ended.position)
         rig.wait_for(Drained)
     assert rows + sink.rows() == query.batch(landing.table(spark))
 

@@ -120,7 +120,7 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
     with Rig(spark, job, tmp_path / "query") as rig:
         ended = rig.wait_for(RecordsEnded)
         closed = sink.rows()
-        rig.task.drain(ended.position)
+        rig.drain(ended.position)
         rig.wait_for(Drained)
     whole = Counter(tuple(row) for row in count(landing.table(spark)).collect())
     assert sink.rows() == whole
@@ -144,7 +144,7 @@ def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
         ended = rig.wait_for(RecordsEnded)
         before = sink.rows()
         landing.land(2)
-        rig.task.drain(ended.position)
+        rig.drain(ended.position)
         drained = rig.wait_for(Drained)
     expected = query.batch(landing.table(spark, files=5))
     assert sink.rows() == expected
@@ -223,7 +223,7 @@ def continue_from(
     job, sink = query.job(landing)
     with Rig(spark, job, directory, position=position) as rig:
         ended = rig.wait_for(RecordsEnded)
-        rig.task.drain(ended.position)
+        rig.drain(ended.position)
         rig.wait_for(Drained)
     return sink
 

@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.state.sample_checkpoint import checkpoint
 
-from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind, StateHandle, TaskState
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    InFlightSegment,
+    SnapshotKind,
+    StateHandle,
+    TaskState,
+)
 from weir.errors import CheckpointDamagedError, StorageError
 from weir.state.metadata import checksum_of, decode, encode
 
@@ -53,6 +60,15 @@ CHECKPOINTS = st.builds(
                 ),
                 max_size=3,
             ).map(tuple),
+            in_flight=st.lists(
+                st.builds(
+                    InFlightSegment,
+                    channel=st.text(),
+                    position=st.integers(0, 2**40),
+                    payload=st.dictionaries(st.text(), JSON_VALUES, max_size=3),
+                ),
+                max_size=2,
+            ).map(tuple),
         ),
         max_size=3,
     ).map(tuple),
@@ -66,6 +82,18 @@ CHECKPOINTS = st.builds(
 def test_every_checkpoint_is_read_back_equal(given_one: CompletedCheckpoint) -> None:
     """Names, texts and payloads of any kind survive."""
     assert decode(encode(given_one), given_one.external_path) == given_one
+
+
+def test_metadata_that_knows_no_segments_in_flight_is_read_as_without_any() -> None:
+    """A Weir without unaligned checkpoints wrote it."""
+    data = encode(SAMPLE)
+    body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2].replace(b'"in_flight":[],', b"")
+    checksum = "sha256:" + hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
+    frame = f'{{"format":"weir-checkpoint","version":1,"checksum":"{checksum}","checkpoint":'
+    older = frame.encode() + body + b"}\n"
+    assert older != data
+    assert b"in_flight" not in older
+    assert decode(older, PATH) == SAMPLE
 
 
 def test_the_checkpoint_is_where_it_was_found() -> None:

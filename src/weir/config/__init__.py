@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from weir.config.options import (
     ATTEMPTS_BEFORE_RESET_BACKOFF,
     BACKOFF_MULTIPLIER,
+    CHECKPOINT_ALIGNED_TIMEOUT,
     CHECKPOINT_DIR,
     CHECKPOINT_HISTORY,
     CHECKPOINT_INCREMENTAL,
@@ -29,6 +30,7 @@ from weir.config.options import (
     CHECKPOINT_RETENTION,
     CHECKPOINT_TIMEOUT,
     CHECKPOINT_TOLERABLE_FAILURES,
+    CHECKPOINT_UNALIGNED,
     FIXED_DELAY,
     FIXED_DELAY_ATTEMPTS,
     INITIAL_BACKOFF,
@@ -108,6 +110,9 @@ class Configuration(Mapping[str, str]):
             tolerable_failed_checkpoints=self.value(CHECKPOINT_TOLERABLE_FAILURES),
             num_retained=self.value(CHECKPOINT_NUM_RETAINED),
             incremental=self.value(CHECKPOINT_INCREMENTAL),
+            aligned_timeout_ms=(
+                self.value(CHECKPOINT_ALIGNED_TIMEOUT) if self.value(CHECKPOINT_UNALIGNED) else None
+            ),
             retention=self.value(CHECKPOINT_RETENTION),
             history_size=self.value(CHECKPOINT_HISTORY),
         )

@@ -69,6 +69,19 @@ CHECKPOINT_DIR = ConfigOption(
     ".weir/checkpoints",
     "Where checkpoints and job logs are kept (Flink: unset). A relative path is below the current directory.",
 )
+CHECKPOINT_UNALIGNED = ConfigOption(
+    _CHECKPOINTING + "unaligned.enabled",
+    BOOLEAN,
+    "false",
+    "Let a checkpoint's barriers overtake the records between two chains, which become part of the checkpoint, so that"
+    " it need not wait until they are processed. Savepoints always wait.",
+)
+CHECKPOINT_ALIGNED_TIMEOUT = ConfigOption(
+    _CHECKPOINTING + "aligned-checkpoint-timeout",
+    DURATION,
+    "0 ms",
+    "With unaligned checkpoints: how long a checkpoint's barriers wait for records before they overtake them.",
+)
 SAVEPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "savepoint-dir",
     PATH,
@@ -199,6 +212,8 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     CHECKPOINT_TOLERABLE_FAILURES,
     CHECKPOINT_NUM_RETAINED,
     CHECKPOINT_INCREMENTAL,
+    CHECKPOINT_UNALIGNED,
+    CHECKPOINT_ALIGNED_TIMEOUT,
     CHECKPOINT_DIR,
     SAVEPOINT_DIR,
     CHECKPOINT_RETENTION,

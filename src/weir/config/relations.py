@@ -11,6 +11,8 @@ from typing import Protocol, TypeVar
 
 from weir.config.options import (
     CHECKPOINT_DIR,
+    CHECKPOINT_MAX_CONCURRENT,
+    CHECKPOINT_UNALIGNED,
     COMMIT_INITIAL_BACKOFF,
     COMMIT_MAX_BACKOFF,
     INITIAL_BACKOFF,
@@ -42,6 +44,12 @@ def check_relations(values: Values) -> None:
         raise ConfigurationError(
             f"{LEASE_INTERVAL.key} must be at most half of {LEASE_TIMEOUT.key}, so that one late renewal does not"
             " make a living driver look dead: raise the second or lower the first."
+        )
+    if values.value(CHECKPOINT_UNALIGNED) and values.value(CHECKPOINT_MAX_CONCURRENT) > 1:
+        raise ConfigurationError(
+            f"{CHECKPOINT_UNALIGNED.key} is true, but {CHECKPOINT_MAX_CONCURRENT.key} is"
+            f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and the barriers of one checkpoint must not overtake another's:"
+            " set the second to 1 or the first to false."
         )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         if values.value(durable) == values.value(WORKING_DIR):

@@ -29,7 +29,7 @@ from typing import TypeAlias
 
 from weir.core.channel import CheckpointBarrier
 from weir.core.failure_reason import CheckpointFailureReason as Reason
-from weir.core.types import VertexId
+from weir.core.types import InFlightSegment, VertexId
 from weir.errors import invariant
 
 
@@ -40,6 +40,8 @@ class Aligned:
     barrier: CheckpointBarrier
     #: From the first barrier to the last, in milliseconds; 0 with one channel.
     alignment_ms: int
+    #: What the barrier has overtaken: nothing, unless the checkpoint is unaligned (``InputGate.overtake``).
+    in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +80,16 @@ class BarrierHandler:
         """Whether the channel may not be read now."""
         return channel in self._held
 
+    def is_over(self, checkpoint_id: int) -> bool:
+        """Whether barriers of this checkpoint are passed over, since its alignment is over or was given up."""
+        return checkpoint_id <= self._newest_over or checkpoint_id in self._given_up
+
     def barrier(self, channel: VertexId, barrier: CheckpointBarrier, now_ms: int) -> list[AlignmentOutcome]:
         """A channel delivered a barrier."""
         invariant(channel in self._open, f"a barrier comes from the channel {channel!r}, which has ended")
         invariant(channel not in self._held, f"the held channel {channel!r} was read")
         n = barrier.checkpoint_id
-        if n <= self._newest_over or n in self._given_up:
+        if self.is_over(n):
             return []
         outcomes: list[AlignmentOutcome] = []
         if self.aligning is not None and n > self.aligning:
@@ -97,7 +103,7 @@ class BarrierHandler:
 
     def cancelled(self, checkpoint_id: int) -> list[AlignmentOutcome]:
         """A channel says that no barrier of this checkpoint will come."""
-        if checkpoint_id <= self._newest_over or checkpoint_id in self._given_up:
+        if self.is_over(checkpoint_id):
             return []
         return [self._give_up(checkpoint_id, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]
 

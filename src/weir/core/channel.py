@@ -8,7 +8,8 @@ whom has a channel of its own::
 
 A consumer reads a channel up to a barrier and no further until it has that barrier on every channel. With aligned
 checkpoints a channel is therefore empty at its barrier: what the producer restores is all that the consumer needs, and
-no entry is ever part of a checkpoint.
+no entry is part of the checkpoint. The barrier of an unaligned checkpoint may overtake segments that the consumer has not
+read; these are part of the consumer's state then, and nothing else is: a restored producer tells its watermark anew.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ class CheckpointConfig:
     num_retained: int = 1
     #: Whether a checkpoint may refer to files of earlier ones.
     incremental: bool = True
+    #: How long after its first barrier at a task a checkpoint's barriers may overtake records; None: they never may.
+    aligned_timeout_ms: int | None = None
     retention: RetainExternalized = RetainExternalized.RETAIN_ON_CANCELLATION
     #: Entries of the checkpoint history (``web.checkpoints.history``).
     history_size: int = 10

@@ -33,6 +33,16 @@ class StepKind(enum.Enum):
     SINK = "sink"
 
 
+class ChainEnd(enum.Enum):
+    """Why a vertex ends with its last step. Of several reasons it is the first in this order that counts."""
+
+    ONLY_SINKS = "only sinks follow"
+    SEVERAL_READERS = "its output feeds several"
+    ASKED_FOR = "start_new_chain() or disable_chaining() asks for it"
+    BOUNDED_MEETS_UNBOUNDED = "behind it bounded meets unbounded"
+    SOURCE_MEETS_CHANNEL = "behind it a source meets a channel"
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphStep:
     """One named step. ``inputs`` are the names of the steps that it reads, in order."""
@@ -58,6 +68,7 @@ class Vertex:
     sinks: tuple[OperatorId, ...]
     #: Whether its records end by themselves.
     bounded: bool
+    end: ChainEnd
     #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has no sources.
     inputs: tuple[VertexId, ...] = ()
 
@@ -148,13 +159,14 @@ class JobGraph:
                 )
         return readers
 
-    def _ends(self, readers: dict[OperatorId, list[GraphStep]]) -> set[OperatorId]:
-        """The steps that end a vertex. Steps stand in an order in which inputs come first."""
-        ends = {
-            name
-            for name, found in readers.items()
-            if len(found) > 1 or all(reader.kind is StepKind.SINK for reader in found)
-        }
+    def _ends(self, readers: dict[OperatorId, list[GraphStep]]) -> dict[OperatorId, ChainEnd]:
+        """The steps that end a vertex, and why. Steps stand in an order in which inputs come first."""
+        ends: dict[OperatorId, ChainEnd] = {}
+        for name, found in readers.items():
+            if all(reader.kind is StepKind.SINK for reader in found):
+                ends[name] = ChainEnd.ONLY_SINKS
+            elif len(found) > 1:
+                ends[name] = ChainEnd.SEVERAL_READERS
         roots: dict[OperatorId, _Roots] = {}
         for name in readers:
             step = self._steps[name]
@@ -163,14 +175,22 @@ class JobGraph:
                 continue
             for before in step.inputs:
                 if not (step.chains_backward and self._steps[before].chains_forward):
-                    ends.add(before)
-            if len({_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}) > 1:
-                ends.update(one for one in step.inputs if roots[one] is not _Roots.CHANNELS)
-            roots[name] = _Roots.CHANNELS if ends.intersection(step.inputs) else roots[step.inputs[0]]
+                    ends.setdefault(before, ChainEnd.ASKED_FOR)
+            met = {_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}
+            if len(met) > 1:
+                why = (
+                    ChainEnd.BOUNDED_MEETS_UNBOUNDED
+                    if met >= {_Roots.BOUNDED, _Roots.UNBOUNDED}
+                    else ChainEnd.SOURCE_MEETS_CHANNEL
+                )
+                for one in step.inputs:
+                    if roots[one] is not _Roots.CHANNELS:
+                        ends.setdefault(one, why)
+            roots[name] = _Roots.CHANNELS if ends.keys() & set(step.inputs) else roots[step.inputs[0]]
         return ends
 
     def _vertex(
-        self, end: GraphStep, sinks: tuple[OperatorId, ...], ends: set[OperatorId], bounded: bool
+        self, end: GraphStep, sinks: tuple[OperatorId, ...], ends: dict[OperatorId, ChainEnd], bounded: bool
     ) -> Vertex:
         steps: dict[OperatorId, GraphStep] = {}
         inputs: dict[VertexId, None] = {}
@@ -185,7 +205,12 @@ class JobGraph:
 
         collect(end)
         return Vertex(
-            name=end.name, steps=tuple(steps.values()), sinks=sinks, bounded=bounded, inputs=tuple(inputs)
+            name=end.name,
+            steps=tuple(steps.values()),
+            sinks=sinks,
+            bounded=bounded,
+            end=ends[end.name],
+            inputs=tuple(inputs),
         )
 
 

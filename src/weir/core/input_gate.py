@@ -7,15 +7,26 @@ on once every segment before it is in a committed batch. Until then, and while t
 stays where it is, and everything behind it too. A watermark counts once every segment before it is in a committed batch, and
 is told to the query with its next step; it holds nothing up. So the query never knows a watermark of rows that it has not
 read (P25).
+
+*Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every channel need not wait until
+what is before it has been read: it leaves the entries, and the segments that it passes are part of the snapshot, those that
+were admitted and are in no committed batch among them (P27). They stay where they are and are read on afterwards. A barrier
+passes segments, watermarks and ends of records, but no barrier of another checkpoint that still counts; and one of a
+savepoint passes nothing. A channel that has its end among its entries needs no barrier of its own.
+
+*Restored segments.* After a restore from an unaligned checkpoint a channel may hold segments of a producer that had finished
+by then. So the task can be a root, which the coordinator triggers itself (P31), and yet have something to read. Its trigger
+becomes a barrier in each channel (``trigger``), and all that is said of barriers holds for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
-from weir.core.barrier_handler import AlignmentOutcome, BarrierHandler, Misaligned
+from weir.core.barrier_handler import Aligned, AlignmentOutcome, BarrierHandler, Misaligned
 from weir.core.batch_bound import BatchBound
 from weir.core.channel import (
     MAX_WATERMARK_MS,
@@ -27,7 +38,7 @@ from weir.core.channel import (
     Segment,
     Watermark,
 )
-from weir.core.types import VertexId
+from weir.core.types import InFlightSegment, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -60,6 +71,14 @@ class _Channel:
             self.reading.popleft()
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where in a channel's entries a barrier is to be taken out; without one it is the end of the channel."""
+
+    index: int
+    barrier: CheckpointBarrier | None
+
+
 class InputGate:
     """The channels of one task."""
 
@@ -68,6 +87,8 @@ class InputGate:
         self.batch = BatchBound()
         self._channels = {name: _Channel() for name in channels}
         self.barriers = BarrierHandler(self._channels)
+        #: When the first barrier of each checkpoint arrived that may still be waited for, wherever it stands.
+        self._arrived_ms: dict[int, int] = {}
 
     @property
     def channels(self) -> tuple[VertexId, ...]:
@@ -89,11 +110,28 @@ class InputGate:
             for name, channel in self._channels.items()
         )
 
-    def append(self, channel: VertexId, entry: ChannelEntry) -> None:
+    @property
+    def has_open_channel(self) -> bool:
+        """Whether the end of a channel is still to be acted on."""
+        return any(not channel.ended for channel in self._channels.values())
+
+    def append(self, channel: VertexId, entry: ChannelEntry, now_ms: int) -> None:
         """A producer appended an entry."""
+        invariant(channel in self._channels, f"there is no channel {channel!r} for what it was restored with")
         known = self._channels[channel]
         invariant(not known.ended, f"channel {channel!r} goes on after its end")
         known.entries.append(entry)
+        if isinstance(entry, CheckpointBarrier):
+            self._arrived(entry, now_ms)
+
+    def trigger(self, barrier: CheckpointBarrier, now_ms: int) -> None:
+        """The coordinator triggers the task, since its producers have finished: put the barrier at the end of each channel
+        that is not read to its end (PROTOCOL P31)."""
+        for channel in self._channels.values():
+            if not channel.ended:
+                has_end = bool(channel.entries) and isinstance(channel.entries[-1], EndOfPartition)
+                channel.entries.insert(len(channel.entries) - has_end, barrier)
+        self._arrived(barrier, now_ms)
 
     def consumed(self, positions: Mapping[VertexId, int]) -> list[tuple[VertexId, int]]:
         """Committed batches have read each channel up to these positions. The channels that moved, with the position."""
@@ -131,6 +169,35 @@ class InputGate:
                 outcomes += self._control(name, channel, channel.entries.popleft(), now_ms)
                 moved = True
         return outcomes
+
+    def overtake(self, now_ms: int, timeout_ms: int) -> Aligned | None:
+        """Let the barrier of the next checkpoint pass what was not read, if it may: it stands in every channel, and
+        ``timeout_ms`` have passed since the first one arrived. Only while the query rests and with a snapshot to follow
+        at once, since what is in flight is what is unread at this point.
+        """
+        places = {
+            name: self._place(channel)
+            for name, channel in self._channels.items()
+            if not channel.ended and not self.barriers.holds(name)
+        }
+        found = {one.barrier.checkpoint_id: one.barrier for one in places.values() if one and one.barrier}
+        if len(found) != 1 or None in places.values():
+            return None
+        [(n, barrier)] = found.items()
+        if self.barriers.aligning not in (None, n) or barrier.kind.is_savepoint:
+            return None
+        if now_ms - self._arrived_ms[n] < timeout_ms:
+            return None
+        in_flight: list[InFlightSegment] = []
+        outcomes: list[AlignmentOutcome] = []
+        for name, place in places.items():
+            if place is not None:
+                in_flight += self._pass(name, place)
+                outcomes += self.barriers.barrier(name, barrier, now_ms)
+        [aligned] = outcomes
+        if not isinstance(aligned, Aligned):
+            raise InvariantError(f"barrier {n} stands in every channel, but gave {aligned}")
+        return replace(aligned, in_flight=tuple(in_flight))
 
     def admit(self, now_ms: int) -> tuple[Admission, ...]:
         """Let the next batch read what may be read."""
@@ -182,6 +249,31 @@ class InputGate:
                 not channel.ended or not (channel.entries or channel.reading),
                 f"{name!r} has an entry after its end",
             )
+
+    def _arrived(self, barrier: CheckpointBarrier, now_ms: int) -> None:
+        self._arrived_ms = {n: ms for n, ms in self._arrived_ms.items() if not self.barriers.is_over(n)}
+        self._arrived_ms.setdefault(barrier.checkpoint_id, now_ms)
+
+    def _place(self, channel: _Channel) -> _Place | None:
+        """The first barrier among the entries that counts, or the end of the channel, if that comes first."""
+        for index, entry in enumerate(channel.entries):
+            if isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(entry.checkpoint_id):
+                return _Place(index=index, barrier=entry)
+            if isinstance(entry, EndOfPartition):
+                return _Place(index=index, barrier=None)
+        return None
+
+    def _pass(self, name: VertexId, place: _Place) -> list[InFlightSegment]:
+        """Take the barrier out of the channel; what it passes."""
+        channel = self._channels[name]
+        passed = [*channel.reading, *islice(channel.entries, place.index)]
+        if place.barrier is not None:
+            del channel.entries[place.index]
+        return [
+            InFlightSegment(channel=name, position=one.position, size=one.size, payload=one.payload)
+            for one in passed
+            if isinstance(one, Segment)
+        ]
 
     @staticmethod
     def _is_read(entry: Segment | Watermark, position: int) -> bool:

@@ -1,9 +1,8 @@
 """Everything that goes in and out of the two core machines, ``JobMaster`` and ``StreamTask``.
 
-Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel
-carries the effects out; when a blocking one is done, the outcome comes back as another event. Four messages pass
-from one machine to the other (section "Between job master and task"): what is an effect of one is an event of the
-other, and the kernel only delivers it, in order.
+Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel carries
+the effects out; when a blocking one is done, the outcome comes back as another event. Messages pass from one machine to the
+other (section "Between job master and task"): an effect of one is an event of the other, delivered in order.
 
 How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
 
@@ -35,6 +34,7 @@ from weir.core.types import (
     CheckpointType,
     Committable,
     CompletedCheckpoint,
+    InFlightSegment,
     OperatorId,
     Payload,
     Recorded,
@@ -178,8 +178,8 @@ class SyncPartDone:
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncPartDone:
-    """The snapshot is durable. Committables in ``state`` replace those that ``TakeSnapshot`` named: flushing may
-    have added to their payloads."""
+    """The snapshot is durable. Committables and segments in ``state`` replace those that ``TakeSnapshot`` named: flushing
+    may have added to the payloads of the ones, and the others are named by their files in the checkpoint now."""
 
     checkpoint_id: int
     state: TaskState
@@ -254,8 +254,8 @@ class AnswerPlanning:
 
 @dataclass(frozen=True, kw_only=True)
 class TakeSnapshot:
-    """Take the synchronous part for the state after ``position``: small entries are read, new files are pinned
-    (PROTOCOL P3). Owes ``SyncPartDone`` or ``SnapshotFailed``. No step begins before that."""
+    """Take the synchronous part for the state after ``position``: small entries are read, new files pinned (PROTOCOL P3).
+    Owes ``SyncPartDone`` or ``SnapshotFailed``. No step begins before that."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -268,6 +268,8 @@ class TakeSnapshot:
     committables: tuple[Committable, ...]
     #: No file of an earlier checkpoint may be referred to: everything is written anew (PROTOCOL P40).
     full: bool = False
+    #: Segments of the task's channels that are part of the snapshot. They live until its last part has ended (P27).
+    in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,10 +309,8 @@ class StartDrain:
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
     """Let every sink of the task commit one epoch, with retries; ``payloads`` names every sink, with an empty tuple
-    for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``.
-
-    Must only be carried out after the record of ``checkpoint_id`` is durable, and is never issued before that.
-    """
+    for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``. Never issued before the
+    record of ``checkpoint_id`` is durable."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -481,9 +481,8 @@ JobMasterEvent: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True)
 class BeginAttempt:
-    """Win the record "attempt began", restore the newest completed checkpoint, hand each master hook its state (P44),
-    commit again what was pending, start every task that is not fully finished in it. Owes ``AttemptBegan`` or
-    ``AttemptFailed``."""
+    """Win the record "attempt began", restore the newest completed checkpoint, hand each master hook its state (P44), commit
+    again what was pending, start every task not fully finished in it. Owes ``AttemptBegan`` or ``AttemptFailed``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,9 @@ class ChannelBound:
     size: int = 1 << 30
 
 
+DEFAULT_BOUND = ChannelBound()
+
+
 class OutputChannels:
     """The channels from one task to its consumers."""
 
@@ -86,8 +89,10 @@ class OutputChannels:
 
     def consumed(self, consumer: VertexId, position: int) -> int | None:
         """A consumer has processed every segment up to ``position``. The position up to which nobody needs a segment any
-        more, if that has moved."""
+        more, if that has moved: not for one that the consumer was restored with, which is no segment of this attempt."""
         behind = self._behind[consumer]
+        if not behind or behind[0][0] > position:
+            return None
         while behind and behind[0][0] <= position:
             behind.popleft()
         oldest_needed = min((one[0][0] for one in self._behind.values() if one), default=None)

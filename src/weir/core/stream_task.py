@@ -21,7 +21,8 @@ The rules of this file:
    savepoint neither marks nor commits.
 5. Epochs are committed in the order of their ids, one at a time, also empty ones.
 6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``); its snapshot is taken when a
-   barrier is there on all of them. Its own barrier goes downstream before its snapshot is taken.
+   barrier is there on all of them, or, unaligned, has overtaken what was not read, which is part of it then. Its own
+   barrier goes downstream before its snapshot is taken.
 7. A task that ends answers first what it has begun (P32): it is FINISHED when its final epoch is committed, no commit
    is left and each snapshot under way is acknowledged, declined or dropped. New triggers are declined meanwhile.
 
@@ -116,7 +117,10 @@ class StreamTask(TaskFlow):
             return [self._report.not_ready(checkpoint_id, self._status), *self._cancel(checkpoint_id)]
         if self._closing:
             return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
-        self._waiting[checkpoint_id] = event
+        if self._gate.has_open_channel:
+            self._gate.trigger(self._barrier_of(event), self._now_ms)
+        else:
+            self._waiting[checkpoint_id] = event
         return self._advance()
 
     def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
@@ -167,9 +171,7 @@ class StreamTask(TaskFlow):
             effects = [*self._come_to(event.position), *self._outputs.advanced(event.watermark_ms)]
         self._call = event.call
         self._gate.batch.ended(self._now_ms)
-        for producer, position in self._gate.consumed(event.consumed):
-            effects.append(SegmentsConsumed(vertex=producer, consumer=self._vertex, position=position))
-        return effects + self._advance()
+        return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
 
     def _on_staged(self, event: StepStaged) -> list[StreamTaskEffect]:
         invariant(
@@ -207,7 +209,7 @@ class StreamTask(TaskFlow):
     # ---- from and to other tasks
 
     def _on_appended(self, event: ChannelAppended) -> list[StreamTaskEffect]:
-        self._gate.append(event.channel, event.entry)
+        self._gate.append(event.channel, event.entry, self._now_ms)
         return self._advance()
 
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
@@ -232,6 +234,11 @@ class StreamTask(TaskFlow):
             (event.state.vertex, event.state.position) == (self._vertex, snapshot.position),
             f"snapshot {checkpoint_id} of {self._vertex} is of {event.state.vertex} at {event.state.position}",
         )
+        invariant(
+            [(one.channel, one.position) for one in event.state.in_flight]
+            == [(one.channel, one.position) for one in snapshot.in_flight],
+            f"snapshot {checkpoint_id} of {self._vertex} does not hold the segments that are in flight",
+        )
         committables = self._commits.flushed(snapshot.committables, event.state.committables)
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
@@ -239,7 +246,8 @@ class StreamTask(TaskFlow):
             self._snapshots.go_on(checkpoint_id, SnapshotPart.ACKNOWLEDGED)
         else:
             self._snapshots.forget(checkpoint_id)
-        return [self._report.acknowledged(snapshot, event, committables), *self._advance()]
+        acknowledged = self._report.acknowledged(snapshot, event, committables)
+        return [acknowledged, *self._tell_consumed(), *self._advance()]
 
     def _on_snapshot_failed(self, event: SnapshotFailed) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id

@@ -6,17 +6,23 @@ of this file::
     1. a task that is closing finishes as soon as nothing is under way
     2. while it initializes, is held by a stop, or a synchronous part runs: nothing
     3. control entries of its channels are acted on, which may align a checkpoint
-    4. a checkpoint that waits is taken, if the state is stable
-    5. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
+    4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints)
+    5. a checkpoint that waits is taken, if the state is stable
+    6. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
        behind; or the drain begins
 
 A state is stable while the planning call is held and when the records have ended.
+
+Producers are told how far their channels were read, so that they can delete what nobody needs. While a part of a snapshot
+runs that has segments of a channel in flight, that word is held back (PROTOCOL P27).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from weir.core.barrier_handler import Aligned
-from weir.core.channel import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition
+from weir.core.channel import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, SegmentsConsumed
 from weir.core.input_gate import InputGate
 from weir.core.messages import (
     AnswerPlanning,
@@ -26,7 +32,7 @@ from weir.core.messages import (
     StreamTaskEffect,
     TriggerCheckpoint,
 )
-from weir.core.output_channels import ChannelBound, OutputChannels
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
 from weir.core.pending_commits import PendingCommits
 from weir.core.task_reports import TaskReports
 from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots
@@ -49,9 +55,12 @@ class TaskFlow:
         requires_final_checkpoint: bool,
         inputs: tuple[VertexId, ...] = (),
         consumers: tuple[VertexId, ...] = (),
+        bound: ChannelBound = DEFAULT_BOUND,
+        aligned_timeout_ms: int | None = None,
     ) -> None:
         """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs`` are the
-        tasks whose channels it reads, ``consumers`` those that read its own."""
+        tasks whose channels it reads, ``consumers`` those that read its own and may be behind by ``bound``. A barrier may
+        overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it never may."""
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
         self._bounded = bounded
@@ -69,14 +78,17 @@ class TaskFlow:
         self._stopping: int | None = None
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
-        self._outputs = OutputChannels(vertex, consumers, ChannelBound())
+        self._aligned_timeout_ms = aligned_timeout_ms
+        #: How far channels were read of which the producers are not told yet.
+        self._held_back: dict[VertexId, int] = {}
+        self._outputs = OutputChannels(vertex, consumers, bound)
         #: The completed checkpoint after whose commit the task is finished (PROTOCOL P29).
         self._final: int | None = None
         #: The task takes no trigger any more and is finished as soon as nothing is under way (rule 7).
         self._closing = False
         self._newest_trigger = 0  # ids only grow
-        #: How long the alignment of those that wait took, where there was one.
-        self._alignments: dict[int, int] = {}
+        #: The alignment of those that wait, where there was one.
+        self._alignments: dict[int, Aligned] = {}
         #: The time of the event that is being handled.
         self._now_ms = 0
 
@@ -95,6 +107,10 @@ class TaskFlow:
         if self._records is Records.DRAINED and not self._requires_final_checkpoint:
             return self._close() + self._finish()
         effects = self._read_control()
+        if self._call is not None and self._aligned_timeout_ms is not None and not self._waiting:
+            aligned = self._gate.overtake(self._now_ms, self._aligned_timeout_ms)
+            if aligned is not None:
+                self._on_aligned(aligned)
         is_stable = self._call is not None or self._records is not Records.FLOWING
         if self._waiting and is_stable:
             return effects + self._take(self._waiting.pop(next(iter(self._waiting))))
@@ -105,13 +121,16 @@ class TaskFlow:
         effects: list[StreamTaskEffect] = []
         for outcome in self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
-                n = outcome.barrier.checkpoint_id
-                self._waiting[n] = self._trigger_of(outcome.barrier)
-                self._alignments[n] = outcome.alignment_ms
+                self._on_aligned(outcome)
             else:
                 n = outcome.checkpoint_id
                 effects += [self._report.misaligned(n, outcome.reason), *self._cancel(n)]
         return effects
+
+    def _on_aligned(self, aligned: Aligned) -> None:
+        n = aligned.barrier.checkpoint_id
+        self._waiting[n] = self._trigger_of(aligned.barrier)
+        self._alignments[n] = aligned
 
     def _flow_on(self) -> list[StreamTaskEffect]:
         if self._call is not None and self._records is Records.FLOWING and self._gate.records_ended:
@@ -132,12 +151,14 @@ class TaskFlow:
         """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is no
         part of it."""
         barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
+        aligned = self._alignments.pop(trigger.checkpoint_id, None)
         snapshot = TaskSnapshot(
             trigger=trigger,
             position=self._position,
             finished=self._records is Records.DRAINED,
             committables=self._commits.taken(self._position, barrier),
-            alignment_ms=self._alignments.pop(trigger.checkpoint_id, 0),
+            alignment_ms=0 if aligned is None else aligned.alignment_ms,
+            in_flight=() if aligned is None else aligned.in_flight,
         )
         self._snapshots.begin(snapshot)
         if trigger.kind.is_synchronous:
@@ -180,7 +201,19 @@ class TaskFlow:
         self._snapshots.forget(checkpoint_id)
         if self._stopping == checkpoint_id:
             self._stopping = None
-        return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)]
+        return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._tell_consumed()]
+
+    def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
+        """Tell producers how far their channels were read, of those whose segments no snapshot needs."""
+        self._held_back.update(moved)
+        in_use = self._snapshots.channels_in_use
+        told = {name: position for name, position in self._held_back.items() if name not in in_use}
+        for name in told:
+            del self._held_back[name]
+        return [
+            SegmentsConsumed(vertex=name, consumer=self._vertex, position=position)
+            for name, position in told.items()
+        ]
 
     def _close(self) -> list[StreamTaskEffect]:
         """Take no trigger any more; those that wait are declined (PROTOCOL P32)."""
@@ -206,6 +239,7 @@ class TaskFlow:
         moved = self._move(status)
         self._call = None
         self._waiting.clear()
+        self._held_back.clear()
         self._stopping = None
         self._snapshots.abort_all()
         return moved
@@ -241,6 +275,10 @@ class TaskFlow:
         self._outputs.validate()
         invariant(
             self._records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain"
+        )
+        invariant(
+            self._held_back.keys() <= self._snapshots.channels_in_use,
+            f"{self._vertex} does not tell a producer how far it has read",
         )
         invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
         invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")

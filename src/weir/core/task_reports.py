@@ -37,6 +37,12 @@ class TaskReports:
         self, snapshot: TaskSnapshot, event: AsyncPartDone, committables: tuple[Committable, ...]
     ) -> AcknowledgeCheckpoint:
         """The snapshot is durable; the finished flags are set in its operator states (PROTOCOL P43)."""
+        metrics = replace(
+            event.metrics,
+            alignment_duration_ms=snapshot.alignment_ms,
+            unaligned=bool(snapshot.in_flight),
+            persisted_size=sum(segment.size for segment in snapshot.in_flight),
+        )
         operators = tuple(
             replace(operator, fully_finished=operator.fully_finished or snapshot.finished)
             for operator in self._operators
@@ -46,7 +52,7 @@ class TaskReports:
             attempt=self._attempt,
             checkpoint_id=event.checkpoint_id,
             state=replace(event.state, operators=operators, committables=committables),
-            metrics=replace(event.metrics, alignment_duration_ms=snapshot.alignment_ms),
+            metrics=metrics,
         )
 
     def snapshot_failed(self, event: SnapshotFailed, part: SnapshotPart) -> DeclineCheckpoint:

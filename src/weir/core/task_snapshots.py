@@ -11,7 +11,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from weir.core.messages import TakeSnapshot, TriggerCheckpoint
-from weir.core.types import Committable
+from weir.core.types import Committable, InFlightSegment, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -36,6 +36,8 @@ class TaskSnapshot:
     committables: tuple[Committable, ...]
     #: From the first barrier on the task's channels to the last.
     alignment_ms: int = 0
+    #: What the barrier has overtaken in the task's channels.
+    in_flight: tuple[InFlightSegment, ...] = ()
     part: SnapshotPart = SnapshotPart.SYNC
     #: Its checkpoint is over; it is dropped when its part ends.
     aborted: bool = False
@@ -58,6 +60,7 @@ class TaskSnapshot:
             finished=self.finished,
             committables=self.committables,
             full=self.trigger.full,
+            in_flight=self.in_flight,
         )
 
 
@@ -81,6 +84,12 @@ class TaskSnapshots:
     def any_part_running(self) -> bool:
         """Whether a part of a snapshot is running, be it of one that is aborted."""
         return any(snapshot.part is not SnapshotPart.ACKNOWLEDGED for snapshot in self._snapshots.values())
+
+    @property
+    def channels_in_use(self) -> frozenset[VertexId]:
+        """The channels that hold segments which a running part still needs, be it of an aborted snapshot (PROTOCOL P27)."""
+        running = (one for one in self._snapshots.values() if one.part is not SnapshotPart.ACKNOWLEDGED)
+        return frozenset(segment.channel for snapshot in running for segment in snapshot.in_flight)
 
     def get(self, checkpoint_id: int) -> TaskSnapshot | None:
         """The snapshot, or None if it was never begun or is over."""

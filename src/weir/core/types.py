@@ -113,6 +113,21 @@ class Committable:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InFlightSegment:
+    """A segment that a checkpoint's barrier has overtaken: its consumer had not read it, so it is state of the consumer's
+    channel, and is read again after a restore (PROTOCOL P27)."""
+
+    #: The producer, after which the channel is named.
+    channel: VertexId
+    #: The producer's step.
+    position: int
+    #: Bytes of its files.
+    size: int
+    #: What the port needs to let the consumer read it: JSON values.
+    payload: Payload
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperatorState:
     """What the metadata says of one operator of a task (PROTOCOL P43: finished flags live here)."""
 
@@ -130,11 +145,15 @@ class TaskState:
     #: The last step that is part of the snapshot; -1 before the first.
     position: int
     operators: tuple[OperatorState, ...]
+    #: Tasks whose channels it reads, in the order in which it knows their watermarks.
+    inputs: tuple[VertexId, ...] = ()
     #: Small entries of the task's directory by their names, kept inside the metadata.
     entries: dict[str, str] = field(default_factory=dict)
     files: tuple[StateHandle, ...] = ()
     #: Everything staged and not confirmed, of every epoch up to this checkpoint (PROTOCOL P5).
     committables: tuple[Committable, ...] = ()
+    #: What its channels hold for it, in the order of each; only an unaligned checkpoint has any. The files are in ``files``.
+    in_flight: tuple[InFlightSegment, ...] = ()
 
     @property
     def fully_finished(self) -> bool:
@@ -164,6 +183,9 @@ class SnapshotMetrics:
     start_delay_ms: int = 0
     #: Bytes that this checkpoint wrote itself; the full size is the task state's.
     checkpointed_size: int = 0
+    #: Whether the checkpoint's barrier has overtaken segments, and the bytes of these.
+    unaligned: bool = False
+    persisted_size: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

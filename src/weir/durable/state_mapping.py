@@ -10,10 +10,13 @@ what has changed                              answer
 a step belongs to another vertex              refused always: it would begin from nothing, in sinks that are not empty
 a vertex that has finished has a new step     refused always: it is not started again, so no row would reach the step
 a vertex has other sources, or another order  refused always: a query keeps how far it has read by the order of sources
+a vertex reads other channels                 refused always: it keeps their watermarks by their order; one that has
+                                              finished reads no more (MISSION D5)
 all has finished, and a vertex is new         refused always (PROTOCOL P35)
+a new vertex reads one that has finished      refused always: no row would reach it
 a step is gone                                refused, unless state may be left behind: ``--allow-non-restored-state``
 a step is new in a vertex that goes on        accepted: it begins without state, and a sink with the rows from now on
-a vertex is new, with all of its steps        accepted: it begins from nothing
+a vertex is new, with all of its steps        accepted: it begins from nothing, a channel with the rows from now on
 ============================================  =========================================================================
 
 Whether a stateful transformation still fits its own state is Spark's to check when the query starts. Nothing is committed
@@ -23,7 +26,7 @@ or deleted before this check: a pipeline that is put back as it was goes on as i
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from weir.core.graph import source_names
@@ -44,6 +47,8 @@ class StateMapping:
     vertices: Mapping[VertexId, tuple[OperatorState, ...]]
     #: ``execution.state-recovery.ignore-unclaimed-state``: the state of a step that is gone may be left behind.
     allow_non_restored_state: bool
+    #: The vertices whose channels each vertex reads, in order; a vertex that reads none may be missing.
+    inputs: Mapping[VertexId, tuple[VertexId, ...]] = field(default_factory=dict)
 
     def check(self, checkpoint: CompletedCheckpoint) -> None:
         """Raises ``JobError`` unless every state of the checkpoint has its place in the pipeline."""
@@ -58,6 +63,8 @@ class StateMapping:
             if task.vertex in self.vertices:
                 self._check_not_added_to_finished(checkpoint, task)
                 self._check_sources(checkpoint, task)
+                self._check_channels(checkpoint, task)
+        self._check_not_behind_finished(checkpoint)
         self._check_not_added_to_drained(checkpoint)
         if not self.allow_non_restored_state:
             self._check_all_claimed(checkpoint, homes)
@@ -101,6 +108,29 @@ class StateMapping:
                 " order, with the names that they had, or start from scratch with --fresh into new tables.",
             )
 
+    def _check_channels(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
+        before, now = task.inputs, self.inputs.get(task.vertex, ())
+        if before != now:
+            _refuse(
+                checkpoint,
+                f"the chain that ends in {task.vertex!r} has read {_listed(before, 'no other chain')} there and reads"
+                f" {_listed(now, 'no other chain')} now, and what it knows of them is kept by their order:"
+                f" {_KEEP_THE_CHAIN}.",
+            )
+
+    def _check_not_behind_finished(self, checkpoint: CompletedCheckpoint) -> None:
+        for vertex, inputs in self.inputs.items():
+            if checkpoint.task(vertex) is not None:
+                continue
+            for name in inputs:
+                producer = checkpoint.task(name)
+                if producer is not None and producer.fully_finished:
+                    _refuse(
+                        checkpoint,
+                        f"the new chain that ends in {vertex!r} reads {name!r}, which has finished there and is not started"
+                        " again: remove the chain, or start from scratch with --fresh into new tables.",
+                    )
+
     def _check_not_added_to_drained(self, checkpoint: CompletedCheckpoint) -> None:
         if not checkpoint.drained:
             return
@@ -136,5 +166,5 @@ def _ids(operators: Iterable[OperatorState]) -> list[OperatorId]:
     return [operator.operator_id for operator in operators]
 
 
-def _listed(names: Iterable[OperatorId]) -> str:
-    return ", ".join(map(repr, names)) or "no source"
+def _listed(names: Iterable[OperatorId], none: str = "no source") -> str:
+    return ", ".join(map(repr, names)) or none

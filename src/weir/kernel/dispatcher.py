@@ -18,13 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weir.core.channel import (
-    ChannelAppended,
-    EndOfPartition,
-    EndOfUserRecords,
-    ReleaseSegments,
-    SegmentsConsumed,
-)
+from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.job_master import JobMaster
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
 from weir.core.messages import (
@@ -72,6 +66,7 @@ from weir.kernel.concurrency import Work, Workers, answered
 from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
 from weir.kernel.failures import describe, is_fatal
 from weir.kernel.ports import AttemptStart, DurablePort, TaskPlan, TaskPort
+from weir.kernel.restored_channels import restored_entries
 
 _log = logging.getLogger(__name__)
 
@@ -176,6 +171,8 @@ class Dispatcher:
                 requires_final_checkpoint=plan.requires_final_checkpoint,
                 inputs=plan.inputs,
                 consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
+                bound=plan.bound,
+                aligned_timeout_ms=plan.aligned_timeout_ms,
             )
         began = AttemptBegan(
             attempt=start.attempt,
@@ -186,10 +183,9 @@ class Dispatcher:
         )
         self._carry_out(self._master.handle(began, self._clock.now_ms()), None)
         for vertex, task in self._tasks.items():
-            for ended in (name for name in self._plans[vertex].inputs if name not in self._tasks):
-                for entry in (EndOfUserRecords(), EndOfPartition()):
-                    appended = ChannelAppended(vertex=vertex, channel=ended, entry=entry)
-                    self._carry_out(task.handle(appended, self._clock.now_ms()), vertex)
+            state = restored.task(vertex) if restored else None
+            for entry in restored_entries(self._plans[vertex], state, self._tasks):
+                self._carry_out(task.handle(entry, self._clock.now_ms()), vertex)
         for vertex in self._tasks:
             self._start_task(vertex, start)
 

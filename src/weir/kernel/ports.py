@@ -28,6 +28,7 @@ from weir.core.messages import (
     StreamTaskEvent,
     TakeSnapshot,
 )
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorId,
@@ -54,6 +55,10 @@ class TaskPlan:
     requires_final_checkpoint: bool
     #: Tasks whose channels it reads.
     inputs: tuple[VertexId, ...] = ()
+    #: How far those that read its channel may be behind.
+    bound: ChannelBound = DEFAULT_BOUND
+    #: How long after a checkpoint's first barrier one may overtake records; None: it never may.
+    aligned_timeout_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

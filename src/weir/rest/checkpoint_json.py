@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weir.config import Configuration
+from weir.config.options import CHECKPOINT_ALIGNED_TIMEOUT
 from weir.core.config import RetainExternalized
 from weir.core.stats import summarize
 from weir.core.view import CheckpointStats, CheckpointStatsSnapshot, JobView, TaskCheckpointStats
@@ -94,7 +95,7 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
             "alignment": {
                 "buffered": _summary(()),
                 "processed": _summary(()),
-                "persisted": _summary(()),
+                "persisted": _summary(one.metrics.persisted_size for one in acknowledged),
                 "duration": _summary(one.metrics.alignment_duration_ms for one in acknowledged),
             },
             "start_delay": _summary(one.metrics.start_delay_ms for one in acknowledged),
@@ -114,11 +115,11 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
                 "alignment": {
                     "buffered": 0,
                     "processed": 0,
-                    "persisted": 0,
+                    "persisted": metrics.persisted_size,
                     "duration": metrics.alignment_duration_ms,
                 },
                 "start_delay": metrics.start_delay_ms,
-                "unaligned_checkpoint": False,
+                "unaligned_checkpoint": metrics.unaligned,
                 "aborted": False,
             }
         ],
@@ -127,7 +128,8 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
 
 def checkpoint_config_json(view: JobView) -> Json:
     """``GET /jobs/:jobid/checkpoints/config``: the configuration in force, defaults for what it leaves out."""
-    config = Configuration(view.configuration).checkpoint_config()
+    configuration = Configuration(view.configuration)
+    config = configuration.checkpoint_config()
     return {
         "mode": "exactly_once",
         "interval": NO_INTERVAL_MS if config.interval_ms is None else config.interval_ms,
@@ -140,9 +142,9 @@ def checkpoint_config_json(view: JobView) -> Json:
         },
         "state_backend": "Spark state store",
         "checkpoint_storage": "FileSystemCheckpointStorage",
-        "unaligned_checkpoints": False,
+        "unaligned_checkpoints": config.aligned_timeout_ms is not None,
         "tolerable_failed_checkpoints": config.tolerable_failed_checkpoints,
-        "aligned_checkpoint_timeout": 0,
+        "aligned_checkpoint_timeout": configuration.value(CHECKPOINT_ALIGNED_TIMEOUT),
         "checkpoints_after_tasks_finish": True,
         "state_changelog_enabled": False,
         "changelog_periodic_materialization_interval": 0,
@@ -152,6 +154,7 @@ def checkpoint_config_json(view: JobView) -> Json:
 
 def _statistics(stats: CheckpointStats) -> Json:
     acknowledged = [task for task in stats.tasks if task.ack_timestamp_ms is not None]
+    is_unaligned = any(task.metrics.unaligned for task in stats.tasks)
     common: Json = {
         "className": _CLASS_NAMES[stats.status],
         "id": stats.checkpoint_id,
@@ -165,10 +168,10 @@ def _statistics(stats: CheckpointStats) -> Json:
         "end_to_end_duration": stats.end_to_end_duration_ms,
         "alignment_buffered": 0,
         "processed_data": 0,
-        "persisted_data": 0,
+        "persisted_data": sum(task.metrics.persisted_size for task in stats.tasks),
         "num_subtasks": len(stats.tasks),
         "num_acknowledged_subtasks": len(acknowledged),
-        "checkpoint_type": stats.kind.value,
+        "checkpoint_type": "UNALIGNED_CHECKPOINT" if is_unaligned else stats.kind.value,
         "tasks": {},
     }
     if stats.status == "COMPLETED":
@@ -193,7 +196,7 @@ def _task(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
         "end_to_end_duration": _ack_duration_ms(stats, task),
         "alignment_buffered": 0,
         "processed_data": 0,
-        "persisted_data": 0,
+        "persisted_data": task.metrics.persisted_size,
         "num_subtasks": 1,
         "num_acknowledged_subtasks": int(acknowledged),
     }

@@ -39,7 +39,7 @@ class Footer:
 
 def read_footer(file_system: FileSystem, path: str) -> Footer:
     """Read the footer of one file; a remote file is read whole, through the file system."""
-    metadata = pq.read_metadata(path if is_local(path) else pa.BufferReader(file_system.read(path)))
+    metadata = _metadata(file_system, path)
     columns = [
         index
         for index in range(metadata.num_columns)
@@ -68,6 +68,15 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
             separators=(",", ":"),
         ),
     )
+
+
+def count_rows(file_system: FileSystem, path: str) -> int:
+    """The rows of one file, from its footer; a remote file is read whole, through the file system."""
+    return int(_metadata(file_system, path).num_rows)
+
+
+def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
+    return pq.read_metadata(path if is_local(path) else pa.BufferReader(file_system.read(path)))
 
 
 def _bounds(statistics: list[Any]) -> tuple[_Json, _Json] | None:

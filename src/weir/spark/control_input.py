@@ -1,10 +1,20 @@
 """The control input: the tiny source that Weir adds to every query, so that the driver sits between two batches.
 
-A streaming query is a loop: ask each source for its latest offset, run a batch, commit it, again. This source yields
-no rows. It forwards ``latestOffset`` to the planning server in the driver (``weir/spark/planning_server.py``) and
-returns when the driver answers. While it waits, no batch runs and the query's directory does not change: there
-checkpoints are taken. It stands first in the union with a query's first source, and carries the column metadata of that
-source, since ``Union`` keeps its first child's (PROTOCOL P26).
+A streaming query is a loop: ask each source for its latest offset, run a batch, commit it, again. This source forwards
+``latestOffset`` to the planning server in the driver (``weir/spark/planning_server.py``) and returns when the driver
+answers. While it waits, no batch runs and the query's directory does not change: there checkpoints are taken. It stands
+first in the query's first union, so that it is asked before the others.
+
+In a query that reads sources it yields no rows, and carries the column metadata of the first source, since ``Union``
+keeps its first child's (PROTOCOL P26). In a query that reads channels (``weir/spark/channel_input.py``) its rows are
+(channel, watermark), and they alone move the query's watermark (P25):
+
+1. The driver's answer to a planning call says how far each channel's producer is. What is higher than before goes into
+   the offset, so a batch that Spark replays says the same again.
+2. The batch gets a row for each channel that rose. It holds from the next batch on, as in one query with both parts.
+3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark, but counts each
+   branch as 0 until it is told again. If nothing else asks for that batch, the offset moves for its sake: Spark fires
+   what was due at the stop only once a batch has run.
 
 The reader lives in a small Python process of its own on the driver's machine. It reaches the driver by a Unix socket
 in a directory that only this user may enter; the key that authenticates it is a file in that directory. Messages are
@@ -14,7 +24,8 @@ JSON, never pickles. This module is imported there, so it imports nothing heavy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
@@ -26,15 +37,19 @@ from pyspark.sql.types import StructType
 #: The name of the source; each vertex has its own, which begins with it.
 CONTROL_INPUT = "weir-control-input"
 
+#: The schema of the control input in a query that reads channels.
+CHANNEL_SCHEMA = "channel int, watermark timestamp"
+
 #: Files in the planning server's directory.
 SOCKET_NAME = "socket"
 KEY_NAME = "key"
 
 
 class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Asks the driver before every batch and adds no rows to any.
+    """Asks the driver before every batch, and passes on the watermarks of the query's channels.
 
-    Its offset never moves, so that it neither keeps a query from ending with ``availableNow`` nor forces a batch.
+    Without channels its offset never moves, so that it neither keeps a query from ending with ``availableNow`` nor
+    forces a batch.
     """
 
     def __init__(self, *, directory: str, vertex: str, attempt: int) -> None:
@@ -42,9 +57,11 @@ class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._vertex = vertex
         self._attempt = attempt
         self._connection: Connection | None = None
+        #: Start and end of the run's first batch that this source takes part in.
+        self._first: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """The constant offset."""
+        """No channel has a watermark."""
         return {"control": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
@@ -61,16 +78,38 @@ class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             hello = {"vertex": self._vertex, "attempt": self._attempt}
             self._connection.send_bytes(json.dumps(hello).encode())
         self._connection.send_bytes(b"plan")
-        self._connection.recv_bytes()
-        return start
+        answer = json.loads(self._connection.recv_bytes())
+        known = _watermarks(start)
+        risen = _risen(known, _watermarks(answer))
+        untold = known and self._first is None
+        if not risen and not untold:
+            return start
+        return {"control": start["control"] + 1, "watermarks": known | risen}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """No partitions: the source adds no task to a batch."""
-        return []
+        """One partition with the rows of the batch; none if there are none, so that it adds no task.
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Never called, since there are no partitions."""
-        return iter(())
+        Spark asks once for each branch that reads the source: the same batch, the same rows.
+        """
+        if self._first is None:
+            self._first = (start, end)
+        known = {} if self._first == (start, end) else _watermarks(start)
+        rows = _risen(known, _watermarks(end))
+        return [InputPartition(sorted((int(channel), ms) for channel, ms in rows.items()))] if rows else []
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, datetime]]:
+        """The rows of a batch. With their zone, so that the worker's own does not shift them."""
+        epoch = datetime(1970, 1, 1, tzinfo=UTC)
+        return ((channel, epoch + timedelta(milliseconds=ms)) for channel, ms in partition.value)
+
+
+def _watermarks(offset: Mapping[str, Any]) -> dict[str, int]:
+    return dict(offset.get("watermarks", {}))
+
+
+def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """The watermarks of ``after`` that are new or higher."""
+    return {channel: ms for channel, ms in after.items() if channel not in before or ms > before[channel]}
 
 
 class NoRows(DataSourceReader):

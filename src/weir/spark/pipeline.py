@@ -20,3 +20,7 @@ class Pipeline:
     #: Of sources and transformations.
     functions: Mapping[OperatorId, Callable[..., Any]]
     sinks: Mapping[OperatorId, Sink]
+
+    def consumers(self, vertex: VertexId) -> tuple[VertexId, ...]:
+        """Vertices that read the channel of this one."""
+        return tuple(name for name, other in self.vertices.items() if vertex in other.inputs)

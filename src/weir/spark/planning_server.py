@@ -1,7 +1,8 @@
 """The driver's end of the control inputs: one Unix socket, one thread for each query that plans.
 
-A planning call is posted as an event and answered when the job's main thread says so. The server knows nothing of
-checkpoints. What it gets wrong costs every batch, so a call is one message each way and one thread switch.
+A planning call is posted as an event and answered when the job's main thread says so. The answer is a JSON object,
+empty or with the watermarks of the query's channels: ``{"watermarks": {"0": 1704067200000}}``. The server knows nothing
+of checkpoints. What it gets wrong costs every batch, so a call is one message each way and one thread switch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import shutil
 import socket
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
+from types import MappingProxyType
 
 from weir.core.types import VertexId
 from weir.spark.control_input import KEY_NAME, SOCKET_NAME
@@ -51,13 +53,19 @@ class PlanningServer:
         self._closed = False
         threading.Thread(target=self._accept, name="weir-planning", daemon=True).start()
 
-    def answer(self, call: int) -> None:
-        """Let the call return. A reader that has gone meanwhile is no error: its query was stopped."""
+    def answer(self, call: int, watermarks: Mapping[int, int] = MappingProxyType({})) -> None:
+        """Let the call return; ``watermarks`` are those of the query's channels by index, in milliseconds.
+
+        A reader that has gone meanwhile is no error: its query was stopped.
+        """
+        answer = (
+            {"watermarks": {str(channel): ms for channel, ms in watermarks.items()}} if watermarks else {}
+        )
         with self._lock:
             connection = self._waiting.pop(call, None)
             if connection in self._connections:
                 with contextlib.suppress(OSError):
-                    connection.send_bytes(b"go")
+                    connection.send_bytes(json.dumps(answer).encode())
 
     def close(self) -> None:
         """Stop listening and remove the socket. Calls that wait end with their connections."""

@@ -3,24 +3,40 @@
 The query's life as events, in order: ``TaskStarted`` with its first planning call, then for each batch ``StepStaged``
 and ``PlanningCalled``, and at last one of ``RecordsEnded`` (bounded input used up), ``TaskErrored``, or nothing (it was
 stopped). A drain is a second query on the same directory; its one batch ends with ``Drained``.
+
+A query that reads channels waits in its planning calls until there is something to read, and never ends by itself.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from weir.core.graph import GraphStep, StepKind, Vertex
-from weir.core.messages import Drained, PlanningCalled, RecordsEnded, StepStaged, TaskErrored, TaskStarted
+from weir.core.channel import Segment
+from weir.core.graph import Vertex
+from weir.core.input_gate import Admission
+from weir.core.messages import (
+    Drained,
+    PlanningCalled,
+    RecordsEnded,
+    StartDrain,
+    StepStaged,
+    TaskErrored,
+    TaskStarted,
+)
 from weir.core.types import Committable, OperatorId
-from weir.errors import InvariantError, PipelineError, SinkError, WeirError, invariant
+from weir.errors import PipelineError, SinkError, WeirError, invariant
 from weir.kernel.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
-from weir.spark.control_input import ControlInput
-from weir.spark.plan_checks import check_bounded, check_result, check_source
+from weir.spark.channel_input import has_event_time
+from weir.spark.error_text import first_cause
+from weir.spark.frames import Frames
+from weir.spark.output_watermark import output_watermark_ms
+from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
+from weir.spark.segments import Inboxes, OutputSegments
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,22 +53,31 @@ class QueryTask:
         *,
         session: SparkSession,
         vertex: Vertex,
-        functions: Mapping[OperatorId, Callable[..., Any]],
+        frames: Frames,
         sinks: Mapping[OperatorId, Sink],
         attempt: int,
         directory: QueryDirectory,
-        planning_directory: str,
+        inboxes: Inboxes | None,
+        output: OutputSegments | None,
         position: int,
+        watermark_ms: int | None,
         post: PostToTask,
     ) -> None:
+        """``inboxes`` of a vertex that reads channels, ``output`` of one that writes a channel. ``position`` and
+        ``watermark_ms`` are where a restored query stands, and what it had put out by then."""
         self._session = session
         self._vertex = vertex
-        self._functions = functions
+        self._frames = frames
         self._sinks = sinks
         self._attempt = attempt
         self._directory = directory
-        self._planning_directory = planning_directory
+        self._inboxes = inboxes
+        self._output = output
         self._position = position
+        #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants it or it has none.
+        self.watermark_ms = watermark_ms
+        self._watermark_at = position
+        self._tells_watermark = False
         self._post = post
         self._query: StreamingQuery | None = None
         #: Set once ``start`` of Spark has returned: the first planning call can come before that.
@@ -70,26 +95,53 @@ class QueryTask:
 
     def start(self) -> None:
         """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan is wrong."""
-        frame = self._frame()
+        if self._inboxes is not None:
+            self._inboxes.make()
+        frame = self._frames.of(self._vertex.name)
+        self._tells_watermark = self._output is not None and has_event_time(frame.schema)
         if not self._stopping.is_set():
             self._run(frame)
 
-    def drain(self, position: int) -> None:
+    @property
+    def vertex(self) -> Vertex:
+        """What it runs."""
+        return self._vertex
+
+    def admit(self, admitted: Sequence[Admission]) -> bool:
+        """Let the batch that the query waits to plan read these segments. False: it failed, and the task with it."""
+        try:
+            if self._inboxes is not None and not self._stopping.is_set():
+                self._inboxes.admit(admitted)
+        except Exception as error:
+            self._post(TaskErrored(message=first_cause(error)))
+            return False
+        return True
+
+    def release(self, position: int) -> None:
+        """Nobody needs the segments up to ``position`` any more."""
+        if self._output is not None:
+            self._output.release(position)
+
+    def drain(self, effect: StartDrain) -> None:
         """Run one more batch with the maximal watermark; posts ``Drained`` after it (MISSION E1).
 
-        A query without state has nothing to fire, and is drained at once.
+        A query without state has nothing to fire, and is drained at once. One that rests in a planning call has ended
+        with that: the call is never answered.
         """
+        position = effect.position
         invariant(
             position == self._position, f"{self._vertex.name} drains at {position}, not {self._position}"
         )
+        self._draining = True
+        if effect.call is not None and self._query is not None:
+            self._query.stop()
         if position < 0 or not is_stateful(self._directory.commit_entry(position)):
             self._post(Drained(position=position))
             return
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
-        self._draining = True
         if not self._stopping.is_set():
-            self._run(self._frame())
+            self._run(self._frames.of(self._vertex.name))
 
     def stop(self) -> None:
         """Stop the query, wherever it is; returns when its threads are gone."""
@@ -110,10 +162,19 @@ class QueryTask:
             return
         if not self._started:
             self._started = True
-            if self._vertex.bounded:
+            if self._ends_by_itself:
                 self._check_bounded()
             self._post(TaskStarted(position=self._position))
-        self._post(PlanningCalled(call=call, position=self._position))
+        try:
+            consumed = self._inboxes.settle(self._position) if self._inboxes is not None else {}
+            self._update_watermark()
+        except Exception as error:
+            self._post(TaskErrored(message=first_cause(error)))
+            return
+        planned = PlanningCalled(
+            call=call, position=self._position, consumed=consumed, watermark_ms=self.watermark_ms
+        )
+        self._post(planned)
 
     def metrics(self) -> VertexMetrics:
         """Rows that the query has read."""
@@ -129,52 +190,6 @@ class QueryTask:
                 records_in_per_second=self._rate,
             )
 
-    # -- plan --------------------------------------------------------------------------------------------------
-
-    def _frame(self) -> DataFrame:
-        frames: dict[OperatorId, DataFrame] = {}
-        control = True
-        for step in self._vertex.steps:
-            frame = self._apply(step, [frames[name] for name in step.inputs])
-            if step.kind is StepKind.SOURCE and control:
-                # One control input, in front of the first source: it is asked before the others.
-                frame = self._control_input(frame).union(frame)
-                control = False
-            frames[step.name] = frame
-        return frames[self._vertex.steps[-1].name]
-
-    def _apply(self, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
-        if step.kind is StepKind.UNION:
-            union = inputs[0]
-            for other in inputs[1:]:
-                union = union.unionByName(other)
-            return union
-        function = self._functions[step.name]
-        arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
-        try:
-            frame = function(*arguments)
-        except WeirError:
-            raise
-        except Exception as error:
-            raise PipelineError(
-                f"The function of step {step.name!r} raised {first_cause(error)}. Correct it and run again."
-            ) from error
-        if step.kind is StepKind.SOURCE:
-            return check_source(step.name, frame)
-        return check_result(step.name, frame)
-
-    def _control_input(self, source: DataFrame) -> DataFrame:
-        """A relation without rows, with the source's schema, column metadata included (PROTOCOL P26)."""
-        control_input = ControlInput.of_vertex(self._vertex.name)
-        self._session.dataSource.register(control_input)
-        reader = self._session.readStream.format(control_input.name()).schema(source.schema)
-        options = {
-            "directory": self._planning_directory,
-            "vertex": self._vertex.name,
-            "attempt": str(self._attempt),
-        }
-        return reader.options(**options).load()
-
     # -- query -------------------------------------------------------------------------------------------------
 
     def _run(self, frame: DataFrame) -> None:
@@ -186,7 +201,7 @@ class QueryTask:
             .outputMode("append")
             .queryName(f"{self._vertex.name}-{self._attempt}{'-drain' if self._draining else ''}")
         )
-        if self._vertex.bounded:
+        if self._ends_by_itself:
             writer = writer.trigger(availableNow=True)
         try:
             self._query = writer.start()
@@ -207,6 +222,7 @@ class QueryTask:
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
+            segment, frame = self._written(frame, batch)
             committables = self._staged(frame, batch)
         except WeirError:
             raise
@@ -214,11 +230,15 @@ class QueryTask:
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
             # character, and a Java stack in it overflows the thread's own.
             raise SinkError(f"Step {batch} failed: {first_cause(error)}") from None
-        self._post(StepStaged(position=batch, committables=committables))
+        self._post(StepStaged(position=batch, committables=committables, segment=segment))
         self._position = batch
 
+    def _written(self, frame: DataFrame, batch: int) -> tuple[Segment | None, DataFrame]:
+        """The segment of the step, if the query has consumers, and the rows for its sinks."""
+        return (None, frame) if self._output is None else self._output.write(frame, batch)
+
     def _staged(self, frame: DataFrame, batch: int) -> tuple[Committable, ...]:
-        several = len(self._sinks) > 1
+        several = len(self._sinks) > 1 and self._output is None
         if several:
             # Recomputing could give two sinks different rows, and would run the state operators twice.
             frame = frame.persist()
@@ -244,7 +264,7 @@ class QueryTask:
         self.metrics()
         if self._stopping.is_set() or self._draining:
             return
-        if self._vertex.bounded:
+        if self._ends_by_itself:
             if not self._started:
                 self._post(TaskStarted(position=self._position))
             self._post(RecordsEnded(position=self._position))
@@ -258,6 +278,21 @@ class QueryTask:
         query = self._query
         if query is not None:
             threading.Thread(target=query.stop, name="weir-drained", daemon=True).start()
+
+    @property
+    def _ends_by_itself(self) -> bool:
+        """Whether Spark ends the query when its input is used up. A channel says itself when it has ended."""
+        return self._vertex.bounded and not self._vertex.inputs
+
+    def _update_watermark(self) -> None:
+        """Between two batches: what the query has put out, for those who read it (PROTOCOL P25)."""
+        if not self._tells_watermark or self._position == self._watermark_at:
+            return
+        self._watermark_at = self._position
+        query = self._query
+        commit = self._directory.commit_entry(self._position)
+        if query is not None:
+            self.watermark_ms = output_watermark_ms(query, int(commit["nextBatchWatermarkMs"]))
 
     def _check_bounded(self) -> None:
         self._query_known.wait()
@@ -284,23 +319,3 @@ class QueryTask:
                 self._seen = (run, batch)
                 self._rate = float(entries[index].processedRowsPerSecond())
             self._records_in += int(entries[index].numInputRows())
-
-
-def first_cause(error: BaseException) -> str:
-    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else what Python raised,
-    else what Java threw."""
-    text = str(error).strip()
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    own = [line for line in lines if line.startswith("weir.errors.")]
-    if own:
-        return own[-1].split(": ", 1)[-1]
-    if isinstance(error, InvariantError):
-        return text
-    _, traceback, raised = text.rpartition("Traceback (most recent call last):\n")
-    # Places and code are indented; the exception is not.
-    python = [line for line in raised.splitlines() if line and not line[0].isspace()] if traceback else []
-    java = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
-    cause: str = [*python[:1], *java[:1], lines[0]][0]
-    return cause.removesuffix(".")[:500]

@@ -9,6 +9,13 @@ the working directory has no links (HDFS), a file that vanished before it was co
 Incremental: the base is the newest checkpoint whose completion the task was told of. Files of the base are referred
 to, not written again. What checkpoint n writes lies in ``shared/n/`` and nowhere else, so an aborted one can be
 deleted by its id, also when a straggler wrote late (P43).
+
+Segments in flight (unaligned checkpoints, PROTOCOL P27) are taken as state files of the consumer's: they are linked at once
+where there are links, and written once, however many checkpoints refer to them. A restore puts them into the query's
+directory with all other files, and the keys in the segments say where.
+
+A query that reads channels finds new, empty inboxes after a restore, so the logs of its inboxes are no part of a
+snapshot. The watermark of what a query has put out is: until its next step nobody else could tell its consumers (P25).
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from weir.core.messages import TakeSnapshot
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
+    InFlightSegment,
     OperatorState,
     SnapshotMetrics,
     StateHandle,
@@ -31,10 +39,14 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import KeepFile
 from weir.spark.query_directory import QueryDirectory
+from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
 from weir.state.filesystem import FileSystem, join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
+
+#: The entry of a snapshot that holds the output watermark, in milliseconds.
+_WATERMARK_ENTRY = "weir-output-watermark"
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
@@ -49,6 +61,9 @@ class _Pending:
     directory: str
     prefix: str
     entries: dict[str, str] = field(default_factory=dict)
+    in_flight: list[InFlightSegment] = field(default_factory=list)
+    #: Where files are that do not lie in the query's directory, by key.
+    sources: dict[str, str] = field(default_factory=dict)
     reused: list[StateHandle] = field(default_factory=list)
     #: Keys of new files.
     new: list[str] = field(default_factory=list)
@@ -72,9 +87,14 @@ class TaskSnapshots:
         flush: Flush,
         restored: TaskState | None,
         base: Sequence[StateHandle],
+        inputs: tuple[VertexId, ...],
+        watermark_ms: Callable[[], int | None],
         wall_ms: Callable[[], int],
     ) -> None:
-        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to them."""
+        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to them; ``watermark_ms``
+        tells the watermark of what the query has put out, while it rests."""
+        self._inputs = inputs
+        self._watermark_ms = watermark_ms
         self._vertex = vertex
         self._operators = operators
         self._directory = directory
@@ -101,19 +121,17 @@ class TaskSnapshots:
         pending = self._new(effect)
         with self._lock:
             self._pending[effect.checkpoint_id] = pending
+        keys = self._in_flight_keys(pending)
         if not effect.finished and effect.position >= 0:
-            pending.entries = self._directory.log_entries(effect.position)
-            inline, keys = self._directory.source_entries(effect.position)
-            pending.entries |= inline
-            keys += self._state_files.keys(effect.position)
-            base = {} if effect.full or effect.kind.is_savepoint else self._base
-            for key in keys:
-                handle = base.get(key)
-                if handle is not None and self._is_unchanged(handle):
-                    pending.reused.append(handle)
-                else:
-                    pending.new.append(key)
-            self._pin(pending)
+            keys += self._state_keys(pending)
+        base = {} if effect.full or effect.kind.is_savepoint else self._base
+        for key in keys:
+            handle = base.get(key)
+            if handle is not None and (key in pending.sources or self._is_unchanged(handle)):
+                pending.reused.append(handle)
+            else:
+                pending.new.append(key)
+        self._pin(pending)
         pending.sync_duration_ms = round((time.monotonic() - begun) * 1000)
 
     def proceed(self, checkpoint_id: int) -> tuple[TaskState, SnapshotMetrics]:
@@ -135,9 +153,11 @@ class TaskSnapshots:
             operators=tuple(
                 replace(operator, fully_finished=effect.finished) for operator in self._operators
             ),
+            inputs=self._inputs,
             entries=pending.entries,
             files=files,
             committables=committables,
+            in_flight=tuple(pending.in_flight),
         )
         with self._lock:
             self._written[checkpoint_id] = self._pending.pop(checkpoint_id)
@@ -179,6 +199,25 @@ class TaskSnapshots:
         delay = max(0, self._wall_ms() - effect.timestamp_ms)
         return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay)
 
+    def _state_keys(self, pending: _Pending) -> list[str]:
+        """Read the small entries of the query's own directory; the keys of all its other files."""
+        position = pending.effect.position
+        pending.entries = self._directory.log_entries(position)
+        inline, keys = self._directory.source_entries(position, inboxes=bool(self._inputs))
+        pending.entries |= inline
+        watermark_ms = self._watermark_ms()
+        if watermark_ms is not None:
+            pending.entries[_WATERMARK_ENTRY] = str(watermark_ms)
+        return keys + self._state_files.keys(position)
+
+    def _in_flight_keys(self, pending: _Pending) -> list[str]:
+        """The keys of all files of segments in flight. A segment keeps its keys from one checkpoint to the next."""
+        for segment in pending.effect.in_flight:
+            files = keyed_files(segment, self._directory.path)
+            pending.sources |= files
+            pending.in_flight.append(replace(segment, payload=kept_payload(files)))
+        return list(pending.sources)
+
     def _is_unchanged(self, handle: StateHandle) -> bool:
         """State files have unique names. Schemas, few and small, have not: they are compared."""
         if is_uniquely_named(handle.key):
@@ -199,7 +238,7 @@ class TaskSnapshots:
             return
         for key in pending.new:
             target = join(pending.pinned, self._file_name(key))
-            self._transfer.link_or_copy(self._directory.file(key), target)
+            self._transfer.link_or_copy(self._source(pending, key), target)
 
     def _unpin(self, pending: _Pending) -> None:
         if pending.pinned is not None and pending.pinned != pending.directory:
@@ -212,10 +251,13 @@ class TaskSnapshots:
         name = self._file_name(key)
         target = join(pending.directory, name)
         if pending.pinned != pending.directory:
-            source = join(pending.pinned, name) if pending.pinned else self._directory.file(key)
+            source = join(pending.pinned, name) if pending.pinned else self._source(pending, key)
             self._transfer.link_or_copy(source, target)
         size, checksum = self._fs(pending).checksum(target)
         return StateHandle(key=key, path=pending.prefix + name, size=size, checksum=checksum)
+
+    def _source(self, pending: _Pending, key: str) -> str:
+        return pending.sources.get(key) or self._directory.file(key)
 
     def _keep(self, pending: _Pending, staged: str, key: str) -> StateHandle:
         """A copy of a staged file in the savepoint."""
@@ -248,6 +290,14 @@ def restore_directory(
     for handle in state.files:
         _make_parent(directory, handle.key, made)
         transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
+    if state.inputs:
+        directory.write_empty_source_logs(state.position)
+
+
+def restored_watermark_ms(state: TaskState | None) -> int | None:
+    """What the query had put out when the snapshot was taken."""
+    text = None if state is None else state.entries.get(_WATERMARK_ENTRY)
+    return None if text is None else int(text)
 
 
 def _make_parent(directory: QueryDirectory, key: str, made: set[str]) -> None:

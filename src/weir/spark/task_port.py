@@ -5,34 +5,65 @@
     prepare_attempt    directories of older attempts are deleted
     start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
     take, continue     weir/spark/snapshots.py
+    segments, inboxes  weir/spark/segments.py
+
+What one task may read of another is put into its inbox by a thread of its own pool: that can take long where a file
+system has no links, and the main thread waits for nothing.
 """
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from weir.core.channel import ReleaseSegments
-from weir.core.messages import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
+from weir.core.graph import Vertex
+from weir.core.messages import (
+    AnswerPlanning,
+    ContinueSnapshot,
+    DropSnapshot,
+    StartDrain,
+    TakeSnapshot,
+)
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
-from weir.errors import InvariantError
 from weir.kernel.clock import Clock
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
-from weir.spark.query_directory import QueryDirectory
+from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
 from weir.spark.query_task import QueryTask
+from weir.spark.segments import Inboxes, OutputSegments, as_spark_path
 from weir.spark.session import check_alive
-from weir.spark.snapshots import TaskSnapshots, restore_directory
+from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
 from weir.state.filesystem import join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+#: Directories of an attempt beside those of its queries; no step can have such a name.
+_CHANNELS = "_channels"
+_INBOXES = "_inboxes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    """What the tasks of one attempt share."""
+
+    number: int
+    directory: str
+    restored: CompletedCheckpoint | None
+    frames: Frames
+
+
+def _inbox(directory: str, consumer: VertexId, producer: VertexId) -> str:
+    return join(directory, _INBOXES, consumer, producer)
 
 
 class SparkTaskPort:
@@ -59,16 +90,18 @@ class SparkTaskPort:
         self._planning = PlanningServer(self._on_planning)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
+        #: Planning calls of tasks that read channels, with their task.
+        self._calls: dict[int, QueryTask] = {}
+        self._admitting = ThreadPoolExecutor(4, thread_name_prefix="weir-admit")
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
         self._metrics: dict[VertexId, VertexMetrics] = {}
-        self._attempt = 0
-        self._stopped = False
-        self._base_checkpoint: CompletedCheckpoint | None = None
+        self._attempt: _Attempt | None = None
         self._parallelism = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
 
     def close(self) -> None:
         """Close the planning server. The tasks have been stopped before."""
         self._planning.close()
+        self._admitting.shutdown()
 
     def delete_working_directory(self) -> None:
         """Delete what the queries left: the job has ended, and nobody goes on from there."""
@@ -79,10 +112,19 @@ class SparkTaskPort:
     def prepare_attempt(self, start: AttemptStart) -> None:
         """Take up the attempt, and delete the directories of older ones."""
         check_alive(self._session)
+        directory = join(self._working_directory, str(start.attempt))
+        frames = Frames(
+            session=self._session,
+            pipeline=self._pipeline,
+            attempt=start.attempt,
+            planning_directory=str(self._planning.directory),
+            inbox_of=lambda consumer, producer: as_spark_path(_inbox(directory, consumer, producer)),
+        )
         with self._lock:
-            self._attempt = start.attempt
-            self._stopped = False
-        self._base_checkpoint = start.restored
+            self._attempt = _Attempt(
+                number=start.attempt, directory=directory, restored=start.restored, frames=frames
+            )
+            self._calls.clear()
         fs = self._storage.fs(self._working_directory)
         for status in fs.list(self._working_directory):
             if status.name.isdigit() and int(status.name) < start.attempt:
@@ -90,21 +132,25 @@ class SparkTaskPort:
 
     def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
         """Start the task's query in a fresh directory."""
+        current = self._attempt
+        if current is None or current.number != attempt:
+            return
         vertex = self._pipeline.vertices[plan.vertex]
-        path = join(self._working_directory, str(attempt), vertex.name)
-        fs = self._storage.fs(path)
-        fs.delete(path)
-        fs.make_directory(path)
-        directory = QueryDirectory(fs, path)
-        checkpoint = self._base_checkpoint
-        if restored is not None and checkpoint is not None:
-            restore_directory(
-                state=restored,
-                checkpoint=checkpoint,
-                storage=self._storage,
-                transfer=self._transfer,
-                directory=directory,
-            )
+        directory = self._restored_directory(current, vertex, restored)
+        channels = join(current.directory, _CHANNELS, vertex.name)
+        task = QueryTask(
+            session=self._session,
+            vertex=vertex,
+            frames=current.frames,
+            sinks={name: self._pipeline.sinks[name] for name in vertex.sinks},
+            attempt=attempt,
+            directory=directory,
+            inboxes=self._inboxes(current, vertex, directory) if vertex.inputs else None,
+            output=OutputSegments(directory.fs, channels) if self._pipeline.consumers(vertex.name) else None,
+            position=restored.position if restored is not None else -1,
+            watermark_ms=restored_watermark_ms(restored),
+            post=post,
+        )
         snapshots = TaskSnapshots(
             vertex=vertex.name,
             operators=plan.operators,
@@ -113,22 +159,13 @@ class SparkTaskPort:
             transfer=self._transfer,
             flush=self._sinks.flush,
             restored=restored,
-            base=self._base(restored, checkpoint),
+            base=self._base(restored, current.restored),
+            inputs=vertex.inputs,
+            watermark_ms=lambda: task.watermark_ms,
             wall_ms=self._clock.wall_ms,
         )
-        task = QueryTask(
-            session=self._session,
-            vertex=vertex,
-            functions=self._pipeline.functions,
-            sinks={name: self._pipeline.sinks[name] for name in vertex.sinks},
-            attempt=attempt,
-            directory=directory,
-            planning_directory=str(self._planning.directory),
-            position=restored.position if restored is not None else -1,
-            post=post,
-        )
         with self._lock:
-            if self._stopped or attempt != self._attempt:
+            if self._attempt is not current:
                 return
             self._tasks[vertex.name] = task
             self._snapshots[vertex.name] = snapshots
@@ -137,7 +174,7 @@ class SparkTaskPort:
     def stop_tasks(self) -> None:
         """Stop every query, all at once."""
         with self._lock:
-            self._stopped = True
+            self._attempt = None
             tasks = dict(self._tasks)
         if tasks:
             with ThreadPoolExecutor(len(tasks)) as pool:
@@ -150,16 +187,23 @@ class SparkTaskPort:
                     del self._tasks[vertex]
 
     def answer_planning(self, effect: AnswerPlanning) -> None:
-        """Let a planning call return."""
-        self._planning.answer(effect.call)
+        """Let a planning call return; before that, put what it admits where the query finds it."""
+        with self._lock:
+            task = self._calls.pop(effect.call, None)
+        if task is None:
+            self._planning.answer(effect.call)
+        else:
+            self._admitting.submit(self._admit, task, effect)
 
     def release_segments(self, effect: ReleaseSegments) -> None:
-        """Nobody reads channels yet: the graph has none."""
-        raise InvariantError(f"{effect.vertex} has no channel")
+        """Delete the files of segments that everybody has read."""
+        task = self._tasks.get(effect.vertex)
+        if task is not None:
+            task.release(effect.position)
 
     def drain(self, effect: StartDrain) -> None:
         """Begin the step with MAX_WATERMARK."""
-        self._tasks[effect.vertex].drain(effect.position)
+        self._tasks[effect.vertex].drain(effect)
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """The vertex's counters."""
@@ -191,9 +235,45 @@ class SparkTaskPort:
 
     def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
         with self._lock:
-            task = self._tasks.get(vertex) if attempt == self._attempt else None
+            current = self._attempt
+            task = self._tasks.get(vertex) if current is not None and current.number == attempt else None
+            if task is not None and self._pipeline.vertices[vertex].inputs:
+                self._calls[call] = task
         if task is not None:
             task.planning(call)
+
+    def _admit(self, task: QueryTask, effect: AnswerPlanning) -> None:
+        if task.admit(effect.admitted):
+            indexes = {name: index for index, name in enumerate(task.vertex.inputs)}
+            self._planning.answer(
+                effect.call,
+                # Where Spark's time ends, a channel that has ended is at its end.
+                {indexes[name]: min(ms, MAX_WATERMARK_MS) for name, ms in effect.watermarks_ms.items()},
+            )
+
+    def _inboxes(self, current: _Attempt, vertex: Vertex, directory: QueryDirectory) -> Inboxes:
+        paths = {name: _inbox(current.directory, vertex.name, name) for name in vertex.inputs}
+        return Inboxes(directory, self._transfer, paths)
+
+    def _restored_directory(
+        self, current: _Attempt, vertex: Vertex, restored: TaskState | None
+    ) -> QueryDirectory:
+        """The query's directory, as the checkpoint has it."""
+        path = join(current.directory, vertex.name)
+        fs = self._storage.fs(path)
+        fs.delete(path)
+        fs.make_directory(path)
+        directory = QueryDirectory(fs, path)
+        checkpoint = current.restored
+        if restored is not None and checkpoint is not None:
+            restore_directory(
+                state=restored,
+                checkpoint=checkpoint,
+                storage=self._storage,
+                transfer=self._transfer,
+                directory=directory,
+            )
+        return directory
 
     def _base(
         self, restored: TaskState | None, checkpoint: CompletedCheckpoint | None

@@ -1,0 +1,110 @@
+"""``weir plan``: shows the vertices that a pipeline is cut into, and the channels between them, and runs nothing.
+
+The pipeline is loaded and its graph checked as ``weir run`` does it, with the same errors. The functions of the steps are
+not called, so no JVM starts.
+
+In Mermaid steps have ids of their own and their names are quoted, since a step may be named like a word of Mermaid, such
+as ``end``. Names need no other escape: the graph admits letters, digits, ``_``, ``-`` and ``.`` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weir.core.graph import ChainEnd, GraphStep, Vertex
+from weir.core.types import OperatorId
+from weir.job import Job
+
+#: Columns of the labels, so that the values of all vertices stand below each other.
+_LABEL_WIDTH = 24
+
+
+def plan_text(job: Job) -> Group:
+    """``weir plan FILE``: a paragraph for each vertex, producers first. Raises ``PipelineError`` as ``weir run`` does."""
+    vertices = job.vertices()
+    channels = sum(len(vertex.inputs) for vertex in vertices)
+    head = f"Job {job.name}: {_count(len(vertices), 'vertex', 'vertices')}, {_count(channels, 'channel', 'channels')}"
+    parts: list[RenderableType] = [Text(head)]
+    for vertex in vertices:
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, min_width=_LABEL_WIDTH)
+        table.add_column(overflow="fold")
+        for label, value in _rows(vertex, vertices):
+            table.add_row(f"  {label}", Text(value))
+        title = f"\n{vertex.name} ({'bounded' if vertex.bounded else 'unbounded'})"
+        parts += [Text(title, style="bold"), table]
+    return Group(*parts)
+
+
+def plan_mermaid(job: Job) -> str:
+    """``weir plan --mermaid FILE``: a subgraph for each vertex; a channel leads to each step that reads it."""
+    vertices = job.vertices()
+    names = [name for vertex in vertices for name in (*(step.name for step in vertex.steps), *vertex.sinks)]
+    ids = {name: f"s{number}" for number, name in enumerate(names)}
+    lines, channels = ["flowchart LR"], []
+    for number, vertex in enumerate(vertices):
+        lines.append(
+            f'  subgraph v{number}["{vertex.name} ({"bounded" if vertex.bounded else "unbounded"})"]'
+        )
+        lines += [f'    {ids[step.name]}["{step.name}"]' for step in vertex.steps]
+        lines += [f'    {ids[sink]}[("{sink}")]' for sink in vertex.sinks]
+        for step in vertex.steps:
+            for name in dict.fromkeys(step.inputs):
+                if name in vertex.inputs:
+                    channels.append(f"  {ids[name]} ==>|channel| {ids[step.name]}")
+                else:
+                    lines.append(f"    {ids[name]} --> {ids[step.name]}")
+        lines += [f"    {ids[vertex.name]} --> {ids[sink]}" for sink in vertex.sinks]
+        lines.append("  end")
+    return "\n".join(lines + channels)
+
+
+def plan_json(job: Job) -> str:
+    """``weir plan --json FILE``: the job's name, and the vertices as the graph has them."""
+    fields: dict[str, Any] = {"job": job.name, "vertices": job.vertices()}
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+
+
+def _rows(vertex: Vertex, vertices: Sequence[Vertex]) -> Iterator[tuple[str, str]]:
+    """What is said of a vertex, each with its label; what it does not have is left out."""
+    yield "chain", _chain(vertex)
+    if vertex.sinks:
+        yield "sinks", ", ".join(vertex.sinks)
+    if vertex.inputs:
+        yield "reads the channels of", ", ".join(vertex.inputs)
+    readers = [other for other in vertices if vertex.name in other.inputs]
+    if readers:
+        yield "its channel is read by", ", ".join(reader.name for reader in readers)
+    why = vertex.end.value
+    if vertex.end is ChainEnd.SEVERAL_READERS:
+        fed = [
+            *(step.name for reader in readers for step in reader.steps if vertex.name in step.inputs),
+            *(f"sink {sink}" for sink in vertex.sinks),
+        ]
+        why = f"{why} ({', '.join(fed)})"
+    yield "ends there because", why
+
+
+def _chain(vertex: Vertex) -> str:
+    """The steps as arrows: ``orders -> clean``, and where several meet ``(orders -> clean, users) -> enrich``."""
+    shown: dict[OperatorId, str] = {}
+
+    def before(step: GraphStep) -> str:
+        chained = [shown[name] for name in dict.fromkeys(step.inputs) if name in shown]
+        if not chained:
+            return ""
+        return f"{chained[0]} -> " if len(chained) == 1 else f"({', '.join(chained)}) -> "
+
+    for step in vertex.steps:
+        shown[step.name] = before(step) + step.name
+    return shown[vertex.name]
+
+
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"

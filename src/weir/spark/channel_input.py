@@ -1,0 +1,159 @@
+"""A channel as a streaming DataFrame: what another query of the job wrote, with that query's watermark (PROTOCOL P25).
+
+The producer writes Parquet files (segments). The driver links those that may be read into the channel's *inbox* while
+the consumer waits in its planning call; Spark's own file source reads the inbox natively, in the same planning, since
+the control input stands first in the union and so is asked first.
+
+The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped. It comes from one
+row of the control input and from nothing else:
+
+    control rows of this channel, as (nulls.., __weir_watermark)
+      -> withWatermark("__weir_watermark", "0 seconds")
+      -> a filter that drops the row behind it
+      -> event-time columns get their metadata back, which a watermark node strips from all columns but its own
+      -> first in the union with the segments, which have no watermark node
+
+That filter must be one that the optimizer neither evaluates nor lets others pass: of ``rand() < 0`` it knows that it is
+false, and past a deterministic one it pushes what later steps filter by, below the watermark node, which then sees no
+row. The nulls are made below the node, through which the optimizer does not propagate constants, for the same reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+    TimeType,
+    YearMonthIntervalType,
+)
+
+from weir.errors import ConfigurationError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: The metadata key that makes a column an event-time column.
+EVENT_TIME = "spark.watermarkDelayMs"
+
+_WATERMARK = "__weir_watermark"
+
+#: Nothing that was admitted may be left out: not by age, not by number, not for an error.
+_READ_EVERYTHING = {
+    # Spark forgets names of files this much older than the newest. Files come in the order in which they were written, so
+    # none that is still to come is older than one that was seen.
+    "maxFileAge": "1d",
+    "latestFirst": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+}
+
+#: What makes a path a pattern for Spark's file source. Escaped, the inbox would be found, but not the files in it.
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
+
+
+def channel_frame(
+    session: SparkSession, control: DataFrame, *, index: int, schema: StructType, inbox: str
+) -> DataFrame:
+    """The channel's rows, with the names, types and event-time columns of ``schema``, the producer's own.
+
+    As from any file, each column may be null. ``control`` is the query's control input of ``CHANNEL_SCHEMA``, one object
+    for all channels; ``index`` is this channel's number there. A channel without an event-time column has no watermark.
+    Raises ``ConfigurationError`` if Spark would take the path of the inbox for a pattern.
+    """
+    if _PATTERN.search(inbox):
+        raise ConfigurationError(
+            f"Spark would take {inbox} for a pattern and read other files, or none: choose a working directory"
+            " (weir.working-dir) and step names without the characters * ? [ ] { } and backslash."
+        )
+    plain = StructType([StructField(field.name, field.dataType) for field in schema.fields])
+    segments = session.readStream.schema(plain).options(**_READ_EVERYTHING).parquet(inbox)
+    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in plain.fields]
+    never = F.spark_partition_id() < 0
+    if not has_event_time(schema):
+        return control.select(*nulls).filter(never).union(segments)
+    watermark = _unused_name(schema)
+    told = control.filter(F.col("channel") == index).select(*nulls, F.col("watermark").alias(watermark))
+    behind = told.withWatermark(watermark, "0 seconds").filter(never)
+    return behind.select(*[_column(field) for field in schema.fields]).union(segments)
+
+
+def has_event_time(schema: StructType) -> bool:
+    """Whether a channel of this schema carries a watermark."""
+    return any(EVENT_TIME in field.metadata for field in schema.fields)
+
+
+def check_channel_schema(step_name: str, schema: StructType) -> None:
+    """Raises ``PipelineError`` if rows of this schema cannot travel from one query to another as Parquet files."""
+    repeated = _repeated(schema.names)
+    if repeated is not None:
+        raise PipelineError(
+            f"Step {step_name!r} has two columns named {repeated!r} (case aside), but its rows go to another query as"
+            " Parquet files, which cannot hold both: rename one of them, or drop it."
+        )
+    for field in schema.fields:
+        unfit = _unfit(field.dataType)
+        if unfit is not None:
+            raise PipelineError(
+                f"Column {field.name!r} of step {step_name!r} has type {field.dataType.simpleString()}, but its rows"
+                f" go to another query as Parquet files, which cannot hold {unfit}: cast the column, or drop it."
+            )
+    if not schema.fields:
+        raise PipelineError(
+            f"Step {step_name!r} has no columns, so its rows cannot go to another query: keep one column."
+        )
+
+
+def _unfit(kind: DataType) -> str | None:
+    """What of the type cannot travel, in words. Variants, geometries and collated strings can."""
+    if isinstance(kind, CalendarIntervalType | DayTimeIntervalType | YearMonthIntervalType):
+        return "intervals"
+    if isinstance(kind, TimeType):
+        return "times without a date"
+    if isinstance(kind, NullType):
+        return "a column without a type"
+    parts: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        if not kind.fields:
+            return "a struct without fields"
+        if _repeated(kind.names) is not None:
+            return "two fields of one name"
+        parts = [field.dataType for field in kind.fields]
+    return next((unfit for unfit in map(_unfit, parts) if unfit is not None), None)
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """A name that occurs twice, case aside."""
+    counts = Counter(name.lower() for name in names)
+    return next((name for name, count in counts.items() if count > 1), None)
+
+
+def _unused_name(schema: StructType) -> str:
+    name = _WATERMARK
+    while name in {field.name.lower() for field in schema.fields}:
+        name += "_"
+    return name
+
+
+def _column(field: StructField) -> Column:
+    """The column with its metadata; the delay is in the watermark that the producer tells."""
+    column = F.col("`" + field.name.replace("`", "``") + "`")
+    metadata: dict[str, Any] = field.metadata
+    if EVENT_TIME not in metadata:
+        return column
+    return column.alias(field.name, metadata={**metadata, EVENT_TIME: 0})

@@ -1,0 +1,25 @@
+"""What a Spark error says in one line."""
+
+from __future__ import annotations
+
+from weir.errors import InvariantError
+
+
+def first_cause(error: BaseException) -> str:
+    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else what Python raised,
+    else what Java threw."""
+    text = str(error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    own = [line for line in lines if line.startswith("weir.errors.")]
+    if own:
+        return own[-1].split(": ", 1)[-1]
+    if isinstance(error, InvariantError):
+        return text
+    _, traceback, raised = text.rpartition("Traceback (most recent call last):\n")
+    # Places and code are indented; the exception is not.
+    python = [line for line in raised.splitlines() if line and not line[0].isspace()] if traceback else []
+    java = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
+    cause: str = [*python[:1], *java[:1], lines[0]][0]
+    return cause.removesuffix(".")[:500]

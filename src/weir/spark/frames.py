@@ -1,0 +1,119 @@
+"""``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
+
+A vertex that reads sources gets the control input in front of its first source; one that reads channels gets it in front
+of each (``channel_input``). Each vertex is built once: a query that reads its channel needs the schema of what it puts
+out, also when it has finished and is not started any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from weir.core.graph import GraphStep, StepKind, Vertex
+from weir.core.types import OperatorId, VertexId
+from weir.errors import PipelineError, WeirError
+from weir.spark.channel_input import channel_frame, check_channel_schema
+from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
+from weir.spark.error_text import first_cause
+from weir.spark.pipeline import Pipeline
+from weir.spark.plan_checks import check_result, check_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+#: The path of the inbox in which a vertex (first) finds the segments of another (second).
+InboxOf = Callable[[VertexId, VertexId], str]
+
+
+class Frames:
+    """The streaming DataFrames of one attempt, by vertex."""
+
+    def __init__(
+        self,
+        *,
+        session: SparkSession,
+        pipeline: Pipeline,
+        attempt: int,
+        planning_directory: str,
+        inbox_of: InboxOf,
+    ) -> None:
+        self._session = session
+        self._pipeline = pipeline
+        self._attempt = attempt
+        self._planning_directory = planning_directory
+        self._inbox_of = inbox_of
+        self._lock = threading.RLock()
+        self._frames: dict[VertexId, DataFrame] = {}
+
+    def of(self, name: VertexId) -> DataFrame:
+        """What the vertex puts out. Raises ``PipelineError`` if the user's code is wrong."""
+        with self._lock:
+            frame = self._frames.get(name)
+            if frame is None:
+                frame = self._frames[name] = self._build(self._pipeline.vertices[name])
+            return frame
+
+    def _build(self, vertex: Vertex) -> DataFrame:
+        frames = self._channels(vertex)
+        needs_control = not vertex.inputs
+        for step in vertex.steps:
+            frame = self._apply(step, [frames[name] for name in step.inputs])
+            if step.kind is StepKind.SOURCE and needs_control:
+                # One control input, in front of the first source: it is asked before the others. It has no rows, and the
+                # source's schema with its column metadata (PROTOCOL P26).
+                frame = self._control_input(vertex, frame.schema).union(frame)
+                needs_control = False
+            frames[step.name] = frame
+        frame = frames[vertex.name]
+        if self._pipeline.consumers(vertex.name):
+            check_channel_schema(vertex.name, frame.schema)
+        return frame
+
+    def _channels(self, vertex: Vertex) -> dict[OperatorId, DataFrame]:
+        if not vertex.inputs:
+            return {}
+        control = self._control_input(vertex, CHANNEL_SCHEMA)
+        return {
+            name: channel_frame(
+                self._session,
+                control,
+                index=index,
+                schema=self.of(name).schema,
+                inbox=self._inbox_of(vertex.name, name),
+            )
+            for index, name in enumerate(vertex.inputs)
+        }
+
+    def _apply(self, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
+        if step.kind is StepKind.UNION:
+            union = inputs[0]
+            for other in inputs[1:]:
+                union = union.unionByName(other)
+            return union
+        function = self._pipeline.functions[step.name]
+        arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
+        try:
+            frame = function(*arguments)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise PipelineError(
+                f"The function of step {step.name!r} raised {first_cause(error)}. Correct it and run again."
+            ) from error
+        if step.kind is StepKind.SOURCE:
+            return check_source(step.name, frame)
+        return check_result(step.name, frame)
+
+    def _control_input(self, vertex: Vertex, schema: StructType | str) -> DataFrame:
+        control_input = ControlInput.of_vertex(vertex.name)
+        self._session.dataSource.register(control_input)
+        reader = self._session.readStream.format(control_input.name()).schema(schema)
+        options = {
+            "directory": self._planning_directory,
+            "vertex": vertex.name,
+            "attempt": str(self._attempt),
+        }
+        return reader.options(**options).load()

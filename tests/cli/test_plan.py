@@ -1,0 +1,180 @@
+"""``weir plan``: what a pipeline is cut into, shown without a JVM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Weir = Callable[..., Result]
+
+BEGIN = """
+import weir
+job = weir.Job('shop [eu]')
+def never(*anything): raise AssertionError('a function of a step was called')
+def out(name): return weir.sinks.Files(name, format='parquet')
+orders = job.source('orders', never)
+"""
+#: A step named like a word of Mermaid feeds two steps and a sink; they meet again behind it, with a bounded source.
+SHOP = (
+    BEGIN
+    + """
+end = orders.transform('end', never)
+end.sink('all', out('all'))
+both = job.transform('both', [end.transform('a', never), end.transform('b', never),
+                              job.source('users', never, bounded=True)], never)
+both.transform('sums', never).start_new_chain().sink('sums-out', out('sums'))
+"""
+)
+
+
+@pytest.fixture(autouse=True)
+def _unchanged_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading a pipeline does to the module path is undone."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+
+
+def written(directory: Path, text: str) -> str:
+    """The path of a pipeline file with this text."""
+    path = directory / "shop.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(weir: Weir, tmp_path: Path) -> None:
+    """Producers come first; what a vertex does not have is left out."""
+    result = weir("plan", written(tmp_path, SHOP))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "Job shop [eu]: 4 vertices, 3 channels\n"
+        "\n"
+        "end (unbounded)\n"
+        "  chain                   orders -> end\n"
+        "  sinks                   all\n"
+        "  its channel is read by  both\n"
+        "  ends there because      its output feeds several (a, b, sink all)\n"
+        "\n"
+        "users (bounded)\n"
+        "  chain                   users\n"
+        "  its channel is read by  both\n"
+        "  ends there because      behind it a source meets a channel\n"
+        "\n"
+        "both (unbounded)\n"
+        "  chain                   (a, b) -> both\n"
+        "  reads the channels of   end, users\n"
+        "  its channel is read by  sums\n"
+        "  ends there because      start_new_chain() or disable_chaining() asks for it\n"
+        "\n"
+        "sums (unbounded)\n"
+        "  chain                   sums\n"
+        "  sinks                   sums-out\n"
+        "  reads the channels of   both\n"
+        "  ends there because      only sinks follow\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "why"),
+    [
+        ("orders.transform('x', never).disable_chaining().sink('out', out('o'))", "asks for it"),
+        (
+            "orders.union(job.source('old', never, bounded=True), name='x').sink('out', out('o'))",
+            "behind it bounded meets unbounded",
+        ),
+        (
+            "orders.transform('x', never).sink('out', out('o'))\norders.transform('y', never).start_new_chain()"
+            ".sink('out2', out('p'))",
+            "its output feeds several (x, y)",
+        ),
+        (
+            "orders.sink('all', out('a'))\n"
+            "job.transform('x', [orders, job.source('users', never)], never).sink('out', out('o'))",
+            "its output feeds several (x, sink all)",
+        ),
+        (
+            "users = job.source('users', never)\nusers.sink('all', out('a'))\n"
+            "job.transform('x', [orders, users.transform('y', never)], never).sink('out', out('o'))",
+            "behind it a source meets a channel",
+        ),
+    ],
+)
+def test_plan_says_why_the_chain_of_a_source_ends(weir: Weir, tmp_path: Path, steps: str, why: str) -> None:
+    """Where two reasons hold it is the one that the user cannot take back."""
+    vertices = weir("plan", written(tmp_path, BEGIN + steps)).stdout.split("\n\n")
+    (orders,) = (vertex for vertex in vertices if vertex.startswith("orders ("))
+    assert orders.splitlines()[-1].endswith(why)
+
+
+def test_mermaid_has_a_subgraph_for_each_vertex_and_a_thick_arrow_to_each_reader(
+    weir: Weir, tmp_path: Path
+) -> None:
+    """Names stand in quotes behind ids, since ``end`` alone would end a subgraph."""
+    result = weir("plan", "--mermaid", written(tmp_path, SHOP))
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "flowchart LR\n"
+        '  subgraph v0["end (unbounded)"]\n'
+        '    s0["orders"]\n    s1["end"]\n    s2[("all")]\n    s0 --> s1\n    s1 --> s2\n  end\n'
+        '  subgraph v1["users (bounded)"]\n    s3["users"]\n  end\n'
+        '  subgraph v2["both (unbounded)"]\n'
+        '    s4["a"]\n    s5["b"]\n    s6["both"]\n    s4 --> s6\n    s5 --> s6\n  end\n'
+        '  subgraph v3["sums (unbounded)"]\n    s7["sums"]\n    s8[("sums-out")]\n    s7 --> s8\n  end\n'
+        "  s1 ==>|channel| s4\n  s1 ==>|channel| s5\n  s3 ==>|channel| s6\n  s6 ==>|channel| s7\n"
+    )
+
+
+def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(weir: Weir, tmp_path: Path) -> None:
+    """With the sinks and the kinds of the steps, for programs."""
+    plan = json.loads(weir("plan", "--json", written(tmp_path, SHOP)).stdout)
+    assert plan["job"] == "shop [eu]"
+    both = next(vertex for vertex in plan["vertices"] if vertex["name"] == "both")
+    assert [(step["name"], step["kind"]) for step in both["steps"]] == [
+        ("a", "transform"), ("b", "transform"), ("both", "transform"),
+    ]  # fmt: skip
+    assert (both["inputs"], both["bounded"], both["sinks"]) == (["end", "users"], False, [])
+    assert "start_new_chain()" in both["end"]
+
+
+def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
+    """A chain of the longest names stands on one line, on a machine without Java."""
+    names = [letter * 100 for letter in "abc"]
+    steps = "".join(f".transform('{name}', never)" for name in names)
+    file = written(tmp_path, f"{BEGIN}orders{steps}.sink('out', out('out'))\n")
+    environment = os.environ | {"JAVA_HOME": "/nonexistent", "PATH": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-m", "weir", "plan", file],
+        capture_output=True, text=True, check=True, env=environment,
+    )  # fmt: skip
+    assert " -> ".join(["orders", *names]) in done.stdout.split("\n")[3]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [(BEGIN, "The output of step 'orders' goes nowhere"), ("x = 1\n", "builds no weir.Job at module level")],
+)
+def test_a_pipeline_that_cannot_run_is_one_sentence(weir: Weir, tmp_path: Path, text: str, told: str) -> None:
+    """The sentences of ``weir run``."""
+    result = weir("plan", written(tmp_path, text))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("weir: error: ")
+    assert told in result.stderr
+
+
+def test_mermaid_and_json_exclude_each_other(weir: Weir, tmp_path: Path) -> None:
+    """A usage error, told before the file is loaded."""
+    result = weir("plan", "--mermaid", "--json", str(tmp_path / "missing.py"))
+    assert result.exit_code == 2
+    assert "give one of them" in result.stderr
+
+
+def test_plan_has_help_with_an_example(weir: Weir) -> None:
+    """As every command."""
+    assert "Example: weir plan pipeline.py" in weir("plan", "--help").stdout
+    assert "plan" in weir("--help").stdout

@@ -1,0 +1,108 @@
+"""A task between channels, for tests of its machine: it rests in its first planning call, and every effect is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
+from weir.core.messages import (
+    AsyncPartDone,
+    PlanningCalled,
+    StepStaged,
+    SyncPartDone,
+    TaskStarted,
+    TriggerCheckpoint,
+)
+from weir.core.stream_task import StreamTask
+from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
+
+OPERATORS = (OperatorState(operator_id="v", name="v"),)
+
+
+class Task:
+    """A task that runs, and rests in its first planning call."""
+
+    def __init__(
+        self,
+        *,
+        inputs: tuple[str, ...] = (),
+        consumers: tuple[str, ...] = (),
+        aligned_timeout_ms: int | None = None,
+        restored: tuple[tuple[str, Any], ...] = (),
+    ) -> None:
+        """``restored`` are entries of its channels that are there before it runs."""
+        self.machine = StreamTask(
+            vertex="v",
+            attempt=1,
+            operators=OPERATORS,
+            sinks=(),
+            bounded=True,
+            requires_final_checkpoint=True,
+            inputs=inputs,
+            consumers=consumers,
+            aligned_timeout_ms=aligned_timeout_ms,
+        )
+        self.calls = 0
+        self.told: list[Any] = []
+        for channel, entry in restored:
+            self.get(channel, entry)
+        self.do(TaskStarted(position=-1))
+
+    def do(self, event: Any, now_ms: int = 0) -> list[Any]:
+        """The effects of one event."""
+        effects = self.machine.handle(event, now_ms)
+        self.machine.validate()
+        self.told += effects
+        return effects
+
+    def plan(self, position: int, now_ms: int = 0, **consumed: int) -> list[Any]:
+        """A planning call."""
+        self.calls += 1
+        return self.do(PlanningCalled(call=self.calls, position=position, consumed=consumed), now_ms)
+
+    def step(self, position: int) -> list[Any]:
+        """A whole step that puts out a segment, up to the next planning call."""
+        self.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        return self.plan(position)
+
+    def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:
+        """A producer appends an entry."""
+        return self.do(ChannelAppended(vertex="v", channel=channel, entry=entry), now_ms)
+
+    def snapshot(
+        self, checkpoint_id: int, position: int, in_flight: tuple[InFlightSegment, ...] = ()
+    ) -> list[Any]:
+        """Both parts of a snapshot that was begun."""
+        return self.do(SyncPartDone(checkpoint_id=checkpoint_id)) + self.finish(
+            checkpoint_id, position, in_flight
+        )
+
+    def finish(
+        self, checkpoint_id: int, position: int, in_flight: tuple[InFlightSegment, ...] = ()
+    ) -> list[Any]:
+        """The asynchronous part of a snapshot."""
+        state = TaskState(vertex="v", position=position, operators=OPERATORS, in_flight=in_flight)
+        return self.do(AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics()))
+
+
+def segment(position: int) -> Segment:
+    """What one step put out."""
+    return Segment(position=position, size=1, payload={})
+
+
+def barrier(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> CheckpointBarrier:
+    """A barrier of a checkpoint."""
+    return CheckpointBarrier(checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=0, target=None, full=False)
+
+
+def trigger(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> TriggerCheckpoint:
+    """A trigger of the coordinator."""
+    return TriggerCheckpoint(vertex="v", checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=0)
+
+
+def kinds(effects: list[Any]) -> list[str]:
+    """The effects by type; entries of a channel by theirs."""
+    return [
+        type(one.entry).__name__ if isinstance(one, ChannelAppended) else type(one).__name__
+        for one in effects
+    ]

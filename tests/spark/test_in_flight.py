@@ -1,0 +1,98 @@
+"""Segments in flight, from a checkpoint to the inbox of a restored query (PROTOCOL P27), over hand-made directories."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.spark.test_snapshots import FILES, FakeQuery, World
+
+from weir.core.channel import Segment
+from weir.core.input_gate import Admission
+from weir.core.types import InFlightSegment, TaskState
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.segments import Inboxes
+from weir.spark.snapshots import restore_directory
+
+KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]
+
+
+def segment_of(directory: Path, position: int) -> InFlightSegment:
+    """A segment of two files that its producer has written."""
+    files = [
+        directory / "_channels" / "a_metadata" / str(position) / f"part-{part}.parquet" for part in range(2)
+    ]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"rows of {position} in {file.name}")
+    return InFlightSegment(
+        channel="a_metadata", position=position, size=9, payload={"files": [str(file) for file in files]}
+    )
+
+
+def take(world: World, checkpoint_id: int, *segments: InFlightSegment, position: int = -1) -> TaskState:
+    """Both parts of a snapshot; the producer deletes nothing in between."""
+    world.snapshots.take(replace(world.effect(checkpoint_id, position=position), in_flight=segments))
+    return world.snapshots.proceed(checkpoint_id)[0]
+
+
+def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> QueryDirectory:
+    """A new query directory with what the checkpoint has."""
+    path.mkdir()
+    directory = QueryDirectory(FILES, str(path))
+    restore_directory(
+        state=state,
+        checkpoint=world.completed(checkpoint_id, state),
+        storage=world.storage,
+        transfer=world.transfer,
+        directory=directory,
+    )
+    return directory
+
+
+def test_a_restored_query_finds_in_its_inbox_what_was_in_flight(tmp_path: Path) -> None:
+    """Also before its first batch, and though the attempt in which the segment was written is gone."""
+    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    segment = segment_of(tmp_path / "work", 4)
+    state = take(world, 1, segment)
+    for file in segment.payload["files"]:
+        Path(file).unlink()
+    world.verify(1, state)
+    (kept,) = state.in_flight
+    assert kept == replace(segment, payload={"keys": KEYS})
+    directory = restored(world, 1, state, tmp_path / "again")
+    inboxes = Inboxes(directory, world.transfer, {"a_metadata": str(tmp_path / "inbox")})
+    inboxes.make()
+    again = Segment(position=kept.position, size=kept.size, payload=kept.payload)
+    inboxes.admit([Admission(channel="a_metadata", segments=(again,))])
+    found = {path.name: path.read_text() for path in (tmp_path / "inbox").iterdir()}
+    assert found == {f"{4:020d}-{part}.parquet": f"rows of 4 in part-{part}.parquet" for part in range(2)}
+
+
+@pytest.mark.parametrize("over_a_restore", [False, True])
+def test_a_segment_that_is_in_flight_again_is_not_written_again(tmp_path: Path, over_a_restore: bool) -> None:
+    """Its files have unique names, so an incremental checkpoint refers to them, whatever the producer is called."""
+    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    segment = segment_of(tmp_path / "work", 4)
+    first = take(world, 1, segment)
+    if over_a_restore:
+        directory = restored(world, 1, first, tmp_path / "again")
+        query = FakeQuery(Path(directory.path))
+        world, segment = World(query, tmp_path / "checkpoints", restored=first), first.in_flight[0]
+    else:
+        world.snapshots.confirm(1)
+    second = take(world, 2, segment, segment_of(tmp_path / "work", 5))
+    assert [handle.path for handle in second.files[:2]] == [handle.path for handle in first.files]
+    assert len(world.shared(2)) == 2
+    world.verify(2, second)
+
+
+def test_an_aborted_snapshot_deletes_its_links_and_not_the_segments(tmp_path: Path) -> None:
+    """The consumer reads them on."""
+    world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
+    segment = segment_of(tmp_path / "work", 4)
+    take(world, 1, segment)
+    world.snapshots.drop(1)
+    assert world.shared(1) == []
+    assert all(Path(file).is_file() for file in segment.payload["files"])
