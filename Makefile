@@ -15,7 +15,7 @@ SOAK_SEED ?= 1
 # How many seeds `make sim` runs.
 SIM_SEEDS ?= 20000
 
-.PHONY: help setup lint test test-fast demo sim bench soak lock clean
+.PHONY: help setup lint test test-fast test-slow demo sim bench soak lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
@@ -32,7 +32,10 @@ test: lint ## lint, then every test: what continuous integration runs
 	$(BIN)/pytest
 
 test-fast: setup ## only the tests that start no JVM and kill no process: seconds
-	$(BIN)/pytest -m "not spark and not kill"
+	$(BIN)/pytest -m "not spark and not kill and not slow"
+
+test-slow: setup ## the tests that make test leaves out: minutes
+	$(BIN)/pytest -m slow
 
 demo: setup ## kill a running job three times and prove that no row is lost or doubled
 	$(BIN)/weir demo --kill 3
@@ -40,8 +43,9 @@ demo: setup ## kill a running job three times and prove that no row is lost or d
 sim: setup ## SIM_SEEDS runs of the simulator: minutes
 	$(BIN)/weir sim --seeds $(SIM_SEEDS)
 
-bench: setup ## Weir against plain Structured Streaming, the coordinator's cost, incremental checkpoints: an hour
+bench: setup ## Weir against plain Structured Streaming, one query and two, the coordinator, incremental checkpoints: an hour
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.graph
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.incremental
 

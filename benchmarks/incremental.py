@@ -21,13 +21,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,13 +36,13 @@ import pyarrow.parquet as pq
 
 import weir
 from benchmarks.machine import describe_machine
+from benchmarks.measured_job import check_running, measure_job
+from benchmarks.processes import RunFailedError, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER
-from weir.core.job_status import JobStatus
-from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.core.types import CheckpointType
 from weir.core.view import CheckpointStats
-from weir.errors import JobFailedError
 from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions, run_job
+from weir.runner import RunOptions
 from weir.sinks.foreach import StepInfo
 
 if TYPE_CHECKING:
@@ -61,12 +59,8 @@ _DAY_US = 1_704_067_200_000_000
 _LOOK_S = 0.2
 #: How long Spark's maintenance may take to write its snapshots; it runs every 15 seconds.
 _SNAPSHOT_WAIT_S = 180
-_RUN_TIMEOUT_S = 1_800
-_LOG_LINES_SHOWN = 30
-
-
-class RunFailedError(Exception):
-    """A run ended without a result."""
+#: The module that runs one side, with the option that says so.
+_RUN = ("benchmarks.incremental", "--run")
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,22 +108,14 @@ def run(spec: Spec) -> Result:
     job = weir.Job("incremental")
     source = job.source("numbers", numbers)
     source.transform("count", count).sink("nothing", weir.sinks.Foreach(consume))
-    with ThreadPoolExecutor(1) as pool:
 
-        def measure(gateway: JobGateway, over: threading.Event) -> Result:
-            while not staging.wait(_LOOK_S):
-                _check_running(over)
-            (query,) = sessions[-1].streams.active
-            return _Measurement(spec, changes, query, gateway, over).result()
+    def measure(gateway: JobGateway, over: threading.Event) -> Result:
+        while not staging.wait(_LOOK_S):
+            check_running(over)
+        (query,) = sessions[-1].streams.active
+        return _Measurement(spec, changes, query, gateway, over).result()
 
-        listener = _Listener(pool, measure)
-        try:
-            ended = run_job(job, _options(spec), listener)
-        finally:
-            listener.over.set()
-        if ended.status is not JobStatus.CANCELED:
-            raise JobFailedError(f"The job ended as {ended.status.name}: {ended.failure}")
-        return listener.result()
+    return measure_job(job, _options(spec), measure)
 
 
 def _options(spec: Spec) -> RunOptions:
@@ -221,65 +207,10 @@ class _Measurement:
             partitions = [path for path in work.rglob("state/0/[0-9]*") if path.is_dir()]
             if partitions and all(any(one.glob("*.zip")) for one in partitions):
                 return
-            _check_running(self._over)
+            check_running(self._over)
             if time.monotonic() > end:
                 raise RunFailedError(f"Spark wrote no snapshots below {work} in {_SNAPSHOT_WAIT_S} seconds.")
             time.sleep(_LOOK_S)
-
-
-class _Listener:
-    """The run's listener: measures beside the job, then cancels it."""
-
-    def __init__(
-        self, pool: ThreadPoolExecutor, measure: Callable[[JobGateway, threading.Event], Result]
-    ) -> None:
-        self.over = threading.Event()
-        self._pool = pool
-        self._measure = measure
-
-    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The job begins its first attempt as soon as this returns."""
-        self._future = self._pool.submit(self._measure_and_cancel, gateway)
-
-    def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """A restored attempt measures something else."""
-        raise JobFailedError(f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}.")
-
-    def note(self, message: str) -> None:
-        """Into the run's log."""
-        print(message, flush=True)
-
-    def result(self) -> Result:
-        """What was measured; raises what stopped the measurement."""
-        return self._future.result()
-
-    def _measure_and_cancel(self, gateway: JobGateway) -> Result:
-        try:
-            return self._measure(gateway, self.over)
-        finally:
-            gateway.cancel()
-
-
-def _check_running(over: threading.Event) -> None:
-    if over.is_set():
-        raise JobFailedError("The job ended before it was measured.")
-
-
-def _run_child(spec: Spec) -> Result:
-    """Run in a process of its own."""
-    directory = Path(spec.directory)
-    directory.mkdir(parents=True)
-    spec_path, result_path, log_path = (directory / name for name in ("spec.json", "result.json", "log"))
-    spec_path.write_bytes(msgspec.json.encode(spec))
-    command = [sys.executable, "-m", "benchmarks.incremental", "--run", str(spec_path), str(result_path)]
-    with log_path.open("w") as log:
-        code = subprocess.run(
-            command, stdout=log, stderr=subprocess.STDOUT, check=False, timeout=_RUN_TIMEOUT_S
-        ).returncode
-    if code != 0 or not result_path.exists():
-        lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
-        raise RunFailedError(f"The run with {spec.keys} keys ended with exit code {code}:\n{lines}")
-    return msgspec.json.decode(result_path.read_bytes(), type=Result)
 
 
 def _figures(keys: int, result: Result) -> str:
@@ -306,7 +237,7 @@ def measure_pairs(directory: Path, options: argparse.Namespace) -> tuple[float, 
                 checkpoints=options.checkpoints,
                 directory=str(directory / f"{number}-{keys}"),
             )
-            results[keys] = _run_child(spec)
+            results[keys] = run_in_process(_RUN, spec, Path(spec.directory), Result)
             print(f"pair {number + 1}: {_figures(keys, results[keys])}", flush=True)
         durations.append(_ratio(results[large].duration_ms, results[options.keys].duration_ms))
         sizes.append(_ratio(results[large].new_bytes, results[options.keys].new_bytes))

@@ -74,6 +74,28 @@ def write_input(directory: Path, size: InputSize) -> None:
     _write(directory / f"{size.files:06}.parquet", closing, first_mtime_s + size.files)
 
 
+def link_input(directory: Path, target: Path) -> None:
+    """The same files, modification times included, in a directory that a run may add to."""
+    target.mkdir(parents=True)
+    for path in directory.glob("*.parquet"):
+        os.link(path, target / path.name)
+
+
+def write_row_after(directory: Path) -> None:
+    """Add a file with one row, a day after the closing one.
+
+    What a watermark closes, a query may put out with its next batch only; after this row there was one.
+    """
+    last = max(directory.glob("*.parquet"))
+    closing = pq.read_table(last, schema=SCHEMA)
+    later = pa.array([closing["ts"][0].value + _DAY_US], SCHEMA.field(0).type)
+    path = directory / f"{int(last.stem) + 1:06}.parquet"
+    # Spark passes over names that begin with a dot, and the rename makes the whole file appear at once.
+    hidden = directory / f".{path.name}"
+    _write(hidden, closing.set_column(0, SCHEMA.field(0), later), int(last.stat().st_mtime) + 1)
+    hidden.rename(path)
+
+
 def _write(path: Path, table: pa.Table, mtime_s: int) -> None:
     pq.write_table(table, path)
     os.utime(path, (mtime_s, mtime_s))

@@ -28,17 +28,15 @@ from __future__ import annotations
 import argparse
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from benchmarks.inputs import InputSize, write_input
 from benchmarks.machine import describe_machine
+from benchmarks.processes import run_in_process
 from benchmarks.runs import RunResult, RunSpec, Side
 from benchmarks.tables import check_same, read_table
 
@@ -50,13 +48,6 @@ BATCH_MEDIAN_MS_MAX = 2_000.0
 
 _BATCHES = 10
 _WARM_UP_FILES = 12
-_LOG_LINES_SHOWN = 30
-#: A run that takes longer hangs.
-_RUN_TIMEOUT_S = 3_600
-
-
-class RunFailedError(Exception):
-    """A run ended without a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +91,6 @@ class Bench:
 
     def _run(self, number: int, side: Side) -> RunResult:
         directory = self._run_directory(number, side)
-        directory.mkdir(parents=True)
         spec = RunSpec(
             side=side,
             warm_up=str(self._directory / "warm-up"),
@@ -108,20 +98,7 @@ class Bench:
             files_per_batch=self._workload.files_per_batch,
             directory=str(directory),
         )
-        spec_path, result_path, log_path = (directory / name for name in ("spec.json", "result.json", "log"))
-        spec_path.write_bytes(msgspec.json.encode(spec))
-        with log_path.open("w") as log:
-            code = subprocess.run(
-                [sys.executable, "-m", "benchmarks.child", str(spec_path), str(result_path)],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                check=False,
-                timeout=_RUN_TIMEOUT_S,
-            ).returncode
-        if code != 0 or not result_path.exists():
-            lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
-            raise RunFailedError(f"The run of {side.value} ended with exit code {code}:\n{lines}")
-        return msgspec.json.decode(result_path.read_bytes(), type=RunResult)
+        return run_in_process(("benchmarks.child",), spec, directory, RunResult)
 
     def _run_directory(self, number: int, side: Side) -> Path:
         return self._directory / f"{number}-{side.value}"

@@ -26,7 +26,7 @@ _ROCKSDB = {
 
 def run_plain(spec: RunSpec) -> RunResult:
     """Warm up, then measure from the start of the query until all input is processed and committed."""
-    spark = _session(spec.side)
+    spark = plain_session(spec.side)
     try:
         _run_query(spark, spec, spec.warm_up, f"{spec.directory}/warm-up")
         return _run_query(spark, spec, spec.input, spec.directory)
@@ -50,7 +50,8 @@ def _run_query(spark: SparkSession, spec: RunSpec, directory: str, output: str) 
     return RunResult(elapsed_ms=elapsed_ms, begun_ms=begun_ms, batches=batches)
 
 
-def _session(side: Side) -> SparkSession:
+def plain_session(side: Side) -> SparkSession:
+    """A session with Spark's own defaults, and the state store provider of the side."""
     from pyspark.sql import SparkSession
 
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.runs import Side
 
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
         ("minute", pa.timestamp("us", tz="UTC")),
         ("key", pa.int32()),
@@ -31,10 +31,10 @@ def read_table(directory: Path, side: Side) -> pa.Table:
     if side is Side.WEIR:
         files = sorted(path for path in directory.glob("*.parquet"))
     else:
-        files = _files_in_spark_log(directory / "_spark_metadata")
-    tables = [pq.ParquetFile(path).read().cast(_SCHEMA) for path in files]
-    return pa.concat_tables([*tables, _SCHEMA.empty_table()]).sort_by(
-        [(name, "ascending") for name in _SCHEMA.names]
+        files = files_in_spark_log(directory / "_spark_metadata")
+    tables = [pq.ParquetFile(path).read().cast(SCHEMA) for path in files]
+    return pa.concat_tables([*tables, SCHEMA.empty_table()]).sort_by(
+        [(name, "ascending") for name in SCHEMA.names]
     )
 
 
@@ -49,7 +49,7 @@ def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
         )
 
 
-def _files_in_spark_log(log: Path) -> list[Path]:
+def files_in_spark_log(log: Path) -> list[Path]:
     """Files of the newest compacted entry and of all entries after it."""
     entries = {
         int(path.name.removesuffix(".compact")): path for path in log.iterdir() if path.name[0].isdigit()

@@ -11,17 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import weir
+from benchmarks.measured_job import check_running, measure_job
 from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input, revenue
 from benchmarks.runs import RunResult, RunSpec
-from weir.core.job_status import JobStatus
-from weir.core.types import CompletedCheckpoint, Payload
+from weir.core.types import Payload
 from weir.errors import JobFailedError
 from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions, run_job
+from weir.runner import RunOptions
 from weir.sinks.base import Step
 from weir.spark.session import create_session
 
@@ -35,14 +34,7 @@ _LOOK_S = 0.5
 
 def run_weir(spec: RunSpec) -> RunResult:
     """Warm up, then measure from the start of the job until its sink has committed every row."""
-    session = create_session(
-        name="benchmark",
-        master=MASTER,
-        conf=COMMON_SETTINGS,
-        parallelism=None,
-        fast_working_directory=True,
-        log_file=f"{spec.directory}/spark.log",
-    )
+    session = weir_session(spec)
     try:
         _run_job(spec, spec.warm_up, f"{spec.directory}/warm-up")
         return _run_job(spec, spec.input, spec.directory)
@@ -50,17 +42,21 @@ def run_weir(spec: RunSpec) -> RunResult:
         session.stop()
 
 
-def _run_job(spec: RunSpec, directory: str, output: str) -> RunResult:
-    sink = _WatchedFiles(f"{output}/table")
-    job = weir.Job("overhead")
+def weir_session(spec: RunSpec) -> SparkSession:
+    """A session as every Weir job gets it, made ahead so that the warm-up warms it."""
+    return create_session(
+        name="benchmark",
+        master=MASTER,
+        conf=COMMON_SETTINGS,
+        parallelism=None,
+        fast_working_directory=True,
+        log_file=f"{spec.directory}/spark.log",
+    )
 
-    def orders(spark: SparkSession) -> DataFrame:
-        sink.session = spark
-        return read_input(spark, directory, spec.files_per_batch)
 
-    source = job.source("orders", orders)
-    source.transform("revenue", revenue).sink("table", sink)
-    options = RunOptions(
+def job_options(output: str) -> RunOptions:
+    """A checkpoint every second; all files below ``output``."""
+    return RunOptions(
         master=MASTER,
         conf={
             **COMMON_SETTINGS,
@@ -74,15 +70,41 @@ def _run_job(spec: RunSpec, directory: str, output: str) -> RunResult:
             "rest.port": "0",
         },
     )
-    with ThreadPoolExecutor(1) as pool:
-        watcher = _Watcher(sink, pool)
-        try:
-            result = run_job(job, options, watcher)
-        finally:
-            watcher.over.set()
-        if result.status is not JobStatus.CANCELED:
-            raise JobFailedError(f"The job ended as {result.status.name}: {result.failure}")
-        return watcher.result()
+
+
+def _run_job(spec: RunSpec, directory: str, output: str) -> RunResult:
+    sink = _WatchedFiles(f"{output}/table")
+    job = weir.Job("overhead")
+
+    def orders(spark: SparkSession) -> DataFrame:
+        sink.session = spark
+        return read_input(spark, directory, spec.files_per_batch)
+
+    source = job.source("orders", orders)
+    source.transform("revenue", revenue).sink("table", sink)
+
+    def measure(gateway: JobGateway, over: threading.Event) -> RunResult:
+        begun_ms, begun = time.time() * 1000, time.perf_counter()
+        while not sink.staging.wait(_LOOK_S):
+            check_running(over)
+        query = sink.the_query()
+        query.processAllAvailable()
+        requested = gateway.trigger_checkpoint().result().checkpoint_id
+        sink.wait_for(requested, over)
+        elapsed_ms = (time.perf_counter() - begun) * 1000
+        history = gateway.view().checkpoints.history
+        return RunResult(
+            elapsed_ms=elapsed_ms,
+            begun_ms=begun_ms,
+            batches=batches_of(query),
+            checkpoint_ms=[
+                stats.end_to_end_duration_ms
+                for stats in history
+                if stats.status == "COMPLETED" and stats.checkpoint_id != requested
+            ],
+        )
+
+    return measure_job(job, job_options(output), measure)
 
 
 class _WatchedFiles(weir.sinks.Files):
@@ -93,8 +115,8 @@ class _WatchedFiles(weir.sinks.Files):
         #: The job's session; the frames of ``stage`` have a copy of it, which knows no queries.
         self.session: SparkSession | None = None
         self.staging = threading.Event()
-        self.committed_epoch = 0
-        self.committing = threading.Condition()
+        self._committed_epoch = 0
+        self._committing = threading.Condition()
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
         """Stage, and tell the watcher that the query runs."""
@@ -104,10 +126,17 @@ class _WatchedFiles(weir.sinks.Files):
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Commit, and tell the watcher."""
         rows = super().commit(epoch, payloads)
-        with self.committing:
-            self.committed_epoch = epoch
-            self.committing.notify_all()
+        with self._committing:
+            self._committed_epoch = epoch
+            self._committing.notify_all()
         return rows
+
+    def wait_for(self, epoch: int, over: threading.Event) -> None:
+        """Until the epoch is committed."""
+        with self._committing:
+            while self._committed_epoch < epoch:
+                self._committing.wait(_LOOK_S)
+                check_running(over)
 
     def the_query(self) -> StreamingQuery:
         """The job's only query, once it is staging."""
@@ -115,59 +144,3 @@ class _WatchedFiles(weir.sinks.Files):
             raise JobFailedError("The job staged rows before it asked for its source.")
         (query,) = self.session.streams.active
         return query
-
-
-class _Watcher:
-    """The run's listener: starts the clock when the job starts, ends the job when its rows are committed."""
-
-    def __init__(self, sink: _WatchedFiles, pool: ThreadPoolExecutor) -> None:
-        self.over = threading.Event()
-        self._sink = sink
-        self._pool = pool
-
-    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The job begins its first attempt as soon as this returns."""
-        self._begun_ms = time.time() * 1000
-        self._future = self._pool.submit(self._watch, gateway, time.perf_counter())
-
-    def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """A restored attempt would be measured as part of the run, so it must not be."""
-        raise JobFailedError(f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}.")
-
-    def note(self, message: str) -> None:
-        """Into the run's log."""
-        print(message, flush=True)
-
-    def result(self) -> RunResult:
-        """What was measured; raises what stopped the measurement."""
-        return self._future.result()
-
-    def _watch(self, gateway: JobGateway, begun: float) -> RunResult:
-        try:
-            while not self._sink.staging.wait(_LOOK_S):
-                self._check_running()
-            query = self._sink.the_query()
-            query.processAllAvailable()
-            requested = gateway.trigger_checkpoint().result().checkpoint_id
-            with self._sink.committing:
-                while self._sink.committed_epoch < requested:
-                    self._sink.committing.wait(_LOOK_S)
-                    self._check_running()
-            elapsed_ms = (time.perf_counter() - begun) * 1000
-            history = gateway.view().checkpoints.history
-            return RunResult(
-                elapsed_ms=elapsed_ms,
-                begun_ms=self._begun_ms,
-                batches=batches_of(query),
-                checkpoint_ms=[
-                    stats.end_to_end_duration_ms
-                    for stats in history
-                    if stats.status == "COMPLETED" and stats.checkpoint_id != requested
-                ],
-            )
-        finally:
-            gateway.cancel()
-
-    def _check_running(self) -> None:
-        if self.over.is_set():
-            raise JobFailedError("The job ended before all of its input was committed.")

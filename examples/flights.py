@@ -1,9 +1,18 @@
-"""The main example: all flights that left New York City in 2013, into two Delta tables, each of them exact.
+"""The main example: all flights that left New York City in 2013, into four Delta tables that stand at one cut.
 
-One directory of Parquet files feeds two streaming queries. The first cleans the flights, the second adds up each
-carrier's delays in windows of one day of event time. One coordinator takes one checkpoint over both, so that each
-flight is counted in each table exactly once, however often the driver dies. (The two queries read the directory at
-their own pace: between checkpoints one table may be ahead of the other.)
+::
+
+    landing -> clean -+-> flights_clean
+                      +-> daily_delays   -> carrier_delays
+                      +-> extreme_delays -> anomalies
+                      +-> with_weather   -> flights_weather
+    weather -> hourly_weather --^
+
+The flights are read and cleaned once. What is clean goes to a table and to three steps: each carrier's delays are added
+up by the day, flights that left far too late are picked out, and each flight gets the weather of its hour of departure.
+That makes five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator takes one checkpoint
+over all of them, so each flight counts exactly once in every table, however often the driver dies, and what all four
+tables have committed with one checkpoint comes from the same flights.
 
 Two environment variables say where the data is::
 
@@ -21,28 +30,46 @@ from typing import TYPE_CHECKING
 import weir
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 LANDING = os.environ.get("WEIR_FLIGHTS_LANDING", "landing")
 OUT = os.environ.get("WEIR_FLIGHTS_OUT", "out")
 
 #: As the files have it: numbers that can be missing are floating point there, and the time is text.
-SCHEMA = """
+FLIGHTS_SCHEMA = """
     year long, month long, day long, dep_time double, sched_dep_time long, dep_delay double, arr_time double,
     sched_arr_time long, arr_delay double, carrier string, flight long, tailnum string, origin string, dest string,
     air_time double, distance long, hour long, minute long, time_hour string
 """
+WEATHER_SCHEMA = """
+    origin string, year long, month long, day long, hour long, temp double, dewp double, humid double,
+    wind_dir double, wind_speed double, wind_gust double, precip double, pressure double, visib double,
+    time_hour string
+"""
 
-#: How far the watermark stays behind the newest event time seen. It moves between batches only, so the order of rows
-#: and files within a batch never makes a row late. The landing files are cut from the flights in order of event time
+#: How far a watermark stays behind the newest event time seen. It moves between batches only, so the order of rows
+#: and files within a batch never makes a row late. The landing files are cut from the data in order of event time
 #: and Spark takes older files first: a later batch has no earlier event time, up to ties at the cut. The delay of one
 #: day is far more than that needs. (The first watermark is 1970-01-01: data that begins there would be late at once.)
+#: Each source has a watermark of its own, and the join goes by the lower one, so neither need wait for the other.
 WATERMARK_DELAY = "1 day"
+
+#: A flight that leaves so many minutes late is an anomaly.
+ANOMALY_MINUTES = 120
 
 
 def read_landing(spark: SparkSession) -> DataFrame:
-    """The landing files as a stream, two files a batch."""
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).parquet(LANDING)
+    """The flights as a stream, two files a batch."""
+    return (
+        spark.readStream.schema(FLIGHTS_SCHEMA).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/flights")
+    )
+
+
+def read_weather(spark: SparkSession) -> DataFrame:
+    """The weather as a stream, two files a batch."""
+    return (
+        spark.readStream.schema(WEATHER_SCHEMA).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/weather")
+    )
 
 
 def clean(flights: DataFrame) -> DataFrame:
@@ -51,7 +78,7 @@ def clean(flights: DataFrame) -> DataFrame:
 
     # ``time_hour`` is the scheduled departure in UTC, cut to the hour. In seconds, no session's time zone matters.
     departure_s = F.unix_timestamp(F.to_timestamp("time_hour")) + F.col("minute") * 60
-    return flights.filter("dep_time IS NOT NULL").select(
+    flown = flights.filter("dep_time IS NOT NULL").select(
         F.timestamp_seconds(departure_s).alias("event_time"),
         "carrier",
         F.col("flight").cast("int").alias("flight"),
@@ -65,16 +92,31 @@ def clean(flights: DataFrame) -> DataFrame:
         F.col("air_time").cast("int").alias("air_time"),
         F.col("distance").cast("int").alias("distance"),
     )
+    # Only the steps behind this one need the watermark: it travels to them with the rows.
+    return flown.withWatermark("event_time", WATERMARK_DELAY)
 
 
-def carrier_delays(flights: DataFrame) -> DataFrame:
+def hourly_weather(weather: DataFrame) -> DataFrame:
+    """What was observed at each airport in each hour; the beginning of the hour is the event time.
+
+    Of local time an hour comes twice when the clocks go back, of UTC, in which ``time_hour`` is, none does.
+    """
+    from pyspark.sql import functions as F
+
+    columns = ("temp", "wind_speed", "wind_gust", "precip", "visib")
+    observed = F.to_timestamp("time_hour").alias("observed")
+    return weather.select(observed, F.col("origin").alias("airport"), *columns).withWatermark(
+        "observed", WATERMARK_DELAY
+    )
+
+
+def daily_delays(flights: DataFrame) -> DataFrame:
     """Arrival delays of each carrier on each day (UTC), in whole minutes. A window is written once it is complete."""
     from pyspark.sql import functions as F
 
     day = F.window("event_time", "1 day")
     return (
-        flights.withWatermark("event_time", WATERMARK_DELAY)
-        .groupBy(day.alias("day"), "carrier")
+        flights.groupBy(day.alias("day"), "carrier")
         .agg(
             F.count("*").alias("flights"),
             F.sum(F.col("arr_delay").cast("long")).alias("arr_delay_sum"),
@@ -84,17 +126,59 @@ def carrier_delays(flights: DataFrame) -> DataFrame:
     )
 
 
+def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
+    """Each flight with the weather at its airport in the hour of its departure.
+
+    An outer join: some hours were never observed, and their flights are written without weather once the watermark says
+    that none can come. The equality of hours finds the observation; the range says the same in a form from which Spark
+    knows when it can forget a row, so that the join remembers some days and not the year.
+    """
+    from pyspark.sql import functions as F
+
+    def hour_of(time: Column) -> Column:
+        return F.floor(F.unix_timestamp(time) / 3600)
+
+    departed, observed = flights["event_time"], weather["observed"]
+    same_airport_and_hour = (flights["origin"] == weather["airport"]) & (
+        hour_of(departed) == hour_of(observed)
+    )
+    in_the_hour = (departed >= observed) & (departed < observed + F.expr("INTERVAL 1 HOUR"))
+    return flights.join(weather, same_airport_and_hour & in_the_hour, "left_outer").select(
+        *("event_time", "carrier", "flight", "origin", "dest", "dep_delay", "observed"),
+        *("temp", "wind_speed", "wind_gust", "precip", "visib"),
+    )
+
+
+def extreme_delays(flights: DataFrame) -> DataFrame:
+    """Flights that left far too late: how bad it was, and how many of the minutes were made up in the air.
+
+    A flight that never arrived as planned (it was diverted) has no arrival delay, and so made up an unknown number.
+    """
+    from pyspark.sql import functions as F
+
+    late = F.col("dep_delay")
+    severity = F.when(late >= 480, "extreme").when(late >= 240, "severe").otherwise("long").alias("severity")
+    made_up = (late - F.col("arr_delay")).alias("made_up")
+    return flights.filter(late >= ANOMALY_MINUTES).select(
+        *("event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"),
+        severity,
+        made_up,
+    )
+
+
 job = weir.Job("flights")
 
-# Two sources, and so two streaming queries that share nothing but the checkpoints.
-(
-    job.source("landing", read_landing, bounded=True)
-    .transform("clean", clean)
-    .sink("flights_clean", weir.sinks.DeltaTable(f"{OUT}/flights_clean", partition_by=["origin"]))
+flights = job.source("landing", read_landing, bounded=True).transform("clean", clean)
+weather = job.source("weather", read_weather, bounded=True).transform("hourly_weather", hourly_weather)
+
+flights.sink("flights_clean", weir.sinks.DeltaTable(f"{OUT}/flights_clean", partition_by=["origin"]))
+
+flights.transform("daily_delays", daily_delays).sink(
+    "carrier_delays", weir.sinks.DeltaTable(f"{OUT}/carrier_delays")
 )
-(
-    job.source("landing_for_delays", read_landing, bounded=True)
-    .transform("clean_for_delays", clean)
-    .transform("daily_delays", carrier_delays)
-    .sink("carrier_delays", weir.sinks.DeltaTable(f"{OUT}/carrier_delays"))
+job.transform("with_weather", [flights, weather], with_weather).sink(
+    "flights_weather", weir.sinks.DeltaTable(f"{OUT}/flights_weather")
+)
+flights.transform("extreme_delays", extreme_delays).sink(
+    "anomalies", weir.sinks.DeltaTable(f"{OUT}/anomalies")
 )

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from benchmarks import coordinator
+from benchmarks import coordinator, graph
+from benchmarks.graph_tables import check_tables, expect
+from benchmarks.inputs import InputSize, write_input
+from benchmarks.runs import Batch, Checkpoint, GraphResult, Side
+from benchmarks.tables import TablesDifferError
+from deltalake import write_deltalake
 
 
 def test_every_part_of_a_checkpoint_has_its_cost() -> None:
@@ -40,3 +49,49 @@ def test_the_coordinator_benchmark_ends_well_only_if_both_targets_are_met(
     *_, scaling, acknowledgements = capsys.readouterr().out.splitlines()
     assert scaling.startswith("coordinator_scaling ratio=")
     assert acknowledgements.startswith("coordinator_acknowledgements per_second=")
+
+
+@pytest.mark.parametrize(
+    ("weir_ms", "checkpoint_ms", "met"),
+    [(11_000, 2_500, True), (12_000, 2_500, False), (11_000, 2_501, False)],
+)
+def test_the_graph_benchmark_ends_well_only_if_both_targets_are_met(
+    weir_ms: int, checkpoint_ms: int, met: bool
+) -> None:
+    """Checkpoints from before the first row do not count, nor does what a batch waited in its planning."""
+
+    def result(elapsed_ms: int) -> GraphResult:
+        duration_ms = {"triggerExecution": 4_000, "latestOffset": 3_000, "addBatch": 900}
+        return GraphResult(
+            started_ms=0,
+            committed_ms=3_000 + elapsed_ms,
+            batches={"orders": [Batch(rows=10, end_ms=4_000, duration_ms=duration_ms)]},
+            checkpoints=[
+                Checkpoint(triggered_ms=2_999, duration_ms=1, tasks={}),
+                Checkpoint(triggered_ms=3_000, duration_ms=checkpoint_ms, tasks={}),
+            ],
+        )
+
+    lines, all_met = graph.verdict([{Side.PLAIN: result(10_000), Side.WEIR: result(weir_ms)}])
+    assert all_met is met
+    assert lines[-2:] == [
+        f"graph_checkpoint ratio={checkpoint_ms / 1000:.3f} target=2.5",
+        f"graph ratio={10_000 / weir_ms:.3f} target=0.9",
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["none", "raw", "minutes"])
+def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong: str) -> None:
+    """A side that writes less has no time."""
+    write_input(tmp_path / "input", InputSize(files=2, rows_per_file=50, keys=5, seconds_per_file=60))
+    expected = expect(tmp_path / "input")
+    raw = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "input").glob("*.parquet"))])
+    windows = expected.windows
+    write_deltalake(tmp_path / "raw", raw.slice(1) if wrong == "raw" else raw)
+    (tmp_path / "minutes").mkdir()
+    pq.write_table(windows.slice(1) if wrong == "minutes" else windows, tmp_path / "minutes" / "a.parquet")
+    if wrong == "none":
+        check_tables(tmp_path, Side.WEIR, expected)
+    else:
+        with pytest.raises(TablesDifferError):
+            check_tables(tmp_path, Side.WEIR, expected)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weir import errors, sinks
+    from weir.consistent import ConsistentCut, read_consistent
     from weir.durable.hooks import MasterHook
     from weir.job import Job, Stream
 
-__all__ = ["Job", "MasterHook", "Stream", "errors", "sinks"]
+__all__ = ["ConsistentCut", "Job", "MasterHook", "Stream", "errors", "read_consistent", "sinks"]
 __version__ = "0.1.0"
 
 
@@ -24,6 +25,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"weir.{name}")
     if name == "MasterHook":
         return importlib.import_module("weir.durable.hooks").MasterHook
+    if name in ("ConsistentCut", "read_consistent"):
+        return getattr(importlib.import_module("weir.consistent"), name)
     if name in ("Job", "Stream"):
         return getattr(importlib.import_module("weir.job"), name)
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

@@ -177,6 +177,7 @@ def _make_ports(
             max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
         ),
         waits=ThreadWaits(),
+        job_directory=storage.job_directory,
     )
     sinks.check(submission.job_id)
     working = join(configuration.value(WORKING_DIR), submission.job_id)

@@ -41,6 +41,17 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
     assert [one.position for one in answer.admitted[0].segments] == [4]
 
 
+def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
+    """Spark runs a batch without data when a watermark has moved, but only once its planning call was answered; a query
+    that has nothing to do then rests."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    task.get("a", segment(0))
+    assert kinds(task.plan(0, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
+    assert kinds(task.plan(1)) == ["AnswerPlanning"]
+    assert task.plan(1) == []
+
+
 def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
     """B2: pre-barrier, broadcast, snapshot; records that come after it are behind it in the channel."""
     task = Task(consumers=("x", "y"))

@@ -149,7 +149,7 @@ def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
     assert in_flight(task.plan(0)) == [("a", 0), ("a", 1)]
     task.snapshot(2, 0, of("a", 0, 1))
     assert kinds(task.plan(1, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
-    assert kinds(task.plan(2, a=1)) == ["SegmentsConsumed"]
+    assert kinds(task.plan(2, a=1)) == ["SegmentsConsumed", "AnswerPlanning"]
 
 
 def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
@@ -170,7 +170,8 @@ def test_the_task_under_backpressure_overtakes_at_once() -> None:
     for position in range(ChannelBound().segments):
         task.get("a", segment(position))
         task.do(StepStaged(position=position, committables=(), segment=segment(position)))
-        task.plan(position, a=position)
+        if "AnswerPlanning" in kinds(task.plan(position, a=position)):
+            assert task.plan(position, a=position) == []
     task.get("a", segment(100))
     effects = task.get("a", barrier(1))
     assert kinds(effects) == ["CheckpointBarrier", "TakeSnapshot"]

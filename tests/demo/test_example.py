@@ -47,19 +47,31 @@ def spark() -> Iterator[SparkSession]:
 def test_the_example_computes_in_batch_what_is_expected_of_it(
     spark: SparkSession, example: ModuleType, tmp_path: Path
 ) -> None:
-    """Every row of both tables, over all flights, from Spark's batch engine and from pyarrow."""
+    """Every row of all four tables, over all flights, from Spark's batch engine and from pyarrow."""
     landing = land(tmp_path)
-    expected = expected_tables(landing.flights)
-    clean = example.clean(spark.read.schema(example.SCHEMA).parquet(str(landing.flights)))
-    reports = [
-        compare("flights_clean", expected["flights_clean"], clean.toArrow()),
-        compare("carrier_delays", expected["carrier_delays"], example.carrier_delays(clean).toArrow()),
-    ]
+    expected = expected_tables(landing.directory)
+    flights = spark.read.schema(example.FLIGHTS_SCHEMA).parquet(str(landing.flights.path))
+    weather = spark.read.schema(example.WEATHER_SCHEMA).parquet(str(landing.weather.path))
+    clean = example.clean(flights)
+    actual = {
+        "flights_clean": clean,
+        "carrier_delays": example.daily_delays(clean),
+        "flights_weather": example.with_weather(clean, example.hourly_weather(weather)),
+        "anomalies": example.extreme_delays(clean),
+    }
+    assert actual.keys() == expected.keys()
+    reports = [compare(name, rows, actual[name].toArrow()) for name, rows in expected.items()]
     assert [report for report in reports if not report.exact] == []
 
 
-def test_the_example_is_two_vertices_with_a_source_each(example: ModuleType) -> None:
-    """Two root vertices read the landing directory on their own, and share only the checkpoints."""
+def test_the_example_is_one_graph_that_is_cut_where_its_streams_part_and_meet(example: ModuleType) -> None:
+    """The flights are cleaned once, for a table and three readers; only the join reads two channels."""
     vertices = example.job.vertices()
-    assert [vertex.sinks for vertex in vertices] == [("flights_clean",), ("carrier_delays",)]
+    assert {vertex.name: (vertex.sinks, vertex.inputs) for vertex in vertices} == {
+        "clean": (("flights_clean",), ()),
+        "hourly_weather": ((), ()),
+        "daily_delays": (("carrier_delays",), ("clean",)),
+        "with_weather": (("flights_weather",), ("clean", "hourly_weather")),
+        "extreme_delays": (("anomalies",), ("clean",)),
+    }
     assert all(vertex.bounded for vertex in vertices)

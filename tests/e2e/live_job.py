@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from tests.e2e.numbers_pipeline import by_minute
+from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows, wait_until
 
 import weir
@@ -34,6 +34,13 @@ from weir.runner import JobResult, RunOptions, run_job
 from weir.sinks.base import Step
 
 _POLL_S = 0.02
+
+#: For a job of many queries: Spark gives each of its Python processes ten seconds to come up, which a busy machine may miss.
+RESTARTED = {
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": "5",
+    "restart-strategy.fixed-delay.delay": "100ms",
+}
 
 
 def settings(place: Place, changes: dict[str, str] | None = None, **checkpointing: str) -> dict[str, str]:
@@ -129,7 +136,7 @@ def numbers_job(
     """The place's numbers, one file in each step, into the ``WatchedFiles`` ``out/raw``."""
     job = weir.Job(name)
     raw = WatchedFiles(place.directory / "out" / "raw", **watched)
-    job.source("numbers", _numbers(place), bounded=bounded).sink("raw", raw)
+    job.source("numbers", numbers(place), bounded=bounded).sink("raw", raw)
     return job
 
 
@@ -147,18 +154,20 @@ def both_jobs(place: Place, *, bounded: bool, name: str = "numbers") -> weir.Job
     return job
 
 
-def _numbers(place: Place) -> Callable[[SparkSession], DataFrame]:
-    def numbers(spark: SparkSession) -> DataFrame:
+def numbers(place: Place) -> Callable[[SparkSession], DataFrame]:
+    """A source's function: the place's numbers, one file in each step."""
+
+    def read(spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
         return reader.parquet(str(place.directory / "in"))
 
-    return numbers
+    return read
 
 
 def _count(place: Place, job: weir.Job, *, bounded: bool) -> None:
     minutes = weir.sinks.Files(str(place.directory / "out" / "minutes"))
-    again = job.source("numbers_again", _numbers(place), bounded=bounded)
-    again.transform("by_minute", by_minute).sink("minutes", minutes)
+    again = job.source("numbers_again", numbers(place), bounded=bounded)
+    again.transform("by_minute", lambda frame: by_minute(timed(frame))).sink("minutes", minutes)
 
 
 def assert_copied(place: Place) -> None:

@@ -67,7 +67,7 @@ def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> N
     inspected = place.weir("inspect", str(savepoint), "--json")
     assert {task["vertex"] for task in json.loads(inspected.stdout)["tasks"]} == {
         "by_minute",
-        "numbers_again",
+        "timed",
     }
     unknown = place.weir("cancel", "somebody", "--address", run.address)
     assert "'somebody'" in error_line(unknown.stdout, unknown.stderr)

@@ -9,9 +9,19 @@ from unittest.mock import patch
 from tests.sim.mutants import Mutant, _with
 
 from weir.core.barrier_handler import Aligned, BarrierHandler
-from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
+from weir.core.channel import (
+    ChannelAppended,
+    CheckpointBarrier,
+    EndOfUserRecords,
+    Segment,
+    SegmentsConsumed,
+    Watermark,
+)
 from weir.core.input_gate import InputGate
+from weir.core.messages import PlanningCalled
 from weir.core.output_channels import OutputChannels
+from weir.core.stream_task import StreamTask
+from weir.sim.inbox import SimInbox
 
 
 def a_channel_not_held() -> AbstractContextManager[None]:
@@ -72,12 +82,105 @@ def the_barrier_behind_the_next_segment() -> AbstractContextManager[None]:
     return _with(patch.object(OutputChannels, "broadcast", delayed))
 
 
+def a_watermark_that_overtakes() -> AbstractContextManager[None]:
+    """A watermark counts when it is appended, before the segments in front of it are read (P25)."""
+    append = InputGate.append
+
+    def counts_at_once(self: InputGate, channel: str, entry: Any, *rest: Any) -> None:
+        if isinstance(entry, Watermark):
+            self._channels[channel].watermark_ms = entry.timestamp_ms
+        else:
+            append(self, channel, entry, *rest)
+
+    return _with(patch.object(InputGate, "append", counts_at_once))
+
+
+def a_watermark_that_counts_when_admitted() -> AbstractContextManager[None]:
+    """A watermark counts when the segments in front of it are admitted, not when they are read (P25)."""
+    tell_watermarks = InputGate.tell_watermarks
+
+    def tell_all(self: InputGate) -> dict[str, int]:
+        for channel in self._channels.values():
+            for entry in channel.reading:
+                if isinstance(entry, Watermark):
+                    channel.watermark_ms = entry.timestamp_ms
+        return tell_watermarks(self)
+
+    return _with(patch.object(InputGate, "tell_watermarks", tell_all))
+
+
+def a_watermark_before_its_segment() -> AbstractContextManager[None]:
+    """A producer appends its watermark before the segment of the step that it is of (P25)."""
+    on_planning = StreamTask._on_planning
+
+    def watermark_first(self: StreamTask, event: PlanningCalled) -> list[Any]:
+        first = self._outputs.advanced(event.watermark_ms)
+        return [*first, *on_planning(self, event)]
+
+    return _with(patch.object(StreamTask, "_on_planning", watermark_first))
+
+
+def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[None]:
+    """The end of a channel's records says nothing about its watermark (P25)."""
+    control = InputGate._control
+
+    def end_without_watermark(self: InputGate, name: str, channel: Any, entry: Any, now_ms: int) -> list[Any]:
+        before_ms = channel.watermark_ms
+        outcomes = control(self, name, channel, entry, now_ms)
+        if isinstance(entry, EndOfUserRecords):
+            channel.watermark_ms = before_ms
+        return outcomes
+
+    return _with(patch.object(InputGate, "_control", end_without_watermark))
+
+
+def consumed_is_what_was_admitted() -> AbstractContextManager[None]:
+    """A query reports as read what it was let read, also where Spark had listed the channel before (P7)."""
+
+    def admitted(self: SimInbox) -> dict[str, int]:
+        waiting = {name: segments[-1].position for name, segments in self._waiting.items() if segments}
+        return self._read | waiting
+
+    return _with(patch.object(SimInbox, "consumed", property(admitted)))
+
+
+def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
+    """A segment goes when one consumer has read it, though another has not (P30)."""
+    consumed = OutputChannels.consumed
+
+    def free_at_once(self: OutputChannels, consumer: str, position: int) -> int | None:
+        consumed(self, consumer, position)
+        return position
+
+    return _with(patch.object(OutputChannels, "consumed", free_at_once))
+
+
+def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[None]:
+    """What a consumer has read is noted, and the producer that rested for it rests on (P30)."""
+
+    def note_only(self: StreamTask, event: SegmentsConsumed) -> list[Any]:
+        self._outputs.consumed(event.consumer, event.position)
+        return []
+
+    return _with(
+        patch.object(StreamTask, "_on_consumed", note_only),
+        patch.object(StreamTask, "validate", lambda self: None),
+    )
+
+
 CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_channel_not_held, 735, "missing", "twice"),
-        (aligned_at_the_first_barrier, 235, "missing", "twice"),
-        (an_ended_channel_not_counted, 2, "did not finish"),
-        (the_barrier_behind_the_next_segment, 1, "missing", "twice", "did not finish"),
+        (a_channel_not_held, 140, "missing", "twice", "falls"),
+        (aligned_at_the_first_barrier, 1, "missing", "twice", "at the barrier"),
+        (an_ended_channel_not_counted, 5, "did not finish"),
+        (the_barrier_behind_the_next_segment, 2, "missing", "twice", "did not finish"),
+        (a_watermark_that_overtakes, 1, "below the watermark"),
+        (a_watermark_that_counts_when_admitted, 1, "below the watermark"),
+        (a_watermark_before_its_segment, 1, "below the watermark"),
+        (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
+        (consumed_is_what_was_admitted, 2, "missing", "is gone"),
+        (a_segment_deleted_after_its_first_reader, 7, "is gone"),
+        (a_producer_not_woken_when_its_channel_has_room, 7, "did not finish"),
     )
 )

@@ -28,6 +28,7 @@ from weir.core.messages import (
 from weir.core.pending import Party, PendingCheckpoint, PendingState
 from weir.core.pending_commits import PendingCommits
 from weir.core.plan import CheckpointPlan, calculate_plan
+from weir.core.request_decider import CheckpointRequestDecider
 from weir.core.shared_state_registry import SharedStateRegistry
 from weir.core.stream_task import StreamTask
 from weir.core.task_snapshots import TaskSnapshots
@@ -387,18 +388,23 @@ def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
     return _with(patch.object(DurableJob, "_check_goes_on", lambda self, newest: None))
 
 
+def no_minimum_pause() -> AbstractContextManager[None]:
+    """A periodic checkpoint begins when it is due, however short ago the last one completed (A4)."""
+    return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
+
+
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (no_pre_checks_after_the_allocation, 2, "while it is"),
-        (no_pre_checks_after_hooks, 2, "while it is"),
+        (no_pre_checks_after_the_allocation, 17, "while it is"),
+        (no_pre_checks_after_hooks, 46, "while it is"),
         (notify_before_the_record, 0, "tasks are told"),
         (delete_on_an_in_doubt_create, 122, "needs it"),
-        (abort_in_finalizing, 36, "needs it", "without its metadata"),
+        (abort_in_finalizing, 171, "needs it", "without its metadata"),
         (pending_base_for_an_increment, 218, "is not there", "needs it"),
         (staged_data_dropped_on_abort, 8, "missing"),
         (earlier_pending_commits_left_out, 8, "missing", "not flushed"),
-        (newest_epoch_committed_first, 1201, "missing"),
+        (newest_epoch_committed_first, 1534, "missing"),
         (newest_epoch_recommitted_first, 341, "missing"),
         (clean_before_the_recommit, 3, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),
@@ -407,11 +413,12 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (finished_before_the_commits, 0, "missing"),
         (a_shared_file_deleted_before_the_pending_are_over, 119, "is not there", "needs it"),
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
-        (a_fenced_driver_that_still_commits, 38, "tasks are told", "not recorded"),
+        (a_fenced_driver_that_still_commits, 93, "tasks are told", "not recorded"),
         (orphans_of_newer_attempts_deleted, 301, "needs it", "is not there"),
         (an_unread_checkpoint_counts_as_damaged, 934, "not committed, is deleted"),
-        (a_late_drop_that_deletes_nothing, 414, "is orphaned"),
+        (a_late_drop_that_deletes_nothing, 1103, "is orphaned"),
         (finished_before_an_aborted_part_has_ended, 1099, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 519, "are there twice"),
+        (no_minimum_pause, 2, "after the last one completed"),
     )
 )

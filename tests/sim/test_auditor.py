@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TaskStatusChanged, TriggerCheckpoint
+from weir.core.messages import (
+    DeclineCheckpoint,
+    NotifyCheckpointComplete,
+    TaskFailed,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
+    InFlightSegment,
     OperatorState,
     SnapshotKind,
     StateHandle,
@@ -27,6 +35,7 @@ from weir.state.job_log import CheckpointReference, JobRecord, RecordKind, Recor
 
 JOB = "0123456789abcdef0123456789abcdef"
 BASE = f"/checkpoints/{JOB}"
+MIN_PAUSE_MS = 60
 ROWS, TOTAL = "/tables/v0-rows", "/tables/v0-total"
 STAGED = f"{ROWS}/staged/01234567-v0-rows-1/0"
 
@@ -37,7 +46,11 @@ class Scene:
     def __init__(self, *, claims: bool = False) -> None:
         vertex = SimVertex(name="v0", records=3, batch=1, pace_us=1)
         self.auditor = Auditor(
-            base_directory="/checkpoints", vertices=[vertex], max_concurrent=1, claims=claims
+            base_directory="/checkpoints",
+            vertices=[vertex],
+            max_concurrent=1,
+            claims=claims,
+            min_pause_ms=MIN_PAUSE_MS,
         )
         self.disk = self.auditor.disk = Disk(self.auditor)
         self._records = 0
@@ -188,12 +201,63 @@ def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
     broken(unrecorded, lambda: unrecorded.effect(told), "tasks are told")
 
 
-def test_no_task_fails_for_lost_state_or_a_bug() -> None:
+@pytest.mark.parametrize("kind", ["LostStateError", "BrokenWatermarkError", "InvariantError"])
+def test_no_task_fails_for_lost_state_a_wrong_watermark_or_a_bug(kind: str) -> None:
     """An ordinary failure is no breach; these are."""
     scene = Scene()
     scene.effect(TaskFailed(vertex="v0", attempt=1, message="disk full", fatal=False))
-    lost = TaskFailed(vertex="v0", attempt=1, message="LostStateError: v0", fatal=False)
+    lost = TaskFailed(vertex="v0", attempt=1, message=f"{kind}: v0", fatal=False)
     broken(scene, lambda: scene.effect(lost), "failed as none may")
+
+
+def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
+    """P27: a full disk may decline a checkpoint, a segment that was deleted too early may not."""
+    scene = Scene()
+    decline = DeclineCheckpoint(vertex="v0", attempt=1, checkpoint_id=1, reason="r", message="disk full")
+    scene.effect(decline)
+    lost = replace(decline, message="LostStateError: v0: the segment s is gone")
+    broken(scene, lambda: scene.effect(lost), "failed as none may")
+
+
+def with_in_flight(checkpoint: CompletedCheckpoint, key: str) -> CompletedCheckpoint:
+    """The same with a segment in flight whose file has this key."""
+    segment = InFlightSegment(channel="p", position=0, size=1, payload={"key": key})
+    return replace(checkpoint, tasks=(replace(checkpoint.tasks[0], in_flight=(segment,)),))
+
+
+def test_a_checkpoint_holds_the_files_of_its_segments_in_flight() -> None:
+    """P27: the file of a segment is a file of the task's state, and kept as long as any."""
+    scene = Scene()
+    scene.complete(with_in_flight(scene.checkpoint(1), "state"))
+    lacking = with_in_flight(scene.checkpoint(2), "elsewhere")
+    broken(scene, lambda: scene.complete(lacking), "segment 0 of p, in flight to v0, has no file in it")
+
+
+def test_a_savepoint_has_nothing_in_flight() -> None:
+    """P27: savepoints are always aligned."""
+    scene = Scene()
+    path = "/savepoints/s"
+    scene.disk.put(f"{path}/_metadata", b"m", durable=True)
+    aligned = replace(
+        scene.checkpoint(1),
+        kind=SnapshotKind.SAVEPOINT,
+        external_path=path,
+        tasks=(replace(scene.checkpoint(1).tasks[0], files=()),),
+    )
+    scene.auditor.savepoint(aligned)
+    overtaking = with_in_flight(aligned, "state")
+    broken(scene, lambda: scene.auditor.savepoint(overtaking), "has segments of v0 in flight")
+
+
+def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
+    """The pause begins with a completion in the same driver; another driver knows nothing of it."""
+    scene = Scene()
+    scene.auditor.began_periodic("d1", 1, 1_000)
+    scene.auditor.completed("d1", 1_500)
+    scene.auditor.began_periodic("d2", 2, 1_510)
+    scene.auditor.began_periodic("d1", 3, 1_500 + MIN_PAUSE_MS)
+    scene.auditor.completed("d1", 3_000)
+    broken(scene, lambda: scene.auditor.began_periodic("d1", 4, 3_000 + MIN_PAUSE_MS - 1), "59 ms after")
 
 
 def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:

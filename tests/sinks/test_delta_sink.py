@@ -234,12 +234,13 @@ def test_a_commit_is_durable_when_it_returns(spark, tmp_path):
 
 
 def test_a_commit_says_who_made_it(spark, tmp_path):
-    """The log entry names job, sink, checkpoint and attempt."""
-    sink = opened(tmp_path / "t", attempt=3)
+    """The log entry names job, the job's directory, sink, checkpoint and attempt."""
+    sink = opened(tmp_path / "t", attempt=3, job_directory=f"/checkpoints/{JOB}")
     sink.commit(7, [flushed(sink, spark.range(3), 4)])
     info = next(action["commitInfo"] for action in log_entry(tmp_path / "t", 0) if "commitInfo" in action)
     assert {key: value for key, value in info.items() if key.startswith("weir.")} == {
         "weir.job.id": JOB, "weir.job.name": "orders", "weir.sink": "out", "weir.checkpoint.id": "7", "weir.attempt": "3",
+        "weir.job.directory": f"/checkpoints/{JOB}",
     }  # fmt: skip
     transactions = [action["txn"] for action in log_entry(tmp_path / "t", 0) if "txn" in action]
     assert {entry["appId"]: entry["version"] for entry in transactions} == {

@@ -20,7 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.spark.rig import PATIENCE_S, START, Landing, Rows
 
 from weir.errors import ConfigurationError, PipelineError
-from weir.spark.channel_input import channel_frame, check_channel_schema
+from weir.spark.channel_input import EVENT_TIME, channel_frame, check_channel_schema
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.planning_server import PlanningServer
@@ -209,6 +209,29 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
         row: n for row, n in expected.items() if row[0] < cut
     }
     assert len(rows) > 4
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
+    spark: SparkSession, tmp_path: Path, first: int
+) -> None:
+    """Of nulls that it can see the optimizer would conclude that the key of the other side is null too."""
+    ids = [StructField("id", LongType()), StructField("ts", TimestampType(), True, {EVENT_TIME: 60_000})]
+    rows = spark.range(10).selectExpr("id", f"timestamp_seconds({START_S} + id) AS ts")
+    files = [segment(rows, tmp_path / name) for name in ("left", "right")]
+    inboxes = [Inbox(tmp_path / "inboxes" / name) for name in ("left", "right")]
+    with Running(spark, tmp_path / "consumer") as run:
+        control = run.control()
+        left, right = (
+            inbox.frame(run, StructType(ids), control=control, index=index)
+            for index, inbox in enumerate(inboxes)
+        )
+        other = right.withColumnsRenamed({"id": "other", "ts": "at"})
+        run.start(left.join(other, F.expr("id = other AND ts = at")).select("id"))
+        for index in (first, 1 - first):
+            inboxes[index].admit(0, files[index])
+            run.step()
+        assert run.rows() == Counter({(one,): 1 for one in range(10)})
 
 
 def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_event_time(

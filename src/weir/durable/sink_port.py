@@ -47,9 +47,12 @@ class SinkPort:
         file_system: Callable[[str], FileSystem],
         retries: CommitRetries,
         waits: Waits,
+        job_directory: str | None = None,
     ) -> None:
+        """``job_directory``: where the job keeps its records; sinks may tell it to readers of their targets."""
         self._sinks = sinks
         self._job_name = job_name
+        self._job_directory = job_directory
         self._file_system = file_system
         self._retries = retries
         self._locks = {name: waits.lock() for name in sinks}
@@ -203,4 +206,5 @@ class SinkPort:
             sink=name,
             attempt=attempt,
             file_system=self._file_system,
+            job_directory=self._job_directory,
         )

@@ -12,7 +12,11 @@ when a law is broken. Laws, with the rules that they follow:
    committed (P12, P22).
 6. Tasks are told of the completion of recorded checkpoints only, never of a savepoint (P14).
 7. FINISHED is recorded only when every table is complete (P16).
-8. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
+8. No query finds state or a segment gone that it needs, or a watermark that is wrong; those laws are in ``query.py``,
+   ``snapshots.py`` and ``inbox.py``, and a breach fails the task, or its snapshot (P7, P25, P27).
+9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
+10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
+11. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
 
 What must hold at the end is in ``settle``.
 """
@@ -26,7 +30,13 @@ from typing import Any
 
 import msgspec
 
-from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TaskStatusChanged, TriggerCheckpoint
+from weir.core.messages import (
+    DeclineCheckpoint,
+    NotifyCheckpointComplete,
+    TaskFailed,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
 from weir.core.types import CompletedCheckpoint, JobId, TaskStatus, VertexId
 from weir.sim.disk import Disk
 from weir.sim.table import TableVersion
@@ -36,6 +46,8 @@ from weir.state.job_log import JobRecord, RecordKind, RecordStatus
 from weir.state.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+#: What no task may fail with, whatever strikes it.
+_NEVER = ("LostState", "BrokenWatermark", "Invariant")
 
 
 class AuditError(Exception):
@@ -67,7 +79,13 @@ class Auditor:
     """One for each run; the disk's watcher."""
 
     def __init__(
-        self, *, base_directory: str, vertices: Sequence[SimVertex], max_concurrent: int, claims: bool
+        self,
+        *,
+        base_directory: str,
+        vertices: Sequence[SimVertex],
+        max_concurrent: int,
+        claims: bool,
+        min_pause_ms: int = 0,
     ) -> None:
         """``claims``: a job that begins from a savepoint may delete it."""
         self._base = base_directory
@@ -75,6 +93,9 @@ class Auditor:
         self._expected = expected_rows(vertices)
         self._max_concurrent = max_concurrent
         self._claims = claims
+        self._min_pause_ms = min_pause_ms
+        #: Driver -> when a checkpoint last completed in it, by its own clock.
+        self._completed_ms: dict[str, int] = {}
         self.disk: Disk | None = None
         #: The first law that was broken, and how. Also said by an exception, but whom that reaches may survive it.
         self.violation: str | None = None
@@ -144,8 +165,22 @@ class Auditor:
                 if triggered not in _TRIGGERABLE:
                     name = "unknown" if triggered is None else triggered.name
                     raise self._broken(f"{vertex} is triggered for checkpoint {n} while it is {name}")
-            case TaskFailed(message=message) if "LostState" in message or "Invariant" in message:
+            case TaskFailed(message=message) | DeclineCheckpoint(message=message) if any(
+                word in message for word in _NEVER
+            ):
                 raise self._broken(f"a task failed as none may: {message}")
+
+    def completed(self, driver: str, now_ms: int) -> None:
+        """A driver has won the record of a checkpoint or savepoint."""
+        self._completed_ms[driver] = now_ms
+
+    def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
+        """A driver begins a periodic checkpoint."""
+        pause_ms = now_ms - self._completed_ms.get(driver, -self._min_pause_ms)
+        if pause_ms < self._min_pause_ms:
+            raise self._broken(
+                f"checkpoint {checkpoint_id} begins {pause_ms} ms after the last one completed"
+            )
 
     def _check_trigger(self, driver: str, job_id: JobId, checkpoint_id: int, unforced: int) -> None:
         account = self._account(job_id)
@@ -268,6 +303,14 @@ class Auditor:
         unsynced = [file for file in self._files(checkpoint) if self._disk.is_volatile(file)]
         if unsynced:
             raise self._broken(f"{path} is complete, but {unsynced[0]} is not flushed")
+        for task in checkpoint.tasks:
+            if task.in_flight and checkpoint.kind.is_savepoint:
+                raise self._broken(f"savepoint {path} has segments of {task.vertex} in flight")
+            held = {handle.key for handle in task.files}
+            for segment in task.in_flight:
+                if segment.payload.get("key") not in held:
+                    who = f"segment {segment.position} of {segment.channel}, in flight to {task.vertex}"
+                    raise self._broken(f"{path} is complete, but {who}, has no file in it")
 
     def _committed(self, root: str, version: TableVersion) -> None:
         before = self.tables.get(root, TableVersion(transactions={}, files=[]))

@@ -19,6 +19,7 @@ from weir.core.messages import (
     SinkCommitFailed,
     SinksCommitted,
 )
+from weir.core.output_channels import ChannelBound
 from weir.core.pending import PendingState
 from weir.core.types import JobId, OperatorState, VertexId
 from weir.durable.hooks import MasterHook, MasterHooks
@@ -55,6 +56,12 @@ class SimJob:
     upload_us: int
     hooks: tuple[str, ...]
     claims_snapshot: bool
+    #: How far consumers may be behind.
+    bound: ChannelBound
+    #: How often Spark lists a channel before it asks the control input.
+    lists_early: float
+    #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
+    reader_us: int
 
 
 class SimClock:
@@ -180,7 +187,9 @@ class SimDriver:
             random=random,
             hook_fails=strikes[Fault.HOOK_FAILED],
         )
-        plans = {vertex.name: _plan(vertex) for vertex in job.vertices}
+        plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
+        # A stream of its own: jobs without channels draw nothing from it.
+        order = Random(f"order {job_id} {number}")
         self.master = _master(job, job_id, plans)
         self.dispatcher = Dispatcher(
             master=self.master,
@@ -199,6 +208,8 @@ class SimDriver:
                 links=job.links,
                 upload_us=job.upload_us,
                 retain_us=2_000 * job.config.timeout_ms,
+                lists_early=lambda: order.random() < job.lists_early,
+                reader_us=job.reader_us,
             ),
             durable=self.durable,
             clock=self.clock,
@@ -310,14 +321,20 @@ def _master(job: SimJob, job_id: JobId, plans: Mapping[VertexId, TaskPlan]) -> J
     )
 
 
-def _plan(vertex: SimVertex) -> TaskPlan:
+def _operators(vertex: SimVertex) -> tuple[OperatorState, ...]:
+    return (OperatorState(operator_id=vertex.name, name=vertex.name),)
+
+
+def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
     return TaskPlan(
         vertex=vertex.name,
-        operators=(OperatorState(operator_id=vertex.name, name=vertex.name),),
+        operators=_operators(vertex),
         sinks=vertex.sinks,
         bounded=True,
         requires_final_checkpoint=True,
         inputs=vertex.inputs,
+        bound=job.bound,
+        aligned_timeout_ms=job.config.aligned_timeout_ms,
     )
 
 
@@ -351,7 +368,7 @@ def _durable(
         sinks=sinks,
         hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
         state_mapping=StateMapping(
-            vertices={vertex.name: _plan(vertex).operators for vertex in job.vertices},
+            vertices={vertex.name: _operators(vertex) for vertex in job.vertices},
             allow_non_restored_state=False,
         ),
         settings=DurableSettings(

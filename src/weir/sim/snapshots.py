@@ -3,6 +3,10 @@
 The rules are those of ``weir/spark/snapshots.py``: new files get a second name while the query rests, or, where there are
 no links, are copied later and may have vanished by then; the base is the newest checkpoint of whose completion the task
 was told (PROTOCOL P3, P4).
+
+Segments in flight are state files of the consumer's (PROTOCOL P27). The segment of a live producer is found where that
+wrote it, a restored one below the query's own directory. One that is gone before it could be copied was deleted too early,
+since the task holds back the word that it was read: that is lost state, and no fault of the disk.
 """
 
 from __future__ import annotations
@@ -12,8 +16,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from weir.core.messages import TakeSnapshot
-from weir.core.types import Committable, SnapshotMetrics, StateHandle, TaskState
+from weir.core.types import (
+    Committable,
+    InFlightSegment,
+    Payload,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
 from weir.durable.sink_port import KeepFile
+from weir.errors import StorageError
 from weir.kernel.ports import TaskPlan
 from weir.sim.disk import ProcessFileSystem
 from weir.state.storage import CheckpointStorage
@@ -21,13 +34,29 @@ from weir.state.storage import CheckpointStorage
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
 
 
+class LostStateError(Exception):
+    """A query does not find its past, or a segment. Caught by nobody: the auditor looks for it in what tasks report."""
+
+
+def segment_path(payload: Payload, directory: str) -> str:
+    """Where the file of a segment is that the query in ``directory`` reads."""
+    return payload.get("file") or f"{directory}/{payload['key']}"
+
+
+def _kept_key(channel: VertexId, position: int) -> str:
+    return f"in-flight/{channel}/{position:020d}"
+
+
 @dataclass
 class _Pending:
     effect: TakeSnapshot
     directory: str
     prefix: str
-    #: Records read.
-    offset: int
+    #: What is kept in the metadata.
+    entries: dict[str, str]
+    in_flight: list[InFlightSegment] = field(default_factory=list)
+    #: Where the files of segments in flight are, by key.
+    segments: dict[str, str] = field(default_factory=dict)
     reused: list[StateHandle] = field(default_factory=list)
     new: list[str] = field(default_factory=list)
 
@@ -58,20 +87,22 @@ class SimSnapshots:
         self._written: dict[int, _Pending] = {}
         self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
 
-    def take(self, effect: TakeSnapshot, *, offset: int, keys: Sequence[str]) -> None:
-        """The synchronous part: the query rests after ``offset`` records; its state is in the files ``keys``."""
+    def take(self, effect: TakeSnapshot, *, entries: dict[str, str], keys: Sequence[str]) -> None:
+        """The synchronous part: the query rests; its state is in ``entries`` and in the files ``keys``."""
         n, savepoint = effect.checkpoint_id, effect.target is not None
         pending = _Pending(
             effect=effect,
             directory=effect.target or self._storage.shared_directory(n),
             prefix="" if savepoint else f"shared/{n}/",
-            offset=offset,
+            entries=entries,
         )
         self._pending[n] = pending
-        if effect.finished:
-            return
+        for segment in effect.in_flight:
+            key = _kept_key(segment.channel, segment.position)
+            pending.segments[key] = segment_path(segment.payload, self._directory)
+            pending.in_flight.append(replace(segment, payload={"key": key}))
         base = {} if effect.full or savepoint else self._base
-        for key in keys:
+        for key in (*pending.segments, *(() if effect.finished else keys)):
             handle = base.get(key)
             if handle is None:
                 pending.new.append(key)
@@ -96,9 +127,10 @@ class SimSnapshots:
             vertex=self._plan.vertex,
             position=effect.position,
             operators=tuple(replace(one, fully_finished=effect.finished) for one in self._plan.operators),
-            entries={"offset": str(pending.offset)},
+            entries=pending.entries,
             files=files,
             committables=committables,
+            in_flight=tuple(pending.in_flight),
         )
         self._written[checkpoint_id] = self._pending.pop(checkpoint_id)
         self._acknowledged[checkpoint_id] = files
@@ -128,7 +160,13 @@ class SimSnapshots:
         return self._handle(pending, name)
 
     def _copy(self, pending: _Pending, key: str) -> None:
-        self._fs.link_or_copy(f"{self._directory}/{key}", self._target(pending, key))
+        source = pending.segments.get(key)
+        try:
+            self._fs.link_or_copy(source or f"{self._directory}/{key}", self._target(pending, key))
+        except StorageError as error:
+            if source is not None and self._fs.status(source) is None:
+                raise LostStateError(f"{self._plan.vertex}: the segment {source} is gone") from error
+            raise
 
     def _handle(self, pending: _Pending, key: str) -> StateHandle:
         size, checksum = self._fs.checksum(self._target(pending, key))

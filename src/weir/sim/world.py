@@ -10,34 +10,66 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
 import msgspec
 
+from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.messages import (
+    AnswerPlanning,
     AnswerRequest,
+    CheckpointRecorded,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DropSnapshot,
     JobEnded,
     JobMasterEvent,
+    LocationAllocated,
     RequestKind,
     SnapshotRequested,
+    StartDrain,
     SuspendRequested,
+    TakeSnapshot,
     TriggerCheckpoint,
 )
-from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.core.request_decider import RequestOrigin
+from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
+from weir.kernel.envelopes import ToTask
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.disk import Disk
 from weir.sim.driver import BASE_DIRECTORY, SimDriver, SimJob
 from weir.sim.faults import TIMED, Fault, Injector, draw_plan
 from weir.sim.loop import Loop, Process
 from weir.sim.story import Story
-from weir.sim.vertices import draw_vertices
+from weir.sim.vertices import MOST_SMALL, draw_vertices
 from weir.state.job_log import JobRecord, RecordStatus
 
 #: How long the job may need once faults have ceased, in virtual seconds.
 _PATIENCE_S = 120
+#: Of a large graph: the slowest of many uploads, behind a long chain, must have a chance to be in time.
+_TIMEOUT_MS_MIN = 500
+#: When barriers may overtake; None: never.
+_ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
+#: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
+_READER_US = (0, 10_000, 100_000)
+#: Effects of tasks that tell the job master nothing.
+_AMONG_TASKS = (
+    AnswerPlanning,
+    ChannelAppended,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DropSnapshot,
+    ReleaseSegments,
+    SegmentsConsumed,
+    StartDrain,
+    TakeSnapshot,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +103,15 @@ class World:
         self._loop = Loop()
         self._plan = draw_plan(random, seconds=seconds)
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
-        self._job = draw_job(random, Random(f"graph {seed}"))
+        streams = (Random(f"{name} {seed}") for name in ("graph", "channels", "unaligned"))
+        self._job = draw_job(random, *streams)
         self._story = Story()
         self._auditor = Auditor(
             base_directory=BASE_DIRECTORY,
             vertices=self._job.vertices,
             max_concurrent=self._job.config.max_concurrent_checkpoints,
             claims=self._job.claims_snapshot,
+            min_pause_ms=self._job.config.min_pause_ms,
         )
         self._disk = self._auditor.disk = Disk(self._auditor)
         self._outside = Process("-")
@@ -89,6 +123,9 @@ class World:
         self._aimed: list[tuple[Fault, str]] = []
         self._requests = 0
         self._events = 0
+        #: Vertices that effects of this turn name, and whether one went to or came from the job master.
+        self._touched: set[VertexId] = set()
+        self._master_touched = False
         self._attempts_begun_us: dict[str, int] = {}
 
     def run(self) -> RunResult:
@@ -176,6 +213,8 @@ class World:
 
     def _on_effect(self, driver: SimDriver, effect: object) -> None:
         self._tell(driver, str(effect))
+        self._touched.add(getattr(effect, "vertex", ""))
+        self._master_touched |= not isinstance(effect, _AMONG_TASKS)
         unforced = 0
         if isinstance(effect, TriggerCheckpoint):
             pending = driver.master.coordinator.pending
@@ -191,11 +230,34 @@ class World:
     def _on_turn(self, driver: SimDriver, envelope: object) -> None:
         self._events += 1
         self._tell(driver, f"<- {envelope}")
-        driver.master.validate()
-        for task in driver.dispatcher.tasks.values():
-            task.validate()
+        self._watch_pause(driver, envelope)
+        self._validate(driver, envelope)
         if self._aimed:
             self._strike_if_aimed(driver)
+
+    def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
+        """Tell the auditor of what the minimum pause lies between."""
+        who, now_ms = driver.process.name, driver.clock.now_ms()
+        match envelope:
+            case CheckpointRecorded(outcome=Recorded.WON):
+                self._auditor.completed(who, now_ms)
+            case LocationAllocated(checkpoint_id=n):
+                for one in driver.master.coordinator.pending:
+                    if one.checkpoint_id == n and one.request.origin is RequestOrigin.PERIODIC:
+                        self._auditor.began_periodic(who, n, now_ms)
+
+    def _validate(self, driver: SimDriver, envelope: object) -> None:
+        """Every machine that was told something in this turn checks its laws; in doubt all do."""
+        touched, self._touched = self._touched, set()
+        master_touched, self._master_touched = self._master_touched, False
+        all_touched = not isinstance(envelope, ToTask)
+        if isinstance(envelope, ToTask):
+            touched.add(envelope.vertex)
+        if all_touched or master_touched:
+            driver.master.validate()
+        for vertex, task in driver.dispatcher.tasks.items():
+            if all_touched or vertex in touched:
+                task.validate()
 
     def _settle(self) -> None:
         """What must hold when the job has finished."""
@@ -285,8 +347,9 @@ class World:
         )
 
 
-def draw_job(random: Random, graph: Random) -> SimJob:
-    """A small job, and settings that matter; ``graph`` draws who reads whom."""
+def draw_job(random: Random, graph: Random, channels: Random, unaligned: Random) -> SimJob:
+    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave, and
+    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27)."""
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
@@ -296,21 +359,39 @@ def draw_job(random: Random, graph: Random) -> SimJob:
         initial_backoff_ms=5,
         max_backoff_ms=50,
     )
+    vertices = draw_vertices(random, graph)
+    timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0
+    config = CheckpointConfig(
+        interval_ms=interval_ms,
+        timeout_ms=max(timeout_ms_min, random.choice((50, 500, 5_000))),
+        min_pause_ms=min_pause_ms,
+        max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
+        tolerable_failed_checkpoints=random.choice((0, 2, 100)),
+        num_retained=random.choice((1, 1, 2, 3)),
+    )
+    reader_us = 0
+    aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
+    if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
+        reader_us = unaligned.choice(_READER_US)
+        config = replace(
+            config,
+            aligned_timeout_ms=aligned_timeout_ms,
+            max_concurrent_checkpoints=1,
+            timeout_ms=max(config.timeout_ms, 5 * reader_us // 1_000),
+        )
     return SimJob(
-        vertices=draw_vertices(random, graph),
-        config=CheckpointConfig(
-            interval_ms=interval_ms,
-            timeout_ms=random.choice((50, 500, 5_000)),
-            min_pause_ms=min_pause_ms,
-            max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
-            tolerable_failed_checkpoints=random.choice((0, 2, 100)),
-            num_retained=random.choice((1, 1, 2, 3)),
-        ),
+        vertices=vertices,
+        config=config,
         restart=restart,
         links=random.random() < 0.7,
         upload_us=random.choice((1, 1, 20_000, 100_000)),
         hooks=random.choice(((), (), ("h1",), ("h1", "h2"))),
         claims_snapshot=random.random() < 0.2,
+        bound=ChannelBound(
+            segments=channels.choice((1, 2, 8)), size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size))
+        ),
+        lists_early=channels.choice((0.0, 0.2, 0.5, 1.0)),
+        reader_us=reader_us,
     )
 
 

@@ -49,6 +49,8 @@ class SinkContext:
     attempt: int
     #: The file system that holds a path, whatever its scheme.
     file_system: Callable[[str], FileSystem]
+    #: Where the running job keeps its records and checkpoints, for readers of the target; None if it does not tell.
+    job_directory: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ How one step's rows become visible:
    position that it took from each. So a dead attempt's step was committed if and only if its position is not above
    that mark. This stays true when OPTIMIZE has replaced its files, which time travel may still read.
 
-An epoch without rows leaves the table alone: an idle job adds no versions. That it was committed is on record in the
-job's own log and metadata (PROTOCOL P15).
+An epoch without rows leaves the table alone: an idle job adds no versions. The job's own log and metadata are its record
+(PROTOCOL P15); each commit names their directory (``weir.job.directory``), where ``weir.read_consistent`` looks.
 
 Payload::
 
@@ -326,6 +326,7 @@ class DeltaTable(Sink):
             custom_metadata={
                 "weir.job.id": self._context.job_id,
                 "weir.job.name": self._context.job_name,
+                "weir.job.directory": self._context.job_directory or "",
                 "weir.sink": self._context.sink,
                 "weir.checkpoint.id": str(epoch),
                 "weir.attempt": str(self._context.attempt),
@@ -356,8 +357,7 @@ class DeltaTable(Sink):
             )
 
     def _clean_attempt(self, directory: str, mark: int, named: set[str]) -> None:
-        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and the directory if
-        nothing is left in it."""
+        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and an empty directory."""
         file_system = self._file_system
         base = join(self._root, directory)
         left = 0

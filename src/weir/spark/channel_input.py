@@ -13,9 +13,10 @@ row of the control input and from nothing else:
       -> event-time columns get their metadata back, which a watermark node strips from all columns but its own
       -> first in the union with the segments, which have no watermark node
 
-That filter must be one that the optimizer neither evaluates nor lets others pass: of ``rand() < 0`` it knows that it is
-false, and past a deterministic one it pushes what later steps filter by, below the watermark node, which then sees no
-row. The nulls are made below the node, through which the optimizer does not propagate constants, for the same reason.
+Both the filter and the nulls must be such that the optimizer sees nothing in them. Of ``rand() < 0`` it knows that it is
+false, and past a deterministic filter it pushes what later steps filter by, below the watermark node, which then sees no
+row. Of a literal null it knows that it is null: in a batch in which the segments of this channel are none, a join would
+conclude from its key that the other side's must be null too, and drop every row of it.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def channel_frame(
         )
     plain = StructType([StructField(field.name, field.dataType) for field in schema.fields])
     segments = session.readStream.schema(plain).options(**_READ_EVERYTHING).parquet(inbox)
-    nulls = [F.lit(None).cast(field.dataType).alias(field.name) for field in plain.fields]
     never = F.spark_partition_id() < 0
+    nulls = [F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in plain.fields]
     if not has_event_time(schema):
         return control.select(*nulls).filter(never).union(segments)
     watermark = _unused_name(schema)

@@ -47,6 +47,9 @@ class QueryDirectory:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs = fs
         self.path = path
+        #: The directory below ``sources/`` of each offset in the offset log (``source_ids``), once the query has told it;
+        #: before that each offset has its own.
+        self.source_ids: tuple[int, ...] | None = None
 
     def file(self, key: str) -> str:
         """The full path of an entry such as ``offsets/7``."""
@@ -71,10 +74,10 @@ class QueryDirectory:
         """
         inline: dict[str, str] = {}
         files: list[str] = []
-        for index, offset in enumerate(self._offsets(position)):
+        for source, offset in self._sources(position).items():
             if inboxes and log_offset(offset) is not None:
                 continue
-            for key in self._source_keys(index, offset):
+            for key in self._source_keys(source, offset):
                 status = self.fs.status(self.file(key))
                 if status is None:
                     raise StorageError(f"{self.file(key)} has vanished, though {self.path}/offsets names it.")
@@ -115,7 +118,7 @@ class QueryDirectory:
 
     def log_offsets(self, position: int) -> dict[int, int]:
         """Up to which entry of its log each file source's files belong to batches up to ``position``, by source."""
-        offsets = ((source, log_offset(offset)) for source, offset in enumerate(self._offsets(position)))
+        offsets = ((source, log_offset(offset)) for source, offset in self._sources(position).items())
         return {source: newest for source, newest in offsets if newest is not None}
 
     def source_entry(self, source: int, number: int) -> tuple[str, bool]:
@@ -140,6 +143,13 @@ class QueryDirectory:
         if position < 0:
             return []
         return self._read(f"offsets/{position}").split("\n")[2:]
+
+    def _sources(self, position: int) -> dict[int, str]:
+        """The offset at the end of the batch of each directory below ``sources/``."""
+        offsets = self._offsets(position)
+        ids = range(len(offsets)) if self.source_ids is None else self.source_ids
+        # Before the first batch there is no offset at all.
+        return dict(zip(ids, offsets, strict=True)) if offsets else {}
 
     def _source_keys(self, index: int, offset: str) -> Iterator[str]:
         directory = f"sources/{index}"

@@ -37,6 +37,7 @@ from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.segments import Inboxes, OutputSegments
+from weir.spark.source_ids import source_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,6 +84,8 @@ class QueryTask:
         #: Set once ``start`` of Spark has returned: the first planning call can come before that.
         self._query_known = threading.Event()
         self._started = False
+        #: Set when the first planning call has come, or never will.
+        self._up = threading.Event()
         self._draining = False
         self._stopping = threading.Event()
         self._waiters: list[threading.Thread] = []
@@ -95,12 +98,14 @@ class QueryTask:
 
     def start(self) -> None:
         """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan is wrong."""
-        if self._inboxes is not None:
-            self._inboxes.make()
         frame = self._frames.of(self._vertex.name)
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
         if not self._stopping.is_set():
             self._run(frame)
+
+    def wait_until_up(self) -> None:
+        """Return when the query, which was started, has made its first planning call, or has ended."""
+        self._up.wait()
 
     @property
     def vertex(self) -> Vertex:
@@ -146,6 +151,7 @@ class QueryTask:
     def stop(self) -> None:
         """Stop the query, wherever it is; returns when its threads are gone."""
         self._stopping.set()
+        self._up.set()
         query = self._query
         if query is not None:
             query.stop()
@@ -155,17 +161,15 @@ class QueryTask:
 
     def planning(self, call: int) -> None:
         """The control input's call: all batches up to the position are committed, and no other has begun."""
+        self._up.set()
         if self._stopping.is_set():
             return
         if self._draining:
             self._drained()
             return
-        if not self._started:
-            self._started = True
-            if self._ends_by_itself:
-                self._check_bounded()
-            self._post(TaskStarted(position=self._position))
         try:
+            if not self._started:
+                self._begin()
             consumed = self._inboxes.settle(self._position) if self._inboxes is not None else {}
             self._update_watermark()
         except Exception as error:
@@ -260,6 +264,8 @@ class QueryTask:
             if not self._stopping.is_set():
                 self._post(TaskErrored(message=first_cause(error)))
             return
+        finally:
+            self._up.set()
         # Before the next query of the task takes its place: the last figures of this one.
         self.metrics()
         if self._stopping.is_set() or self._draining:
@@ -294,11 +300,18 @@ class QueryTask:
         if query is not None:
             self.watermark_ms = output_watermark_ms(query, int(commit["nextBatchWatermarkMs"]))
 
-    def _check_bounded(self) -> None:
+    def _begin(self) -> None:
+        """The first planning call: look at what Spark made of the plan."""
+        self._started = True
         self._query_known.wait()
         query = self._query
-        if query is None:
-            return
+        if query is not None:
+            self._directory.source_ids = source_ids(query)
+            if self._ends_by_itself:
+                self._check_bounded(query)
+        self._post(TaskStarted(position=self._position))
+
+    def _check_bounded(self, query: StreamingQuery) -> None:
         try:
             check_bounded(self._vertex.name, query)
         except PipelineError as error:

@@ -114,11 +114,6 @@ class Inboxes:
         #: Names in each inbox with their positions, ascending.
         self._links: dict[VertexId, deque[tuple[int, str]]] = {name: deque() for name in paths}
 
-    def make(self) -> None:
-        """Make the directories, empty."""
-        for path in self._paths.values():
-            self._fs.make_directory(path)
-
     def admit(self, admitted: Sequence[Admission]) -> None:
         """Put segments where the next batch finds them. Called while the query waits in its planning call."""
         for one in admitted:

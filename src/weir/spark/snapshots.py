@@ -20,6 +20,7 @@ snapshot. The watermark of what a query has put out is: until its next step nobo
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -47,6 +48,9 @@ from weir.state.transfer import Transfer
 
 #: The entry of a snapshot that holds the output watermark, in milliseconds.
 _WATERMARK_ENTRY = "weir-output-watermark"
+
+#: The entry that says which inbox's log belongs to which offset, for a query that reads channels.
+_SOURCES_ENTRY = "weir-source-ids"
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
@@ -208,6 +212,8 @@ class TaskSnapshots:
         watermark_ms = self._watermark_ms()
         if watermark_ms is not None:
             pending.entries[_WATERMARK_ENTRY] = str(watermark_ms)
+        if self._inputs:
+            pending.entries[_SOURCES_ENTRY] = json.dumps(self._directory.source_ids)
         return keys + self._state_files.keys(position)
 
     def _in_flight_keys(self, pending: _Pending) -> list[str]:
@@ -290,7 +296,8 @@ def restore_directory(
     for handle in state.files:
         _make_parent(directory, handle.key, made)
         transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
-    if state.inputs:
+    if _SOURCES_ENTRY in state.entries:
+        directory.source_ids = tuple(json.loads(state.entries[_SOURCES_ENTRY]))
         directory.write_empty_source_logs(state.position)
 
 

@@ -13,6 +13,7 @@ system has no links, and the main thread waits for nothing.
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -92,6 +93,8 @@ class SparkTaskPort:
         self._tasks: dict[VertexId, QueryTask] = {}
         #: Planning calls of tasks that read channels, with their task.
         self._calls: dict[int, QueryTask] = {}
+        #: Each query starts a Python process that has ten seconds to connect to the JVM, whatever else starts meanwhile.
+        self._starting = threading.Semaphore(max(2, os.cpu_count() or 2))
         self._admitting = ThreadPoolExecutor(4, thread_name_prefix="weir-admit")
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
         self._metrics: dict[VertexId, VertexMetrics] = {}
@@ -118,7 +121,7 @@ class SparkTaskPort:
             pipeline=self._pipeline,
             attempt=start.attempt,
             planning_directory=str(self._planning.directory),
-            inbox_of=lambda consumer, producer: as_spark_path(_inbox(directory, consumer, producer)),
+            inbox_of=lambda consumer, producer: self._made_inbox(_inbox(directory, consumer, producer)),
         )
         with self._lock:
             self._attempt = _Attempt(
@@ -169,7 +172,9 @@ class SparkTaskPort:
                 return
             self._tasks[vertex.name] = task
             self._snapshots[vertex.name] = snapshots
-        task.start()
+        with self._starting:
+            task.start()
+            task.wait_until_up()
 
     def stop_tasks(self) -> None:
         """Stop every query, all at once."""
@@ -254,6 +259,11 @@ class SparkTaskPort:
     def _inboxes(self, current: _Attempt, vertex: Vertex, directory: QueryDirectory) -> Inboxes:
         paths = {name: _inbox(current.directory, vertex.name, name) for name in vertex.inputs}
         return Inboxes(directory, self._transfer, paths)
+
+    def _made_inbox(self, path: str) -> str:
+        """The path for Spark, which wants a directory to be there when a plan is built."""
+        self._storage.fs(path).make_directory(path)
+        return as_spark_path(path)
 
     def _restored_directory(
         self, current: _Attempt, vertex: Vertex, restored: TaskState | None

@@ -1,0 +1,216 @@
+"""Both sides of the graph benchmark, each in a process of its own; ``benchmarks/graph.py`` says what is measured."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import weir
+from benchmarks.inputs import link_input, write_row_after
+from benchmarks.measured_job import check_running, measure_job
+from benchmarks.plain_side import plain_session
+from benchmarks.query import batches_of, read_input, revenue
+from benchmarks.runs import Checkpoint, GraphResult, RunSpec
+from benchmarks.weir_side import job_options, weir_session
+from weir.core.types import Payload
+from weir.core.view import CheckpointStats
+from weir.kernel.gateway import JobGateway
+from weir.sinks.base import Sink, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_LOOK_S = 0.05
+#: The two queries: on Weir's side the first reads the source and the second what the first wrote.
+_RAW, _WINDOWS = "orders", "revenue"
+
+
+def run_plain(spec: RunSpec) -> GraphResult:
+    """Two queries that know nothing of each other, in one session. Warm up, then measure."""
+    spark = plain_session(spec.side)
+    try:
+        _run_queries(spark, spec, spec.warm_up, f"{spec.directory}/warm-up")
+        return _run_queries(spark, spec, spec.input, spec.directory)
+    finally:
+        spark.stop()
+
+
+def run_weir(spec: RunSpec) -> GraphResult:
+    """One job of two queries with a channel between them. Warm up, then measure."""
+    session = weir_session(spec)
+    try:
+        _run_job(session, spec, spec.warm_up, f"{spec.directory}/warm-up")
+        return _run_job(session, spec, spec.input, spec.directory)
+    finally:
+        session.stop()
+
+
+def _run_queries(spark: SparkSession, spec: RunSpec, input_directory: str, output: str) -> GraphResult:
+    link_input(Path(input_directory), Path(output, "input"))
+
+    def start(name: str) -> StreamingQuery:
+        frame = read_input(spark, f"{output}/input", spec.files_per_batch)
+        table = "raw" if name == _RAW else "minutes"
+        return (
+            (frame if name == _RAW else revenue(frame))
+            .writeStream.format("parquet")
+            .outputMode("append")
+            .option("checkpointLocation", f"{output}/checkpoint-{table}")
+            .start(f"{output}/{table}")
+        )
+
+    started_ms = time.time() * 1000
+    with ThreadPoolExecutor(2) as pool:
+        queries = dict(zip((_RAW, _WINDOWS), pool.map(start, (_RAW, _WINDOWS)), strict=True))
+    _process_all(queries.values())
+    batches = {name: batches_of(query) for name, query in queries.items()}
+    write_row_after(Path(output, "input"))
+    _process_all(queries.values())
+    for query in queries.values():
+        query.stop()
+    return GraphResult(
+        started_ms=started_ms,
+        committed_ms=max(batch.end_ms for found in batches.values() for batch in found if batch.rows),
+        batches=batches,
+    )
+
+
+def _process_all(queries: Iterable[StreamingQuery]) -> None:
+    for query in queries:
+        query.processAllAvailable()
+
+
+def _run_job(session: SparkSession, spec: RunSpec, input_directory: str, output: str) -> GraphResult:
+    link_input(Path(input_directory), Path(output, "input"))
+    commits = _Commits()
+    job = weir.Job("graph")
+    orders = job.source(_RAW, lambda spark: read_input(spark, f"{output}/input", spec.files_per_batch))
+    orders.sink("raw", _WatchedTable(f"{output}/raw", commits))
+    orders.transform(_WINDOWS, revenue).sink("minutes", _WatchedFiles(f"{output}/minutes", commits))
+
+    def measure(gateway: JobGateway, over: threading.Event) -> GraphResult:
+        started_ms = time.time() * 1000
+        queries = _queries_of(session, over)
+        newest = _commit_all(queries, gateway, commits, over)
+        result = GraphResult(
+            started_ms=started_ms,
+            committed_ms=time.time() * 1000,
+            batches={name: batches_of(query) for name, query in queries.items()},
+            checkpoints=[
+                _checkpoint(stats)
+                for stats in reversed(gateway.view().checkpoints.history)
+                if stats.status == "COMPLETED" and stats.checkpoint_id < newest
+            ],
+            stage_ms=commits.stage_ms(),
+        )
+        write_row_after(Path(output, "input"))
+        _commit_all(queries, gateway, commits, over)
+        return result
+
+    return measure_job(job, job_options(output), measure)
+
+
+def _queries_of(session: SparkSession, over: threading.Event) -> dict[str, StreamingQuery]:
+    """The job's queries, once both run."""
+    while True:
+        found = {str(query.name).rpartition("-")[0]: query for query in session.streams.active}
+        if found.keys() == {_RAW, _WINDOWS}:
+            return {name: found[name] for name in (_RAW, _WINDOWS)}
+        check_running(over)
+        time.sleep(_LOOK_S)
+
+
+def _commit_all(
+    queries: Mapping[str, StreamingQuery], gateway: JobGateway, commits: _Commits, over: threading.Event
+) -> int:
+    """Wait until the input is read, then for a checkpoint requested at once and its commits; the checkpoint's id.
+
+    Its barrier follows the last segment through the channel, so the second query has read everything as well.
+    """
+    queries[_RAW].processAllAvailable()
+    requested = gateway.trigger_checkpoint().result().checkpoint_id
+    commits.wait_for(requested, over)
+    return requested
+
+
+def _checkpoint(stats: CheckpointStats) -> Checkpoint:
+    return Checkpoint(
+        triggered_ms=stats.trigger_timestamp_ms,
+        duration_ms=stats.end_to_end_duration_ms,
+        tasks={
+            task.vertex: {
+                "delay": task.metrics.start_delay_ms,
+                "sync": task.metrics.sync_duration_ms,
+                "async": task.metrics.async_duration_ms,
+            }
+            for task in stats.tasks
+        },
+    )
+
+
+class _Commits:
+    """What the job's two sinks have done."""
+
+    def __init__(self) -> None:
+        self._done = threading.Condition()
+        self._epochs: dict[str, int] = {"raw": 0, "minutes": 0}
+        self._stage_ms: dict[str, list[float]] = {"raw": [], "minutes": []}
+
+    def staged(self, sink: str, begun: float) -> None:
+        """A sink has staged a batch; it began at this time of ``perf_counter``."""
+        self._stage_ms[sink].append((time.perf_counter() - begun) * 1000)
+
+    def committed(self, sink: str, epoch: int) -> None:
+        """A sink has committed an epoch; it is told of every one, also of those without rows."""
+        with self._done:
+            self._epochs[sink] = epoch
+            self._done.notify_all()
+
+    def wait_for(self, epoch: int, over: threading.Event) -> None:
+        """Until both sinks have committed the epoch."""
+        with self._done:
+            while min(self._epochs.values()) < epoch:
+                self._done.wait(_LOOK_S)
+                check_running(over)
+
+    def stage_ms(self) -> dict[str, list[float]]:
+        """How long each batch took to stage, so far."""
+        return {sink: list(found) for sink, found in self._stage_ms.items()}
+
+
+class _Watched(Sink):
+    """Tells what it does."""
+
+    watched_as: str
+    commits: _Commits
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Stage, and tell."""
+        begun = time.perf_counter()
+        try:
+            return super().stage(frame, step)  # type: ignore[safe-super]
+        finally:
+            self.commits.staged(self.watched_as, begun)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        """Commit, and tell."""
+        rows = super().commit(epoch, payloads)  # type: ignore[safe-super]
+        self.commits.committed(self.watched_as, epoch)
+        return rows
+
+
+class _WatchedTable(_Watched, weir.sinks.DeltaTable):
+    def __init__(self, path: str, commits: _Commits) -> None:
+        super().__init__(path)
+        self.watched_as, self.commits = "raw", commits
+
+
+class _WatchedFiles(_Watched, weir.sinks.Files):
+    def __init__(self, path: str, commits: _Commits) -> None:
+        super().__init__(path, format="parquet")
+        self.watched_as, self.commits = "minutes", commits

@@ -1,0 +1,328 @@
+"""One cut for readers: the newest versions of several Delta tables that stand at the same checkpoint of a job (MISSION G1).
+
+A job commits its sinks one after the other, so whoever reads two tables at their newest versions may see checkpoint 7
+in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the directory of the job's records and
+its checkpoint, and a sink commits its checkpoints in the order of their ids (PROTOCOL P13). So:
+
+1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint`` make new jobs.
+2. Its records say which epochs were not committed yet (``job_epochs.py``). A table that got no rows for a while is thus
+   known to be whole up to the newest completed checkpoint (PROTOCOL P15).
+3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which the tables are whole,
+   and each table's version is the one of its newest commit that is not above the cut.
+
+Worked example, one version of a table in each column; checkpoint 8 is the newest that completed::
+
+    clean    4  5  6  OPTIMIZE  7     records: nothing pending        whole up to 8
+    revenue  4     6                  records: 7 is pending           whole up to 6: the cut
+    refunds  4                        records: nothing pending        whole up to 8
+
+    versions: clean that of the OPTIMIZE, revenue that of 6, refunds that of 4
+
+What the cut can and cannot say:
+
+- Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no rows" and "7 is not
+  committed yet" look the same, and a table counts as whole up to its newest commit only. The cut is then right but late,
+  4 in the example, and ``fallback`` says why.
+- Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part of it: their files
+  live longer. Other writers' rows are part of it if they were committed before it, else not.
+- It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long as the table keeps
+  their files (``delta.deletedFileRetentionDuration``, a week by default).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError, WeirError
+from weir.job_epochs import JobEpochs, read_job_epochs
+from weir.sinks.staging import absolute_path, is_local
+from weir.state.filesystem import FileSystem
+from weir.state.resolve import FileSystems
+from weir.table_log import Commit, TableLog, as_dict, delta_uri
+
+if TYPE_CHECKING:
+    import deltalake
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Table features under which a version is still the plain rows of its Parquet files.
+_PLAIN_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+#: Keeps Spark from taking a path for a pattern: a directory may well be named ``[1]``.
+_NO_PATTERNS = ("__globPaths__", "false")
+#: Columns of the lookup from which rows get their partition values.
+_PATH_COLUMN = "__weir_path"
+_KNOWN_COLUMN = "__weir_known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsistentCut:
+    """Versions of several tables that stand at the same checkpoint. The module's docstring says what that means."""
+
+    #: The checkpoint that every table shows, and none beyond it.
+    checkpoint_id: int
+    #: The job that wrote it.
+    job_id: str
+    #: The version of each table, by the name that the caller gave it.
+    versions: Mapping[str, int]
+    #: Where each table is; relative paths are made absolute when the cut is taken.
+    paths: Mapping[str, str]
+    #: None, or why the job's records could not tell its empty checkpoints: then the cut may be late, as the module says.
+    fallback: str | None = None
+    #: For delta-rs; never shown, since it may hold credentials.
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def table(self, name: str) -> deltalake.DeltaTable:
+        """The table at its version, as delta-rs has it: ``cut.table("clean").to_pandas()`` needs no Spark.
+
+        Raises ``StorageError`` if the version cannot be read any more.
+        """
+        import deltalake
+
+        if name not in self.versions:
+            raise StorageError(
+                f"The cut has no table named {name!r}: its tables are {', '.join(map(repr, self.versions))}."
+            )
+        version = self.versions[name]
+        try:
+            return deltalake.DeltaTable(
+                delta_uri(self.paths[name]),
+                version=version,
+                storage_options=as_dict(self.storage_options),
+            )
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            raise StorageError(
+                f"Version {version} of table {name!r} at {self.paths[name]} cannot be read ({error}): take a new cut,"
+                " and let the table keep its log for longer if cuts are read late (delta.logRetentionDuration)."
+            ) from error
+
+    def frame(self, name: str, spark: SparkSession) -> DataFrame:
+        """The table at its version as a DataFrame; Spark reads its Parquet files and needs no Delta library.
+
+        Columns have the table's names, types and order. Filters on partition columns do not spare Spark the reading of other
+        partitions' files. Raises ``StorageError`` if the table has features that plain Parquet files cannot show.
+        """
+        table = self.table(name)
+        _check_plain(name, table)
+        fields = json.loads(table.schema().to_json())["fields"]
+        schema = _columns_ddl(fields)
+        partition_by = table.metadata().partition_columns
+        root = self.paths[name]
+        actions = table.get_add_actions()
+        files = [f"{root}/{unquote(path)}" for path in actions.column("path").to_pylist()]
+        if not files:
+            return spark.createDataFrame([], schema)
+        stored = [column for column in fields if column["name"] not in partition_by]
+        reader = spark.read.schema(_columns_ddl(stored)).options(recursiveFileLookup="true")
+        frame = reader.option(*_NO_PATTERNS).parquet(
+            *(f"file://{path}" if is_local(path) else path for path in files)
+        )
+        if not partition_by:
+            return frame
+        values = zip(files, actions.column("partition").to_pylist(), strict=True)
+        return _with_partitions(frame, dict(values), fields, partition_by)
+
+
+def read_consistent(
+    tables: Mapping[str, str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> ConsistentCut:
+    """The newest versions of some tables, given by name and path, that stand at the same checkpoint of one job.
+
+    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's records where they are on
+    HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no one job has written to all of them, if one table
+    has several sinks of the job, or if there is no common checkpoint yet.
+    """
+    if not tables:
+        raise ConfigurationError("read_consistent was given no table: name at least one with its path.")
+    logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
+    job_id, commits = _newest_shared_job(logs)
+    epochs, fallback = _job_epochs(job_id, commits.values(), spark)
+    # The records are older than what is read of the tables now: that is what makes the cut right.
+    for log in logs:
+        log.look_again()
+    now_job_id, commits = _newest_shared_job(logs)
+    if now_job_id != job_id:
+        return read_consistent(tables, storage_options=storage_options, spark=spark)
+    for log in logs:
+        log.check_one_sink(commits[log.name])
+    up_to = min(
+        commit.checkpoint_id if epochs is None else epochs.whole_up_to(commit.sink, commit.checkpoint_id)
+        for commit in commits.values()
+    )
+    found = {log.name: _version_at(log, job_id, up_to, commits[log.name]) for log in logs}
+    retained = () if epochs is None else epochs.checkpoints
+    return ConsistentCut(
+        # The newest one known to have completed: what lies between it and the bound was aborted, or had no rows.
+        checkpoint_id=max(
+            known for known in (*retained, *(one for _, one in found.values())) if known <= up_to
+        ),
+        job_id=job_id,
+        versions={name: version for name, (version, _) in found.items()},
+        paths={name: absolute_path(path) for name, path in tables.items()},
+        storage_options=storage_options,
+        fallback=fallback,
+    )
+
+
+def _job_epochs(
+    job_id: str, commits: Collection[Commit], spark: SparkSession | None
+) -> tuple[JobEpochs | None, str | None]:
+    """What the job's records say, or why they do not count.
+
+    A job that goes on from another one's savepoint commits what was pending there in that job's name, perhaps to other
+    tables; its own directory then tells nothing of them.
+    """
+
+    def hadoop(uri: str) -> FileSystem:
+        if spark is None:
+            raise UnsupportedEnvironmentError(
+                f"{uri} is read through Spark: give read_consistent a session (spark=)."
+            )
+        from weir.spark.hadoop import HadoopFileSystem
+
+        return HadoopFileSystem(spark, uri)
+
+    directory, *others = {commit.job_directory for commit in commits}
+    if others or not directory.endswith(f"/{job_id}"):
+        return None, "The tables' newest commits do not name one directory with the records of their job."
+    try:
+        return read_job_epochs(directory, FileSystems(hadoop)), None
+    except WeirError as error:
+        return None, f"The records of the job cannot be used here: {error}"
+
+
+def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
+    """The newest job that has committed to every table, and its newest commit in each.
+
+    All logs are gone through together, back in time, so that none is read further than to the commit that is sought. If
+    clocks differ this reads a little more; the answer is the same.
+    """
+    walks = {log.name: log.commits() for log in logs}
+    heads: dict[str, Commit] = {}
+    found: dict[str, dict[str, Commit]] = {}
+    for log in logs:
+        head = next(walks[log.name], None)
+        if head is None:
+            raise StorageError(
+                f"No job of Weir has written to {log.place}{log.cleaned_up()}: leave it out, or let a DeltaTable sink"
+                " write it."
+            )
+        heads[log.name] = head
+        found[log.name] = {head.job_id: head}
+    while True:
+        for job_id in found[logs[0].name]:
+            if all(job_id in jobs for jobs in found.values()):
+                return job_id, {name: jobs[job_id] for name, jobs in found.items()}
+        if not heads:
+            break
+        name = max(heads, key=lambda one: heads[one].timestamp_ms)
+        older = next(walks[name], None)
+        if older is None:
+            del heads[name]
+        else:
+            heads[name] = older
+            found[name].setdefault(older.job_id, older)
+    writers = []
+    for log in logs:
+        newest = next(iter(found[log.name].values()))
+        writers.append(f"{log.place} is written by job {newest.job_name!r} ({newest.job_id})")
+    raise StorageError(
+        f"No one job has written to all tables, so they have no checkpoint in common: {', '.join(writers)}"
+        f"{''.join(log.cleaned_up() for log in logs)}. Read tables of one job together."
+    )
+
+
+def _version_at(log: TableLog, job_id: str, checkpoint_id: int, newest: Commit) -> tuple[int, int]:
+    """The version of the job's newest commit that is not above the checkpoint, with the maintenance right after it, and the
+    checkpoint of that commit."""
+    maintained: int | None = None
+    for entry in log.entries():
+        commit = entry.commit
+        if commit is not None and commit.job_id == job_id and commit.checkpoint_id <= checkpoint_id:
+            return (entry.version if maintained is None else maintained), commit.checkpoint_id
+        if commit is not None or entry.changes_data:
+            maintained = None
+        elif maintained is None:
+            maintained = entry.version
+    raise StorageError(
+        f"The tables have no checkpoint of job {newest.job_name!r} in common yet: checkpoint {checkpoint_id} is the"
+        f" newest that all could show, and {log.place} has none of the job's checkpoints up to it{log.cleaned_up()}."
+        " Wait until every table has rows of a newer checkpoint, and read again."
+    )
+
+
+def _with_partitions(
+    frame: DataFrame,
+    values: Mapping[str, Mapping[str, Any]],
+    fields: list[dict[str, Any]],
+    partition_by: list[str],
+) -> DataFrame:
+    """The rows of the files with the partition values that the log has for each file, in the order of ``fields``.
+
+    The names of directories would have to be parsed, and their types guessed. Should Spark name a row's file in a way that
+    is not known here, the query fails; an inner join would lose the row.
+    """
+    by_name = {column["name"]: column for column in fields}
+    rows = []
+    for uri in frame.inputFiles():
+        path = re.sub("^file:/+", "/", unquote(uri))
+        # Rows name their local file with one slash after the scheme, the list of files with three.
+        row_spelling = re.sub("^file:/+", "file:/", uri)
+        rows.append((row_spelling, True, *(values[path][column] for column in partition_by)))
+    keys = [{"name": _PATH_COLUMN, "type": "string"}, {"name": _KNOWN_COLUMN, "type": "boolean"}]
+    columns = _columns_ddl([*keys, *(by_name[column] for column in partition_by)])
+    partitions = frame.sparkSession.createDataFrame(rows, columns).hint("broadcast")
+    stored = [_quoted(name) for name in by_name if name not in partition_by]
+    path_of_row = frame.metadataColumn("_metadata")["file_path"].alias(_PATH_COLUMN)
+    joined = frame.select(*stored, path_of_row).join(partitions, _PATH_COLUMN, "left")
+    return joined.selectExpr(
+        *(
+            f"IF({_KNOWN_COLUMN}, {_quoted(name)}, raise_error('a file of the cut has no partition')) AS {_quoted(name)}"
+            if name in partition_by
+            else _quoted(name)
+            for name in by_name
+        )
+    )
+
+
+def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
+    """Raise ``StorageError`` if more than the Parquet files is needed to know the rows."""
+    features = [
+        feature for feature in table.protocol().reader_features or () if feature not in _PLAIN_FEATURES
+    ]
+    if not features and table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        features.append("columnMapping")
+    if features:
+        raise StorageError(
+            f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files alone are not its"
+            " rows: read cut.table(name) with delta-rs, or cut.versions with a Spark that has Delta's library."
+        )
+
+
+def _quoted(column: str) -> str:
+    """A column's name as Spark's SQL wants it, whatever characters it has."""
+    return f"`{column.replace('`', '``')}`"
+
+
+def _columns_ddl(fields: list[dict[str, Any]]) -> str:
+    """Columns of a Delta schema as Spark's DDL."""
+    return ", ".join(f"{_quoted(column['name'])} {_type_ddl(column['type'])}" for column in fields)
+
+
+def _type_ddl(kind: Any) -> str:
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = (f"{_quoted(part['name'])}: {_type_ddl(part['type'])}" for part in fields)
+            return f"STRUCT<{', '.join(inner)}>"
+        case {"type": "array", "elementType": element}:
+            return f"ARRAY<{_type_ddl(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"MAP<{_type_ddl(key)}, {_type_ddl(value)}>"
+        case _:
+            return str(kind)

@@ -1,0 +1,93 @@
+"""What a job's own records say of the epochs of its sinks (PROTOCOL P15), for readers of its tables.
+
+A checkpoint without rows for a sink leaves no trace at the sink's target. That it was empty, and not forgotten, is on
+record in the job's directory, in two facts:
+
+1. The job log names the newest completed checkpoint.
+2. Its ``_metadata`` holds everything that was staged and is not confirmed, of every epoch up to it (PROTOCOL P5).
+
+So an epoch up to that checkpoint that has nothing pending, or only files without rows, is committed or has nothing to
+commit. This stays true whatever the job does later, hence the order of a reader: first the records, then the tables.
+What the records call pending may be committed by then; the table itself tells::
+
+    records   newest checkpoint 7, sink "revenue" has epoch 6 pending
+    table     newest commit 3: whole up to 5        newest commit 6: whole up to 7
+
+How the job ended makes no difference. A finished job has committed all; one that was cancelled has left its last epochs
+pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from weir.core.types import CompletedCheckpoint, JobId, OperatorId
+from weir.errors import CheckpointNotFoundError, StorageError
+from weir.state.filesystem import FileSystem
+from weir.state.job_log import JobLog
+from weir.state.storage import CheckpointStorage
+
+#: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
+_READ_TRIES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEpochs:
+    """The epochs of a job as of its newest completed checkpoint."""
+
+    job_id: JobId
+    #: Ids of the retained checkpoints, oldest first; the last one is the newest that completed.
+    checkpoints: tuple[int, ...]
+    #: Epochs with rows that were not confirmed then, by sink. Every sink of the job is named.
+    pending: Mapping[OperatorId, frozenset[int]]
+
+    def whole_up_to(self, sink: OperatorId, committed: int) -> int:
+        """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of ``committed``.
+
+        A sink that the job does not have (any more) has no more than that commit.
+        """
+        if sink not in self.pending:
+            return committed
+        missing = (epoch - 1 for epoch in self.pending[sink] if epoch > committed)
+        return max(committed, min(missing, default=self.checkpoints[-1]))
+
+
+def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]) -> JobEpochs:
+    """Read the records in a job's directory.
+
+    Raises ``WeirError`` if they are not there, cannot be read, or name no checkpoint (any more).
+    """
+    base, _, job_id = job_directory.rpartition("/")
+    storage = CheckpointStorage(fs=file_system, base_directory=base, job_id=job_id)
+    log = JobLog(file_system(job_directory), storage.log_directory)
+    for _ in range(_READ_TRIES):
+        record = log.newest()
+        if record is None or not record.checkpoints:
+            raise StorageError(f"The job directory {job_directory} has no completed checkpoint.")
+        newest = record.checkpoints[-1]
+        try:
+            checkpoint = storage.read(newest.path, expected_checksum=newest.checksum)
+        except CheckpointNotFoundError as error:
+            # Subsumed since the record was read, unless the log still ends with that record.
+            gone = error
+            continue
+        return JobEpochs(
+            job_id=job_id,
+            checkpoints=tuple(known.checkpoint_id for known in record.checkpoints),
+            pending=_pending(checkpoint),
+        )
+    raise gone
+
+
+def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]]:
+    pending: dict[OperatorId, set[int]] = {
+        operator.operator_id: set() for task in checkpoint.tasks for operator in task.operators
+    }
+    for task in checkpoint.tasks:
+        for item in task.committables:
+            # A step may have staged files, and none of them a row: such an epoch adds no version.
+            if item.payload.get("files") != []:
+                epoch = checkpoint.checkpoint_id if item.epoch is None else item.epoch
+                pending.setdefault(item.sink, set()).add(epoch)
+    return {sink: frozenset(epochs) for sink, epochs in pending.items()}

@@ -1,0 +1,152 @@
+"""The log of one Delta table, as far as it tells of jobs of Weir: which version shows which checkpoint.
+
+A log is read from its newest entry backwards, one file an entry, and only as far as needed: most readers want the newest
+few of thousands. delta-rs says which version is the newest; an entry's file is then read as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from weir.errors import StorageError
+from weir.sinks.staging import absolute_path, slug
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What a job's commit says of itself."""
+
+    timestamp_ms: int
+    job_id: str
+    job_name: str
+    #: Where the driver that made it keeps the job's records; empty if it did not tell.
+    job_directory: str
+    sink: str
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One version in a table's log."""
+
+    version: int
+    #: None for a version that no job of Weir made.
+    commit: Commit | None
+    #: False if the version shows the rows and the schema of the one before it.
+    changes_data: bool
+
+
+class TableLog:
+    """The log of one table as it was when it was last looked at, each entry read once."""
+
+    def __init__(self, name: str, path: str, storage_options: Mapping[str, str] | None) -> None:
+        import deltalake
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        self.name = name
+        self.place = f"table {name!r} at {path}"
+        #: The oldest version whose entry is still there, once the walk has met its end.
+        self.oldest = 0
+        self._entries: dict[int, Entry] = {}
+        uri, options = delta_uri(absolute_path(path)), as_dict(storage_options)
+        try:
+            self._table = deltalake.DeltaTable(uri, storage_options=options)
+            self._files = PyFileSystem(DeltaStorageHandler(uri, options))
+        except deltalake.exceptions.TableNotFoundError as error:
+            raise StorageError(
+                f"There is no Delta table for {self.place}: check the path, or wait for the first checkpoint with rows,"
+                " which creates it."
+            ) from error
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def look_again(self) -> None:
+        """Take in what was committed since."""
+        import deltalake
+
+        try:
+            self._table.update_incremental()
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            raise self._unreadable(error) from error
+
+    def entries(self) -> Iterator[Entry]:
+        """All entries from the newest on backwards, as far as the log has not been cleaned up."""
+        for version in range(self._table.version(), -1, -1):
+            if version not in self._entries:
+                try:
+                    self._entries[version] = self._read(version)
+                except FileNotFoundError:
+                    self.oldest = version + 1
+                    return
+            yield self._entries[version]
+
+    def commits(self) -> Iterator[Commit]:
+        """What jobs of Weir have committed, from the newest on backwards."""
+        return (entry.commit for entry in self.entries() if entry.commit is not None)
+
+    def check_one_sink(self, commit: Commit) -> None:
+        """Raise ``StorageError`` if another sink of the job stages below the table's root.
+
+        With two sinks no commit alone says what the table shows, and no version need show one checkpoint.
+        """
+        from pyarrow.fs import FileSelector, FileType
+
+        prefix = f"weir-{commit.job_id[:8]}-"
+        own = re.compile(re.escape(prefix + slug(commit.sink)) + r"-\d+")
+        for entry in self._files.get_file_info(FileSelector("", recursive=False)):
+            name = entry.base_name
+            if entry.type == FileType.Directory and name.startswith(prefix) and not own.fullmatch(name):
+                raise StorageError(
+                    f"Several sinks of job {commit.job_name!r} write to {self.place} ({commit.sink!r} and the one that"
+                    f" staged {name!r}), so its versions stand at no one checkpoint: give each sink a table of its own."
+                )
+
+    def cleaned_up(self) -> str:
+        """What to add to an error if older entries of the log are gone."""
+        if not self.oldest:
+            return ""
+        return (
+            f" (the log of {self.place} is cleaned up before version {self.oldest}: it must reach back to the last"
+            " common checkpoint, see delta.logRetentionDuration)"
+        )
+
+    def _unreadable(self, error: Exception) -> StorageError:
+        return StorageError(
+            f"The log of {self.place} cannot be read ({error}): check the table and the access to it."
+        )
+
+    def _read(self, version: int) -> Entry:
+        commit: Commit | None = None
+        changes_data = False
+        with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
+            lines = file.read().splitlines()
+        for line in filter(None, lines):
+            action: dict[str, Any] = json.loads(line)
+            info = action.get("commitInfo", {})
+            if "weir.checkpoint.id" in info:
+                commit = Commit(
+                    timestamp_ms=info.get("timestamp", 0),
+                    job_id=info["weir.job.id"],
+                    job_name=info["weir.job.name"],
+                    job_directory=info.get("weir.job.directory", ""),
+                    sink=info["weir.sink"],
+                    checkpoint_id=int(info["weir.checkpoint.id"]),
+                )
+            changed = [action[kind].get("dataChange", True) for kind in ("add", "remove") if kind in action]
+            changes_data = changes_data or any(changed) or "metaData" in action or "protocol" in action
+        return Entry(version=version, commit=commit, changes_data=changes_data)
+
+
+def delta_uri(root: str) -> str:
+    """The root as delta-rs spells it."""
+    return re.sub(r"^s3[an]://", "s3://", root)
+
+
+def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Storage options as delta-rs wants them."""
+    return None if options is None else dict(options)

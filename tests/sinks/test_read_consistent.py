@@ -1,0 +1,436 @@
+"""One cut for readers: tables written by the real sink, read at the newest checkpoint that all of them show.
+
+Only the last three tests need Spark. The others write the Parquet files that Spark would stage with pyarrow, and let the
+sink flush and commit them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import weir
+from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
+from weir.errors import ConfigurationError, StorageError
+from weir.job_epochs import JobEpochs, read_job_epochs
+from weir.sinks import DeltaTable, SinkContext, Step
+from weir.sinks.delta_schema import delta_schema_json
+from weir.sinks.staging import staging_prefix
+from weir.spark.hadoop import HadoopFileSystem
+from weir.state.filesystem import FileSystem
+from weir.state.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.state.local import LocalFileSystem
+from weir.state.storage import CheckpointStorage
+
+JOB = "0123456789abcdef0123456789abcdef"
+FRESH = "fedcba9876543210fedcba9876543210"
+FILE_SYSTEM = LocalFileSystem()
+SCHEMA = delta_schema_json(
+    json.dumps({"fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}),
+    place="the test",
+)
+
+
+class Writer:
+    """One sink of one job, and its table."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        job: str = JOB,
+        name: str = "orders",
+        sink: str | None = None,
+        directory: str | None = None,
+    ) -> None:
+        self.path = path
+        self._context = SinkContext(
+            job_id=job,
+            job_name=name,
+            sink=sink or path.name,
+            attempt=1,
+            file_system=lambda _: FILE_SYSTEM,
+            job_directory=directory,
+        )
+        self._sink = DeltaTable(str(path))
+        self._sink.open(self._context)
+        self._positions = itertools.count()
+
+    def commit(self, checkpoint: int, *ids: int) -> None:
+        """Stage, flush and commit rows as one checkpoint; without rows it is an empty epoch."""
+        payloads = self._sink.flush([self.stage(ids)]) if ids else []
+        assert self._sink.commit(checkpoint, payloads) == len(ids)
+
+    def stage(self, ids: tuple[int, ...]) -> dict[str, Any]:
+        directory, position = f"weir-{staging_prefix(self._context)}-1", next(self._positions)
+        file = self.path / directory / str(position) / "part-0.parquet"
+        file.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), file)
+        return {
+            "directory": directory,
+            "position": position,
+            "schema": SCHEMA,
+            "flushed": False,
+            "files": [{"path": file.name, "size": file.stat().st_size}],
+        }
+
+
+class Records:
+    """The records of a job, as its driver writes them."""
+
+    def __init__(self, base: str, fs: FileSystem = FILE_SYSTEM) -> None:
+        self.storage = CheckpointStorage(fs=lambda _: fs, base_directory=base, job_id=JOB)
+        self._log = JobLog(fs, self.storage.log_directory).begin_attempt(
+            after=None, job_id=JOB, job_name="orders", writer="w", timestamp_ms=1
+        )
+
+    @property
+    def directory(self) -> str:
+        return self.storage.job_directory
+
+    def complete(
+        self, checkpoint: int, *, sinks: tuple[str, ...] = ("clean", "revenue"), **pending: dict[int, int]
+    ) -> None:
+        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch for each sink."""
+        older = self._log.newest.checkpoints
+        committables = (
+            Committable(sink=sink, position=epoch, payload={"files": [{}] * rows}, barrier=epoch, epoch=epoch)
+            for sink, epochs in pending.items()
+            for epoch, rows in epochs.items()
+        )
+        operators = tuple(OperatorState(operator_id=sink, name=sink) for sink in sinks)
+        task = TaskState(vertex="v", position=9, operators=operators, committables=tuple(committables))
+        completed = CompletedCheckpoint(
+            job_id=self.storage.job_id,
+            checkpoint_id=checkpoint,
+            kind=SnapshotKind.CHECKPOINT,
+            timestamp_ms=1,
+            completion_timestamp_ms=2,
+            attempt=1,
+            tasks=(task,),
+            external_path=self.storage.checkpoint_directory(checkpoint),
+        )
+        checksum = self.storage.write_metadata(completed)
+        path = completed.external_path
+        self._log.append(
+            kind=RecordKind.CHECKPOINT_COMPLETED,
+            timestamp_ms=2,
+            status=RecordStatus.RUNNING,
+            completed=checkpoint,
+            checkpoints=(CheckpointReference(checkpoint_id=checkpoint, path=path, checksum=checksum),),
+        )
+        for known in older:
+            self.storage.discard(known.checkpoint_id, (), None, subsumed=True)
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records(str(tmp_path / "checkpoints"))
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "clean")
+
+
+@pytest.fixture
+def revenue(tmp_path: Path) -> Writer:
+    return Writer(tmp_path / "revenue")
+
+
+def cut_of(*writers: Writer) -> weir.ConsistentCut:
+    return weir.read_consistent({writer.path.name: str(writer.path) for writer in writers})
+
+
+def ids(cut: weir.ConsistentCut, name: str) -> list[int]:
+    return sorted(cut.table(name).to_pyarrow_table()["id"].to_pylist())
+
+
+def table(writer: Writer) -> deltalake.DeltaTable:
+    return deltalake.DeltaTable(str(writer.path))
+
+
+def append_by_a_user(writer: Writer, row: int) -> None:
+    deltalake.write_deltalake(str(writer.path), pa.table({"id": [row]}), mode="append")
+
+
+def test_a_table_between_two_commits_holds_the_others_at_its_checkpoint(clean, revenue):
+    """Checkpoint 3 is committed in one table and not in the other: both are read at 2, and the next reader gets 3."""
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint, checkpoint * 10)
+    clean.commit(3, 3)
+    cut = cut_of(clean, revenue)
+    assert (cut.checkpoint_id, cut.job_id, cut.versions) == (2, JOB, {"clean": 1, "revenue": 1})
+    revenue.commit(3, 30)
+    assert (ids(cut, "clean"), ids(cut, "revenue")) == ([1, 2], [10, 20])
+    newer = cut_of(clean, revenue)
+    assert (newer.checkpoint_id, ids(newer, "clean"), ids(newer, "revenue")) == (3, [1, 2, 3], [10, 20, 30])
+
+
+def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_path, records):
+    """The job's records tell the two apart, also for a step that staged files without a row."""
+    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    clean.commit(1, 1)
+    revenue.commit(1, 10)
+    for checkpoint in (2, 3):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint)
+    records.complete(5, revenue={3: 0, 5: 0}, clean={3: 1, 5: 1})
+    quiet = cut_of(clean, revenue)
+    # Checkpoint 4 was aborted, or had no rows: the newest that is known to have completed is 3.
+    assert (quiet.checkpoint_id, quiet.versions, quiet.fallback) == (3, {"clean": 2, "revenue": 0}, None)
+    clean.commit(5, 5)
+    assert (cut_of(clean, revenue).checkpoint_id, ids(cut_of(clean, revenue), "clean")) == (5, [1, 2, 3, 5])
+    records.complete(9, revenue={7: 1, 8: 1}, clean={7: 1})
+    clean.commit(7, 7)
+    held = cut_of(clean, revenue)
+    assert (held.checkpoint_id, ids(held, "clean"), ids(held, "revenue")) == (5, [1, 2, 3, 5], [10])
+    revenue.commit(7, 70)
+    passed = cut_of(clean, revenue)
+    assert (passed.checkpoint_id, ids(passed, "clean"), ids(passed, "revenue")) == (
+        7,
+        [1, 2, 3, 5, 7],
+        [10, 70],
+    )
+    revenue.commit(8, 80)
+    assert cut_of(clean, revenue).checkpoint_id == 9
+    # Newer commits than the records know of.
+    clean.commit(10, 100)
+    assert (cut_of(clean, revenue).checkpoint_id, cut_of(clean).checkpoint_id) == (9, 10)
+
+
+def test_a_sink_that_the_job_does_not_have_any_more_stands_at_its_last_commit(tmp_path, records):
+    """Nothing of it is pending, but what came after is not in its table."""
+    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(1, 10)
+    records.complete(2, sinks=("clean",))
+    assert cut_of(clean, revenue).checkpoint_id == 1
+
+
+def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_passed_over(records):
+    """The log then has a newer one."""
+
+    class Subsuming(LocalFileSystem):
+        """While its first metadata is read, a newer checkpoint completes and that one goes."""
+
+        def read(self, path: str) -> bytes:
+            if path.endswith("chk-2/_metadata"):
+                records.complete(3, clean={3: 1})
+            return super().read(path)
+
+    records.complete(2, clean={2: 1})
+    epochs = read_job_epochs(records.directory, lambda _: Subsuming())
+    assert (epochs.checkpoints, epochs.pending["clean"]) == ((3,), {3})
+
+
+def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(tmp_path, records, monkeypatch):
+    """Records that say that nothing is pending are of no use for tables that were read before."""
+    clean = Writer(tmp_path / "clean", directory=records.directory)
+    clean.commit(1, 1)
+
+    def meanwhile(*where: Any) -> JobEpochs:
+        clean.commit(2, 2)
+        records.complete(3)
+        return read_job_epochs(*where)
+
+    monkeypatch.setattr("weir.consistent.read_job_epochs", meanwhile)
+    cut = cut_of(clean)
+    assert (cut.checkpoint_id, ids(cut, "clean")) == (3, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("directory", "reason"),
+    [
+        (f"/nowhere/{JOB}", "has no completed checkpoint"),
+        (f"hdfs://nn/checkpoints/{JOB}", "is read through Spark"),
+        (f"/checkpoints/{FRESH}", "do not name one directory"),
+    ],
+)
+def test_without_the_jobs_records_the_cut_is_late_and_says_why(tmp_path, directory, reason):
+    """A directory out of reach, or that of another job that went on from this one's savepoint."""
+    clean, revenue = (Writer(tmp_path / name, directory=directory) for name in ("clean", "revenue"))
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(1, 10)
+    cut = cut_of(clean, revenue)
+    assert cut.checkpoint_id == 1
+    assert reason in str(cut.fallback)
+
+
+def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_rows_again(clean, revenue):
+    """It leaves no version, so it cannot be told from one that is not committed yet: the cut is late, never wrong."""
+    clean.commit(1, 1)
+    revenue.commit(1, 10)
+    for checkpoint in (2, 3):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint)
+    late = cut_of(clean, revenue)
+    assert (late.checkpoint_id, ids(late, "clean"), ids(late, "revenue")) == (1, [1], [10])
+    revenue.commit(4, 40)
+    passed = cut_of(clean, revenue)
+    assert (passed.checkpoint_id, ids(passed, "clean"), ids(passed, "revenue")) == (3, [1, 2, 3], [10])
+    clean.commit(4, 4)
+    assert cut_of(clean, revenue).checkpoint_id == 4
+
+
+def test_maintenance_after_the_cut_is_part_of_it_and_other_writers_rows_are_not(clean, revenue):
+    """OPTIMIZE changes no row; what a user appended is read only with the job's next checkpoint."""
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(1, 10)
+    append_by_a_user(revenue, 99)
+    revenue.commit(2, 20)
+    table(clean).optimize.compact()
+    append_by_a_user(clean, 98)
+    table(clean).optimize.compact()
+    clean.commit(3, 3)
+    cut = cut_of(clean, revenue)
+    assert (cut.checkpoint_id, cut.versions) == (2, {"clean": 2, "revenue": 2})
+    assert (ids(cut, "clean"), ids(cut, "revenue")) == ([1, 2], [10, 20, 99])
+
+
+def test_the_newest_job_that_wrote_every_table_counts(tmp_path, clean, revenue):
+    """A job begun anew is read once all tables have it, whatever its checkpoint ids are."""
+    for checkpoint in (7, 8):
+        clean.commit(checkpoint, checkpoint)
+        revenue.commit(checkpoint, checkpoint * 10)
+    fresh_clean, fresh_revenue = (Writer(tmp_path / name, job=FRESH) for name in ("clean", "revenue"))
+    fresh_clean.commit(1, 100)
+    before = cut_of(clean, revenue)
+    assert (before.job_id, before.checkpoint_id, before.versions) == (JOB, 8, {"clean": 1, "revenue": 1})
+    fresh_revenue.commit(1, 1000)
+    cut = cut_of(clean, revenue)
+    assert (cut.job_id, cut.checkpoint_id, ids(cut, "clean")) == (FRESH, 1, [7, 8, 100])
+
+
+def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean):
+    """Each sentence names the tables and jobs, and what to do."""
+    clean.commit(5, 5)
+    other = Writer(tmp_path / "other", job=FRESH, name="billing")
+    other.commit(5, 5)
+    with pytest.raises(
+        StorageError, match=rf"No one job.*'clean'.*'orders' \({JOB}\).*'other'.*'billing' \({FRESH}\)"
+    ):
+        cut_of(clean, other)
+    late = Writer(tmp_path / "late")
+    late.commit(4, 4)
+    with pytest.raises(
+        StorageError, match=r"no checkpoint of job 'orders' in common yet: checkpoint 4 .* Wait until"
+    ):
+        cut_of(clean, late)
+    foreign = tmp_path / "foreign"
+    deltalake.write_deltalake(str(foreign), pa.table({"id": [1]}))
+    with pytest.raises(StorageError, match=r"No job of Weir has written to table 'foreign'"):
+        weir.read_consistent({"clean": str(clean.path), "foreign": str(foreign)})
+    with pytest.raises(
+        StorageError, match=r"no Delta table for table 'none'.*or wait for the first checkpoint"
+    ):
+        weir.read_consistent({"none": str(tmp_path / "none")})
+    with pytest.raises(ConfigurationError, match=r"name at least one"):
+        weir.read_consistent({})
+    with pytest.raises(StorageError, match=r"no table named 'clena': its tables are 'clean'"):
+        cut_of(clean).table("clena")
+
+
+def test_two_sinks_of_one_job_in_one_table_are_refused(tmp_path, clean):
+    """Also if the second has staged rows and committed none: the newest commit does not show its checkpoint then."""
+    clean.commit(1, 1)
+    assert cut_of(clean).checkpoint_id == 1
+    Writer(clean.path, sink="second").stage((2,))
+    with pytest.raises(
+        StorageError, match=r"Several sinks of job 'orders' write to table 'clean'.*'clean'.*second"
+    ):
+        cut_of(clean)
+
+
+def test_a_log_is_read_only_as_far_as_needed_and_says_when_it_is_too_short(clean, revenue):
+    """Entries that are older than the cut may be cleaned up; one that the cut needs is named."""
+    revenue.commit(1, 10)
+    for checkpoint in (1, 2, 3):
+        clean.commit(checkpoint, checkpoint)
+    table(clean).create_checkpoint()
+    (clean.path / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(
+        StorageError, match=r"'clean' at .* is cleaned up before version 1.*logRetentionDuration"
+    ):
+        cut_of(clean, revenue)
+    (clean.path / "_delta_log" / f"{1:020}.json").write_text("this entry is not read")
+    revenue.commit(3, 30)
+    cut = cut_of(clean, revenue)
+    assert (cut.checkpoint_id, ids(cut, "clean"), ids(cut, "revenue")) == (3, [1, 2, 3], [10, 30])
+
+
+def test_credentials_are_not_shown(clean):
+    """A cut is printed in notebooks and logs."""
+    clean.commit(1, 1)
+    cut = weir.read_consistent(
+        {"clean": str(clean.path)}, storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"}
+    )
+    assert "hidden" not in repr(cut)
+
+
+@pytest.mark.spark
+def test_a_session_reads_the_jobs_records_on_a_hadoop_file_system(spark, tmp_path):
+    """Without one the quiet table holds the cut back."""
+    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.cut.link./checkpoints", tmp_path.as_uri())
+    base = "viewfs://cut/checkpoints"
+    records = Records(base, HadoopFileSystem(spark, base))
+    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    for checkpoint in (1, 2):
+        clean.commit(checkpoint, checkpoint)
+    revenue.commit(1, 10)
+    records.complete(2)
+    tables = {"clean": str(clean.path), "revenue": str(revenue.path)}
+    cut = weir.read_consistent(tables, spark=spark)
+    assert (cut.fallback, cut.checkpoint_id, cut_of(clean, revenue).checkpoint_id) == (None, 2, 1)
+
+
+@pytest.mark.spark
+def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
+    """Every value is as it was before the cut, whatever characters paths and columns have."""
+    values = ["US", "a/b", None, "x y", "50%", "é=ü", "q'\"?#:*\\", "%2F", "a+b", "{b}"]
+    data = [(number, value, number % 2 == 0, {"k`": [number]}) for number, value in enumerate(values)]
+    frame = spark.createDataFrame(
+        data, "`i.d` long, c string, even boolean, `_metadata` map<string, array<int>>"
+    )
+    path = tmp_path / "a [1] {x} table"
+    context = SinkContext(
+        job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILE_SYSTEM
+    )
+    sink = DeltaTable(str(path), partition_by=("c", "even"))
+    sink.open(context)
+    payload = sink.stage(frame.coalesce(1), Step(position=0))
+    assert payload is not None
+    sink.commit(1, sink.flush([payload]))
+    at_cut = weir.read_consistent({"out": str(path)}).frame("out", spark)
+    assert at_cut.schema == frame.schema
+    assert sorted(tuple(row) for row in at_cut.collect()) == data
+    assert [row["i.d"] for row in at_cut.where("c = 'a/b' and not even").collect()] == [1]
+
+
+@pytest.mark.spark
+def test_spark_reads_plain_tables_also_without_files_and_refuses_others(spark, clean, revenue):
+    """A table from which everything was deleted keeps its columns; rows behind deletion vectors would come back."""
+    clean.commit(1, 1, 2)
+    revenue.commit(1, 10)
+    cut = cut_of(clean, revenue)
+    table(clean).delete()
+    assert sorted(row.id for row in cut.frame("clean", spark).collect()) == [1, 2]
+    emptied = weir.ConsistentCut(checkpoint_id=1, job_id=JOB, versions={"clean": 1}, paths=cut.paths)
+    assert (emptied.frame("clean", spark).count(), emptied.frame("clean", spark).columns) == (0, ["id"])
+    table(revenue).alter.add_feature(
+        deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    revenue.commit(2, 20)
+    with pytest.raises(StorageError, match=r"'revenue' has the features deletionVectors.*with delta-rs"):
+        cut_of(revenue).frame("revenue", spark)
