@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -35,3 +36,16 @@ def test_every_dependency_earns_its_place_in_one_line() -> None:
     libraries = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("## Libraries")[1]
 
     assert {name for name in names if name not in libraries} == set()
+
+
+def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
+    """Its steps and names are accepted as they stand there."""
+    page = (ROOT / "README.md").read_text()
+    code = page.split("```python\n", 1)[1].split("```", 1)[0]
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+
+    assert [(vertex.name, vertex.inputs) for vertex in names["job"].vertices()] == [
+        ("clean", ()),
+        ("per_minute", ("clean",)),
+    ]

@@ -42,8 +42,7 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
 
 
 def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
-    """Spark runs a batch without data when a watermark has moved, but only once its planning call was answered; a query
-    that has nothing to do then rests."""
+    """Spark runs a batch without data when a watermark has moved, but decides so after its planning call only."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(0))
