@@ -53,6 +53,15 @@ def master(place: Place) -> Iterator[str]:
     assert running.process.poll() is None, running.story()
 
 
+def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
+    """With --master alone: every sink is exact."""
+    place.land(6)
+    run = place.start("--master", master, environment=ENVIRONMENT)
+    assert run.wait() == 0, run.story()
+    place.assert_exact()
+
+
+@pytest.mark.slow
 def test_the_demo_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
     """``weir demo``, with --master alone: it compares every table itself, and finds each row once."""
     command = [sys.executable, "-m", "weir", "demo", "--kill", "0", "--master", master]

@@ -7,6 +7,7 @@ every sink must hold exactly its rows. A test fails if its point was never reach
 from __future__ import annotations
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests.e2e.support import Place
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
@@ -14,15 +15,20 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 FILES = 8
 
 
+def rarely(point: str, nth: int) -> ParameterSet:
+    """A point near another one that is always tested."""
+    return pytest.param(point, nth, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("point", "nth"),
     [
-        ("after-the-synchronous-part", 4),
+        rarely("after-the-synchronous-part", 4),
         ("before-the-acknowledgement", 5),
-        ("before-the-metadata", 3),
+        rarely("before-the-metadata", 3),
         ("before-the-record", 3),
         ("after-the-record", 3),
-        ("within-one-commit", 4),
+        rarely("within-one-commit", 4),
         ("between-two-sinks", 2),
         ("before-the-end-is-recorded", 1),
     ],
@@ -36,7 +42,8 @@ def test_a_driver_that_is_killed_loses_and_doubles_no_row(place: Place, point: s
 
 
 @pytest.mark.parametrize(
-    ("point", "nth"), [("within-the-restore", 5), ("before-a-recommit", 1), ("after-a-recommit", 1)]
+    ("point", "nth"),
+    [rarely("within-the-restore", 5), ("before-a-recommit", 1), rarely("after-a-recommit", 1)],
 )
 def test_a_driver_that_is_killed_while_it_recovers_loses_and_doubles_no_row(
     place: Place, point: str, nth: int
