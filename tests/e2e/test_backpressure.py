@@ -1,36 +1,37 @@
-"""A consumer that is much slower than its producer: what lies between them is bounded, and a checkpoint restores exactly.
+"""A consumer that does not keep up with its producer: what lies between them is bounded, and a checkpoint restores exactly.
 
-The consumer's sink takes its time over every batch. An aligned checkpoint waits until the consumer has read what came before
-its barrier; an unaligned one takes that with it (PROTOCOL P27).
+The consumer's sink holds its first batch until the channel is full. An aligned checkpoint waits until the consumer has read
+what came before its barrier; an unaligned one takes that with it (PROTOCOL P27).
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import LiveJob, WatchedFiles, numbers, settings
-from tests.e2e.support import Place, assert_same, files_rows
+from tests.e2e.live_job import RESTARTED, Gate, LiveJob, WatchedFiles, numbers, settings
+from tests.e2e.support import PATIENCE_S, Place, assert_same, files_rows, wait_until
 
 import weir
 from weir.core.job_status import JobStatus
 from weir.core.output_channels import ChannelBound
+from weir.core.view import JobView
 
 pytestmark = pytest.mark.spark
 
-FILES = 30
+BOUND = ChannelBound().segments
 
 
-def slow_job(place: Place, *, seconds: float) -> weir.Job:
-    """Numbers as they are, and again behind a channel, by a sink that takes so long over each batch."""
+def two_queries(place: Place, gate: Gate) -> weir.Job:
+    """Numbers as they are, and again behind a channel, by a sink that comes to the gate with each batch."""
     out = place.directory / "out"
     job = weir.Job("slow")
     read = job.source("numbers", numbers(place), bounded=True)
     read.sink("raw", WatchedFiles(out / "raw"))
-    slow = WatchedFiles(out / "slow", stage=lambda: time.sleep(seconds))
-    read.transform("behind", lambda frame: frame.filter("id >= 0")).sink("copy", slow)
+    read.transform("behind", lambda frame: frame.filter("id >= 0")).sink(
+        "copy", WatchedFiles(out / "copy", stage=gate)
+    )
     return job
 
 
@@ -39,32 +40,39 @@ def segments(place: Place) -> int:
     return len([path for path in place.directory.glob("work/*/*/_channels/numbers/*") if path.is_dir()])
 
 
+def producer_has_acknowledged(view: JobView) -> bool:
+    """Whether it has taken its snapshot, and so put out its barrier."""
+    return any(
+        task.vertex == "numbers" and task.ack_timestamp_ms is not None
+        for checkpoint in view.checkpoints.history
+        for task in checkpoint.tasks
+    )
+
+
 @pytest.mark.parametrize("unaligned", [False, True], ids=["aligned", "unaligned"])
-def test_a_slow_consumer_bounds_its_producer_and_a_checkpoint_restores_exactly(
+def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     place: Place, spark: SparkSession, unaligned: bool
 ) -> None:
-    """Never more segments than the bound and the one being written; then the job is left and run again."""
+    """The producer stops at the bound; the checkpoint is triggered then, and the job is left and run again."""
     del spark
-    place.land(FILES)
-    conf = settings(place, {"execution.checkpointing.unaligned.enabled": str(unaligned).lower()})
-    most = 0
-    with LiveJob(slow_job(place, seconds=2.0), conf) as live:
-        live.wait_for_steps(1)
+    place.land(BOUND * 2)
+    changes = {**RESTARTED, "execution.checkpointing.unaligned.enabled": str(unaligned).lower()}
+    conf = settings(place, changes)
+    with LiveJob(two_queries(place, gate := Gate(1)), conf) as live, gate:
+        wait_until(lambda: segments(place) == BOUND, "the channel is full")
+        time.sleep(1.0)
+        assert segments(place) == BOUND
         asked = live.gateway.trigger_checkpoint()
-        while not asked.done():
-            most = max(most, segments(place))
-            time.sleep(0.02)
-        taken = asked.result()
-        for _ in range(50):
-            most = max(most, segments(place))
-            time.sleep(0.02)
-    assert 2 <= most <= ChannelBound().segments + 1
+        live.wait_for(producer_has_acknowledged, "the producer's barrier is in the channel")
+        gate.open()
+        taken = asked.result(PATIENCE_S)
     behind = taken.task("behind")
     assert behind is not None
-    assert bool(behind.in_flight) is unaligned
+    # The first segment is in the batch that was held.
+    assert len(behind.in_flight) == (BOUND - 1 if unaligned else 0)
 
-    with LiveJob(slow_job(place, seconds=0.0), conf) as again:
+    with LiveJob(two_queries(place, Gate(0)), conf) as again:
         assert again.result().status is JobStatus.FINISHED, again.notes
-    assert again.restored_ids == [taken.checkpoint_id]
-    for name in ("raw", "slow"):
-        assert_same(files_rows(Path(place.directory / "out" / name)), place.rows(), name)
+    assert again.restored_ids[0] == taken.checkpoint_id
+    for name in ("raw", "copy"):
+        assert_same(files_rows(place.directory / "out" / name), place.rows(), name)

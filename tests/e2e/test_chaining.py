@@ -136,7 +136,11 @@ def _values(row: Any) -> tuple[Any, ...]:
     return row.start.astimezone(UTC), row.n
 
 
-@pytest.mark.parametrize("cuts", [(), CUTS], ids=["where channels are needed", "everywhere"])
+@pytest.mark.parametrize(
+    "cuts",
+    [pytest.param((), marks=pytest.mark.slow), CUTS],
+    ids=["where channels are needed", "everywhere"],
+)
 def test_a_chain_that_is_cut_gives_the_same_tables(
     place: Place, spark: SparkSession, cuts: tuple[str, ...]
 ) -> None:

@@ -8,6 +8,7 @@ from tests.e2e.support import PIPELINE, Place, delta_rows, files_rows
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
+@pytest.mark.slow
 def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(place: Place) -> None:
     """Killed with rows to commit, and run with a renamed step: refused, nothing committed; as it was: exact."""
     place.land(8)

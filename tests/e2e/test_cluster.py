@@ -53,6 +53,7 @@ def master(place: Place) -> Iterator[str]:
     assert running.process.poll() is None, running.story()
 
 
+@pytest.mark.slow
 def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
     """With --master alone: every sink is exact."""
     place.land(6)

@@ -51,6 +51,7 @@ def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Plac
     place.assert_exact()
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_without_a_restart_strategy_fails_the_job(place: Place) -> None:
     """With restart-strategy.type none the command ends with exit code 1 and the cause; once healed, it resumes."""
     place.land(FILES)

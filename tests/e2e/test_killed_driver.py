@@ -24,13 +24,13 @@ def rarely(point: str, nth: int) -> ParameterSet:
     ("point", "nth"),
     [
         rarely("after-the-synchronous-part", 4),
-        ("before-the-acknowledgement", 5),
+        rarely("before-the-acknowledgement", 5),
         rarely("before-the-metadata", 3),
         ("before-the-record", 3),
         ("after-the-record", 3),
         rarely("within-one-commit", 4),
         ("between-two-sinks", 2),
-        ("before-the-end-is-recorded", 1),
+        rarely("before-the-end-is-recorded", 1),
     ],
 )
 def test_a_driver_that_is_killed_loses_and_doubles_no_row(place: Place, point: str, nth: int) -> None:

@@ -105,6 +105,7 @@ def staged_files(place: Place) -> int:
     return len(list((place.directory / "out" / "raw").glob("*/*/part-*.parquet")))
 
 
+@pytest.mark.slow
 def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> None:
     """Run again: says that it has finished, exit code 0, nothing changes. --fresh: everything once more."""
     place.land(2)

@@ -27,7 +27,9 @@ def terminate(pid: int) -> None:
     os.kill(pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize(("send", "code"), [(interrupt, 130), (terminate, 143)])
+@pytest.mark.parametrize(
+    ("send", "code"), [(interrupt, 130), pytest.param(terminate, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     place: Place, send: Callable[[int], None], code: int
 ) -> None:

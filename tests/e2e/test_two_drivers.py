@@ -42,6 +42,7 @@ def test_a_driver_that_slept_within_a_checkpoint_completes_and_commits_nothing(
     take_over_while_it_sleeps(place, place.sleep_at(point, 3))
 
 
+@pytest.mark.slow
 def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_nothing(place: Place) -> None:
     """Taken over from scratch, into other tables: the sleeper that wakes is fenced, and leaves its own as they were."""
     place.land(6)
