@@ -26,7 +26,7 @@ def rarely(point: str, nth: int) -> ParameterSet:
         rarely("after-the-synchronous-part", 4),
         rarely("before-the-acknowledgement", 5),
         rarely("before-the-metadata", 3),
-        ("before-the-record", 3),
+        rarely("before-the-record", 3),
         ("after-the-record", 3),
         rarely("within-one-commit", 4),
         ("between-two-sinks", 2),

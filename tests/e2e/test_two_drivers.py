@@ -31,9 +31,8 @@ def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_ove
     take_over_while_it_sleeps(place, older)
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param("before-the-record", marks=pytest.mark.slow), "after-the-record"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["before-the-record", "after-the-record"])
 def test_a_driver_that_slept_within_a_checkpoint_completes_and_commits_nothing(
     place: Place, point: str
 ) -> None:

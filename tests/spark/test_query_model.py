@@ -296,6 +296,8 @@ def trace_of_model(seed: int) -> list[str]:
         random=random,
         fails=fails,
         writes_late=lambda: False,
+        lists_early=lambda: False,
+        reader_us=0,
         retain_us=0,
         upload_us=1,
         links=True,
