@@ -75,6 +75,30 @@ def log_entry(path: Path, version: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def test_rows_that_the_task_has_written_are_not_written_again(spark, tmp_path):
+    """The files of a step become files of the table, by another name that outlives the first."""
+    written = tmp_path / "segment"
+    frame = spark.createDataFrame([(number, "x" * number) for number in range(9)], "id int, c string")
+    frame.coalesce(1).write.parquet(str(written))
+    (file,) = written.glob("*.parquet")
+    sink = opened(tmp_path / "t")
+    payload = sink.stage(frame, Step(position=3, files=(str(file),)))
+    (staged,) = (tmp_path / "t").glob("weir-*/3/*.parquet")
+    assert staged.samefile(file)
+    file.unlink()
+    assert sink.commit(1, sink.flush([payload])) == 9
+    assert column(tmp_path / "t") == list(range(9))
+
+
+def test_a_partitioned_table_gets_files_of_its_own(spark, tmp_path):
+    """Rows of one file belong into several directories."""
+    frame = spark.createDataFrame([(1, "a"), (2, "b")], "id int, c string")
+    sink = opened(tmp_path / "t", partition_by=("c",))
+    payload = sink.stage(frame, Step(position=0, files=(str(tmp_path / "never-looked-at.parquet"),)))
+    assert sink.commit(1, sink.flush([payload])) == 2
+    assert column(tmp_path / "t") == [1, 2]
+
+
 def test_staged_rows_are_invisible_until_they_are_committed(spark, tmp_path):
     """Readers of the table see neither staged nor flushed rows (rule 1 of the contract)."""
     sink = opened(tmp_path / "t")

@@ -59,6 +59,9 @@ class Step:
 
     #: Grows by one with each step of the task; unique within an attempt.
     position: int
+    #: Parquet files that hold exactly the rows of the step, if the task has written such for other tasks: a sink may link
+    #: or copy them instead of writing the rows again. They are deleted some time after ``stage`` has returned.
+    files: tuple[str, ...] = ()
 
 
 class Sink(abc.ABC):

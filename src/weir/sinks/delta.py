@@ -44,10 +44,10 @@ from weir.sinks.staging import (
     is_hidden,
     is_local,
     partition_values,
+    stage_rows,
     staging_prefix,
     sync_below,
     visible_files,
-    write_frame,
 )
 from weir.state.filesystem import FileSystem, join
 
@@ -121,8 +121,7 @@ class DeltaTable(Sink):
         """Take up the attempt and make the directory, durably; the table itself is created by the first commit."""
         self._opened = context
         self._file_system.make_directory(self._root)
-        self._table = None
-        self._accepted = None
+        self._table = self._accepted = None
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()
 
@@ -134,8 +133,9 @@ class DeltaTable(Sink):
         schema = self._fitting_schema(frame.schema.json())
         directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, directory, str(step.position))
-        write_frame(frame, self._file_system, path, format_name="parquet", partition_by=self._partition_by)
-        files = visible_files(self._file_system, path)
+        fs = self._file_system
+        stage_rows(frame, step, fs, path, format_name="parquet", partition_by=self._partition_by)
+        files = visible_files(fs, path)
         if not files:
             return None
         return {

@@ -7,7 +7,8 @@ nothing else (PROTOCOL P22). So each step gets a directory of its own, named aft
 
 Spark writes it with version 1 of Hadoop's file output committer, which moves a file there only when its task has
 succeeded. Once the write has returned, a listing of the directory is therefore exactly the rows of the step, and no
-second Spark job is needed to learn what was written.
+second Spark job is needed to learn what was written. Where the task has written the same rows for other tasks, these files
+get a second name in the directory, and Spark writes nothing.
 
 This module imports no pyspark: it only calls methods of the frame that it is given.
 """
@@ -28,7 +29,7 @@ from weir.state.filesystem import FileStatus, FileSystem, join
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir.sinks.base import SinkContext
+    from weir.sinks.base import SinkContext, Step
 
 #: The name of the partition directory in which Spark, like Hive, puts nulls (and empty strings).
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -92,6 +93,37 @@ def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int)
     ]
 
 
+def stage_rows(
+    frame: DataFrame,
+    step: Step,
+    file_system: FileSystem,
+    directory: str,
+    *,
+    format_name: str,
+    partition_by: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> None:
+    """Put all rows of a step into a directory: files that hold them already, or what Spark writes.
+
+    What the directory held before is deleted: a repeated step replaces what it staged.
+    """
+    plain = format_name == "parquet" and not partition_by and not options
+    if not (plain and step.files and all(map(is_local, (directory, *step.files)))):
+        write_frame(
+            frame,
+            file_system,
+            directory,
+            format_name=format_name,
+            partition_by=partition_by,
+            options=options,
+        )
+        return
+    file_system.delete(directory)
+    file_system.make_directory(directory)
+    for file in step.files:
+        file_system.link_or_copy(file, join(directory, file.rpartition("/")[2]))
+
+
 def write_frame(
     frame: DataFrame,
     file_system: FileSystem,
@@ -103,7 +135,7 @@ def write_frame(
 ) -> None:
     """Write all rows of the frame into a directory: one Spark job, and the only one (see the module's docstring).
 
-    What the directory held before is deleted: a repeated step replaces what it staged.
+    What the directory held before is deleted.
     """
     file_system.delete(directory)
     if is_local(directory):

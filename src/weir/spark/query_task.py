@@ -227,7 +227,8 @@ class QueryTask:
         """Phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
             segment, frame = self._written(frame, batch)
-            committables = self._staged(frame, batch)
+            files = () if segment is None else tuple(segment.payload["files"])
+            committables = self._staged(frame, Step(position=batch, files=files))
         except WeirError:
             raise
         except Exception as error:
@@ -241,18 +242,18 @@ class QueryTask:
         """The segment of the step, if the query has consumers, and the rows for its sinks."""
         return (None, frame) if self._output is None else self._output.write(frame, batch)
 
-    def _staged(self, frame: DataFrame, batch: int) -> tuple[Committable, ...]:
+    def _staged(self, frame: DataFrame, step: Step) -> tuple[Committable, ...]:
         several = len(self._sinks) > 1 and self._output is None
         if several:
             # Recomputing could give two sinks different rows, and would run the state operators twice.
             frame = frame.persist()
         try:
-            payloads = {name: sink.stage(frame, Step(position=batch)) for name, sink in self._sinks.items()}
+            payloads = {name: sink.stage(frame, step) for name, sink in self._sinks.items()}
         finally:
             if several:
                 frame.unpersist()
         return tuple(
-            Committable(sink=name, position=batch, payload=payload)
+            Committable(sink=name, position=step.position, payload=payload)
             for name, payload in payloads.items()
             if payload is not None
         )

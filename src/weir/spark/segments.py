@@ -33,9 +33,6 @@ from weir.state.transfer import Transfer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: A fast codec: a segment is read once, soon, on the same machines.
-_OPTIONS = {"compression": "lz4_raw"}
-
 
 def as_spark_path(path: str) -> str:
     """The path for Spark, which would look a plain one up on Hadoop's default file system."""
@@ -80,7 +77,8 @@ class OutputSegments:
         plan that is not deterministic would give a sink other rows than the channel.
         """
         path = self._directory(position)
-        write_frame(frame, self._fs, path, format_name="parquet", options=_OPTIONS)
+        # With the session's codec, since a sink may make these very files part of its table.
+        write_frame(frame, self._fs, path, format_name="parquet")
         self._written.append(position)
         # An empty frame is written as a file without rows.
         files = [
