@@ -39,10 +39,12 @@ from weir.core.messages import (
     LocationAllocated,
     NotifyCheckpointComplete,
     RecordCheckpoint,
-    RequestKind,
-    SnapshotRequested,
     TaskStatusChanged,
     TriggerCheckpoint,
+)
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
 )
 from weir.core.types import (
     CompletedCheckpoint,

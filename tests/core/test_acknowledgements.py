@@ -5,9 +5,16 @@ from __future__ import annotations
 from master_harness import World, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import AcknowledgeCheckpoint, DiscardCheckpoint, RequestKind, SnapshotRequested
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    DiscardCheckpoint,
+)
 from weir.core.outcomes import CoordinatorOutput
 from weir.core.pending import TaskAcknowledgeResult as Result
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.types import SnapshotMetrics
 
 

@@ -11,12 +11,14 @@ from weir.core.messages import (
     CheckpointDiscarded,
     CheckpointRecorded,
     DiscardCheckpoint,
-    RequestKind,
-    SnapshotRequested,
     TaskFailed,
     TasksStopped,
 )
 from weir.core.request_decider import CheckpointRequest, CheckpointRequestDecider, RequestOrigin, Verdict
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.types import Recorded, TaskStatus
 from weir.errors import InvariantError
 

@@ -9,7 +9,6 @@ from weir.core.config import CheckpointConfig
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     AllocateLocation,
-    AnswerRequest,
     DiscardCheckpoint,
     JobStatusChanged,
     LocationAllocated,
@@ -17,11 +16,14 @@ from weir.core.messages import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     RecordCheckpoint,
-    RequestKind,
-    SnapshotRequested,
     TriggerCheckpoint,
 )
 from weir.core.request_decider import Verdict
+from weir.core.requests import (
+    AnswerRequest,
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.types import Committable, Recorded, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
 

@@ -6,7 +6,15 @@ import pytest
 from master_harness import World, checkpoint, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import RequestKind, SnapshotRequested, TaskFailed, TasksStopped, TriggerCheckpoint
+from weir.core.messages import (
+    TaskFailed,
+    TasksStopped,
+    TriggerCheckpoint,
+)
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
 
 FOREIGN = checkpoint(7, task_state("a"), job_id="f" * 32)

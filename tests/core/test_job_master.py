@@ -9,10 +9,8 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
     AllocateLocation,
-    AnswerRequest,
     AttemptFailed,
     BeginAttempt,
-    CancelRequested,
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
@@ -20,13 +18,17 @@ from weir.core.messages import (
     LocationFailed,
     NotifyCheckpointComplete,
     RecordEnd,
-    RequestKind,
-    SnapshotRequested,
     StopTasks,
-    SuspendRequested,
     TaskFailed,
     TasksStopped,
     TriggerCheckpoint,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
 )
 from weir.core.types import Recorded, SnapshotKind, TaskStatus
 

@@ -19,11 +19,9 @@ from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     AllocateLocation,
-    AnswerRequest,
     AttemptBegan,
     AttemptFailed,
     BeginAttempt,
-    CancelRequested,
     CheckpointDiscarded,
     CheckpointRecorded,
     DeclineCheckpoint,
@@ -37,14 +35,18 @@ from weir.core.messages import (
     NotifyCheckpointComplete,
     RecordCheckpoint,
     RecordEnd,
-    RequestKind,
-    SnapshotRequested,
     StopTasks,
-    SuspendRequested,
     TaskFailed,
     TasksStopped,
     TaskStatusChanged,
     TriggerCheckpoint,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
 )
 from weir.core.types import (
     CheckpointType,

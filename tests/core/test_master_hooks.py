@@ -10,16 +10,18 @@ from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
 from weir.core.messages import (
     AllocateLocation,
-    AnswerRequest,
     DiscardCheckpoint,
     NotifyCheckpointAborted,
     RecordCheckpoint,
-    RequestKind,
-    SnapshotRequested,
     TriggerCheckpoint,
 )
 from weir.core.pending import PendingState
 from weir.core.request_decider import Verdict
+from weir.core.requests import (
+    AnswerRequest,
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 

@@ -10,7 +10,11 @@ from master_harness import World, checkpoint, of, only, task_state
 
 from weir.core.completed_store import CompletedCheckpointStore
 from weir.core.config import CheckpointConfig
-from weir.core.messages import DiscardCheckpoint, RequestKind, SnapshotRequested
+from weir.core.messages import DiscardCheckpoint
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
+)
 from weir.core.shared_state_registry import SharedStateRegistry
 
 CONFIG = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9)

@@ -20,20 +20,22 @@ from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
     AnswerPlanning,
-    AnswerRequest,
     BeginAttempt,
-    CancelRequested,
     CommitSinks,
     DeclineCheckpoint,
     JobMasterEffect,
     JobMasterEvent,
     JobSubmitted,
     NotifyCheckpointAborted,
-    RequestKind,
-    SnapshotRequested,
     StartDrain,
     TaskErrored,
     TriggerCheckpoint,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
+    RequestKind,
+    SnapshotRequested,
 )
 from weir.core.types import (
     CompletedCheckpoint,

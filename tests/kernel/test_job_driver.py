@@ -16,11 +16,11 @@ from weir.core.messages import (
     RecordCheckpoint,
     RecordsEnded,
     StepStaged,
-    SuspendRequested,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
 )
+from weir.core.requests import SuspendRequested
 from weir.core.types import Committable, TaskStatus
 from weir.errors import InvariantError, PipelineError, StorageError
 from weir.kernel.driver import JobDriver

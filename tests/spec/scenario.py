@@ -15,10 +15,12 @@ from weir.core.messages import (
     AttemptBegan,
     JobMasterEffect,
     JobSubmitted,
-    RequestKind,
-    SnapshotRequested,
     TaskFailed,
     TasksStopped,
+)
+from weir.core.requests import (
+    RequestKind,
+    SnapshotRequested,
 )
 from weir.core.types import CheckpointType, CompletedCheckpoint, TaskStatus
 

@@ -13,14 +13,16 @@ from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     AllocateLocation,
-    AnswerRequest,
     DiscardCheckpoint,
     JobMasterEffect,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     RecordCheckpoint,
-    RequestKind,
     TriggerCheckpoint,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    RequestKind,
 )
 from weir.core.types import SnapshotKind, SnapshotMetrics, TaskStatus
 

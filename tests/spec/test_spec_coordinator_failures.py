@@ -14,8 +14,6 @@ from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
     AllocateLocation,
-    AnswerRequest,
-    CancelRequested,
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
@@ -24,13 +22,17 @@ from weir.core.messages import (
     LocationFailed,
     NotifyCheckpointComplete,
     RecordEnd,
-    RequestKind,
     StopTasks,
     TasksStopped,
     TriggerCheckpoint,
 )
 from weir.core.outcomes import CoordinatorOutput, RequestFailed
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
+    RequestKind,
+)
 from weir.core.types import Recorded, TaskStatus
 
 PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)

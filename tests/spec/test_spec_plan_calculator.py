@@ -13,12 +13,12 @@ from tests.core.master_harness import of, only
 from tests.spec.scenario import ask, job, pending_ids
 
 from weir.core.messages import (
-    AnswerRequest,
     NotifyCheckpointComplete,
     RecordCheckpoint,
     TriggerCheckpoint,
 )
 from weir.core.plan import calculate_plan, tasks_not_ready
+from weir.core.requests import AnswerRequest
 from weir.core.types import TaskStatus
 
 RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED

@@ -14,10 +14,8 @@ from tests.spec.scenario import allocate_all, ask, complete, job, pending_ids, t
 
 from weir.core.messages import (
     AllocateLocation,
-    AnswerRequest,
     CheckpointDiscarded,
     JobMasterEffect,
-    RequestKind,
 )
 from weir.core.request_decider import (
     MAX_QUEUED_REQUESTS,
@@ -27,6 +25,10 @@ from weir.core.request_decider import (
     Decision,
     RequestOrigin,
     Verdict,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    RequestKind,
 )
 from weir.core.types import SnapshotKind
 

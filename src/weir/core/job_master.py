@@ -21,7 +21,6 @@ from weir.core.messages import (
     AcknowledgeCheckpoint,
     AttemptBegan,
     AttemptFailed,
-    CancelRequested,
     CheckpointDiscarded,
     CheckpointRecorded,
     DeclineCheckpoint,
@@ -31,14 +30,17 @@ from weir.core.messages import (
     JobSubmitted,
     LocationAllocated,
     LocationFailed,
-    RequestKind,
-    SnapshotRequested,
-    SuspendRequested,
     TaskFailed,
     TasksStopped,
     TaskStatusChanged,
 )
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
+from weir.core.requests import (
+    CancelRequested,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
+)
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint
 from weir.core.types import OperatorState, Recorded, TaskStatus, VertexId
 from weir.core.view import CheckpointStatsSnapshot

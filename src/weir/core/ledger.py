@@ -19,7 +19,6 @@ from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.full_checkpoints import FullCheckpoints
 from weir.core.master_hooks import TriggerHook
 from weir.core.messages import (
-    AnswerRequest,
     DiscardCheckpoint,
     LocationAllocated,
     NotifyCheckpointAborted,
@@ -36,6 +35,7 @@ from weir.core.outcomes import (
 from weir.core.pending import Party, PendingCheckpoint, PendingState
 from weir.core.plan import calculate_plan
 from weir.core.request_decider import CheckpointRequest
+from weir.core.requests import AnswerRequest
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.types import (

@@ -26,7 +26,6 @@ from weir.core.execution import Execution
 from weir.core.job_status import JobStatus, next_status
 from weir.core.messages import (
     AbandonAttempt,
-    AnswerRequest,
     BeginAttempt,
     DiscardCheckpoint,
     JobEnded,
@@ -43,6 +42,7 @@ from weir.core.outcomes import (
     TolerableFailuresExceeded,
 )
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
+from weir.core.requests import AnswerRequest
 from weir.core.restart import make_restart_strategy
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint

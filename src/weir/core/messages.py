@@ -22,7 +22,6 @@ Attempts: every event from a task carries the attempt it belongs to; the job mas
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -30,8 +29,8 @@ from weir.core.channel import ChannelAppended, ReleaseSegments, Segment, Segment
 from weir.core.input_gate import Admission
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
+from weir.core.requests import AnswerRequest, CancelRequested, SnapshotRequested, SuspendRequested
 from weir.core.types import (
-    CheckpointType,
     Committable,
     CompletedCheckpoint,
     InFlightSegment,
@@ -377,39 +376,6 @@ class TasksStopped:
     chance: float
 
 
-class RequestKind(enum.Enum):
-    """What a user asks for."""
-
-    CHECKPOINT = "CHECKPOINT"
-    SAVEPOINT = "SAVEPOINT"
-    #: Stop with savepoint at a clean point between two steps, without draining (MISSION E2).
-    STOP = "STOP"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SnapshotRequested:
-    """A user asks for a checkpoint, a savepoint or a stop. Answered once, by ``AnswerRequest``."""
-
-    request: str
-    kind: RequestKind
-    #: Parent directory of the savepoint; None for the configured one.
-    target: str | None = None
-    #: Of a checkpoint; a savepoint is always full.
-    checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
-
-
-@dataclass(frozen=True, kw_only=True)
-class CancelRequested:
-    """A user asks the job to be cancelled: no savepoint, nothing more is committed."""
-
-    request: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuspendRequested:
-    """The driver is told to go (SIGINT, SIGTERM): stop the tasks and leave the job resumable."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LocationAllocated:
     """Checkpoint id and location are ours (MISSION A6). All pre-checks are repeated on it."""
@@ -538,15 +504,6 @@ class DiscardCheckpoint:
     target: str | None
     files: tuple[str, ...]
     subsumed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerRequest:
-    """Answer a user's request: exactly one of ``checkpoint`` and ``failure`` is set, or neither for a cancel."""
-
-    request: str
-    checkpoint: CompletedCheckpoint | None = None
-    failure: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

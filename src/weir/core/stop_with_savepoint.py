@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import enum
 
-from weir.core.messages import AnswerRequest
+from weir.core.requests import AnswerRequest
 from weir.core.types import CompletedCheckpoint
 from weir.errors import invariant
 

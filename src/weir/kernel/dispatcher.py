@@ -25,7 +25,6 @@ from weir.core.messages import (
     AbandonAttempt,
     AllocateLocation,
     AnswerPlanning,
-    AnswerRequest,
     AsyncPartDone,
     AttemptBegan,
     AttemptFailed,
@@ -58,6 +57,7 @@ from weir.core.messages import (
     TasksStopped,
     TriggerCheckpoint,
 )
+from weir.core.requests import AnswerRequest
 from weir.core.stream_task import StreamTask
 from weir.core.types import Recorded, VertexId
 from weir.errors import invariant

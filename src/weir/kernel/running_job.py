@@ -14,11 +14,13 @@ from typing import Any
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
-    AnswerRequest,
-    CancelRequested,
     JobEnded,
     JobMasterEvent,
     JobStatusChanged,
+)
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
     RequestKind,
     SnapshotRequested,
     SuspendRequested,

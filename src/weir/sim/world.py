@@ -20,7 +20,6 @@ from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.messages import (
     AnswerPlanning,
-    AnswerRequest,
     CheckpointRecorded,
     CommitSinks,
     ConfirmBase,
@@ -29,15 +28,18 @@ from weir.core.messages import (
     JobEnded,
     JobMasterEvent,
     LocationAllocated,
-    RequestKind,
-    SnapshotRequested,
     StartDrain,
-    SuspendRequested,
     TakeSnapshot,
     TriggerCheckpoint,
 )
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.request_decider import RequestOrigin
+from weir.core.requests import (
+    AnswerRequest,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
+)
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
 from weir.kernel.envelopes import ToTask
 from weir.sim.auditor import AuditError, Auditor
