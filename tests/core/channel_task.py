@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from weir.core.batch_bound import BatchBound
 from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
 from weir.core.messages import (
     AsyncPartDone,
@@ -15,6 +16,9 @@ from weir.core.messages import (
 )
 from weir.core.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
+
+#: What a consumer may read in a step before it has taken one.
+BATCH_SIZE = BatchBound().size
 
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from channel_task import OPERATORS, Task, barrier, kinds, segment, trigger
+from channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, trigger
 
 from weir.core.channel import (
     CancelCheckpointMarker,
     EndOfPartition,
     EndOfUserRecords,
     ReleaseSegments,
+    Segment,
     SegmentsConsumed,
     Watermark,
 )
@@ -27,7 +28,7 @@ from weir.core.messages import (
     SyncPartDone,
     TakeSnapshot,
 )
-from weir.core.output_channels import ChannelBound
+from weir.core.output_channels import ChannelBound, OutputChannels
 from weir.core.stream_task import StreamTask
 from weir.core.types import TaskStatus
 
@@ -82,7 +83,7 @@ def test_a_snapshot_is_taken_when_all_before_the_barrier_is_committed() -> None:
     task.get("a", barrier(1))
     effects = task.plan(0, a=0)
     assert kinds(effects) == ["SegmentsConsumed", "TakeSnapshot"]
-    assert effects[0] == SegmentsConsumed(vertex="a", consumer="v", position=0)
+    assert effects[0] == SegmentsConsumed(vertex="a", consumer="v", position=0, batch_size=BATCH_SIZE)
 
 
 def test_no_record_behind_the_barrier_is_read_before_the_synchronous_part_is_done() -> None:
@@ -177,7 +178,7 @@ def test_a_task_finishes_only_when_its_consumers_have_processed_everything() -> 
     task.snapshot(1, 0)
     task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
     assert task.do(SinksCommitted(checkpoint_id=1)) == []
-    effects = task.do(SegmentsConsumed(vertex="v", consumer="x", position=0))
+    effects = task.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE))
     assert kinds(effects) == ["TaskStatusChanged", "EndOfPartition", "ReleaseSegments"]
 
 
@@ -235,11 +236,36 @@ def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
     bound = ChannelBound().segments
     for position in range(bound - 1):
         assert kinds(task.step(position))[-1] == "AnswerPlanning"
-        task.do(SegmentsConsumed(vertex="v", consumer="y", position=position))
+        task.do(SegmentsConsumed(vertex="v", consumer="y", position=position, batch_size=BATCH_SIZE))
     assert kinds(task.step(bound - 1)) == ["Segment", "Segment"]
     assert kinds(task.do(trigger(1)))[-1] == "TakeSnapshot"
     task.snapshot(1, bound - 1)
-    assert kinds(task.do(SegmentsConsumed(vertex="v", consumer="x", position=0)))[0] == "AnswerPlanning"
+    assert (
+        kinds(task.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)))[0]
+        == "AnswerPlanning"
+    )
+
+
+def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_steps() -> None:
+    """A barrier waits for all that is before it: one step's worth to read and one that waits keep a consumer busy."""
+    channels = OutputChannels("v", ("x", "y"), ChannelBound())
+
+    def put_out(position: int, size: int) -> None:
+        channels.staged(Segment(position=position, size=size, payload={}))
+        channels.completed(position)
+
+    put_out(0, BATCH_SIZE * 2)
+    assert not channels.is_full, "one segment, however large, is read while the next one is made"
+    put_out(1, 1)
+    assert channels.is_full
+    for consumer in ("x", "y"):
+        channels.consumed(consumer, 0, batch_size=BATCH_SIZE)
+    assert not channels.is_full
+    put_out(2, 10)
+    channels.consumed("y", 1, batch_size=5)
+    assert not channels.is_full
+    put_out(3, 10)
+    assert channels.is_full, "y takes steps of five bytes and has twenty to read"
 
 
 def test_segments_are_released_when_every_consumer_has_read_them() -> None:
@@ -248,8 +274,8 @@ def test_segments_are_released_when_every_consumer_has_read_them() -> None:
     task.plan(-1)
     task.step(0)
     task.step(1)
-    assert task.do(SegmentsConsumed(vertex="v", consumer="x", position=1)) == []
-    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=0))
+    assert task.do(SegmentsConsumed(vertex="v", consumer="x", position=1, batch_size=BATCH_SIZE)) == []
+    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=0, batch_size=BATCH_SIZE))
     assert released == [ReleaseSegments(vertex="v", position=0)]
-    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=1))
+    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=1, batch_size=BATCH_SIZE))
     assert released == [ReleaseSegments(vertex="v", position=1)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from channel_task import Task, barrier, kinds, segment, trigger
+from channel_task import BATCH_SIZE, Task, barrier, kinds, segment, trigger
 
 from weir.core.channel import (
     ChannelAppended,
@@ -85,7 +85,7 @@ def test_segments_that_were_overtaken_are_read_on() -> None:
     assert [one.position for one in answer.admitted[0].segments] == [1]
     task.finish(1, 0, of("a", 0))
     told = [one for one in task.plan(1, a=1) if isinstance(one, SegmentsConsumed)]
-    assert told == [SegmentsConsumed(vertex="a", consumer="v", position=1)]
+    assert told == [SegmentsConsumed(vertex="a", consumer="v", position=1, batch_size=BATCH_SIZE)]
 
 
 def test_a_barrier_that_is_missing_on_one_channel_is_waited_for() -> None:
@@ -211,7 +211,7 @@ def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str
         if end == "failed"
         else task.finish(1, 0, of("a", 0))
     )
-    assert SegmentsConsumed(vertex="a", consumer="v", position=1) in effects
+    assert SegmentsConsumed(vertex="a", consumer="v", position=1, batch_size=BATCH_SIZE) in effects
 
 
 def test_another_channels_producer_is_told_meanwhile() -> None:
@@ -267,7 +267,7 @@ def test_a_producer_takes_no_notice_of_segments_that_it_was_not_restored_with() 
     """Its consumer was: they are none of this attempt."""
     task = Task(consumers=("x",))
     task.plan(-1)
-    old = SegmentsConsumed(vertex="v", consumer="x", position=3)
+    old = SegmentsConsumed(vertex="v", consumer="x", position=3, batch_size=BATCH_SIZE)
     assert task.do(old) == []
     task.do(StepStaged(position=4, committables=(), segment=segment(4)))
     appended = task.plan(4)[0]

@@ -148,8 +148,8 @@ def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
     """A segment goes when one consumer has read it, though another has not (P30)."""
     consumed = OutputChannels.consumed
 
-    def free_at_once(self: OutputChannels, consumer: str, position: int) -> int | None:
-        consumed(self, consumer, position)
+    def free_at_once(self: OutputChannels, consumer: str, position: int, batch_size: int) -> int | None:
+        consumed(self, consumer, position, batch_size)
         return position
 
     return _with(patch.object(OutputChannels, "consumed", free_at_once))

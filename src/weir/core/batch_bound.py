@@ -12,7 +12,7 @@ from __future__ import annotations
 TARGET_MS = 1_000
 
 #: Bytes at first, at least and at most.
-_FIRST = 16 << 20
+FIRST = 16 << 20
 _LEAST = 2 << 20
 _MOST = 1 << 30
 
@@ -21,7 +21,7 @@ class BatchBound:
     """The bound for one task. It holds for each of its channels."""
 
     def __init__(self) -> None:
-        self.size = _FIRST
+        self.size = FIRST
         #: When the batch that runs was let through, and the most bytes that it reads of a channel; None: none runs.
         self._running: tuple[int, int] | None = None
 

@@ -95,6 +95,8 @@ class SegmentsConsumed:
     vertex: VertexId
     consumer: VertexId
     position: int
+    #: Bytes of the channel that one step of the consumer may read now, so that it takes about as long as wanted.
+    batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)

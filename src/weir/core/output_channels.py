@@ -1,9 +1,11 @@
 """``OutputChannels``: what a task has put out, for each of its consumers, and whether they keep up.
 
 A segment is appended once its step is complete: a query that fails before that takes the whole job with it, so no
-consumer ever reads rows that are staged anew. The same entries go to every consumer, each at its own pace. The channel
-has a bound: while a consumer is that many segments or bytes behind, the producer rests in its planning call
-(backpressure); barriers pass all the same.
+consumer ever reads rows that are staged anew. The same entries go to every consumer, each at its own pace.
+
+The channel has a bound: while a consumer is that many segments or bytes behind, the producer rests in its planning call
+(backpressure); barriers pass all the same. And it has a pace: a barrier waits for all that is before it, so the producer
+also rests while a consumer has a step's worth to read and another one waiting, by what the consumer says of its steps.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from weir.core.batch_bound import FIRST
 from weir.core.channel import ChannelAppended, ChannelEntry, Segment, Watermark
 from weir.core.types import VertexId
 from weir.errors import invariant
@@ -28,11 +31,15 @@ class ChannelBound:
 
 DEFAULT_BOUND = ChannelBound()
 
+#: Of a consumer's steps: the one that it takes, and one that waits.
+_STEPS_AHEAD = 2
+
 
 class OutputChannels:
     """The channels from one task to its consumers."""
 
     def __init__(self, vertex: VertexId, consumers: Iterable[VertexId], bound: ChannelBound) -> None:
+        consumers = tuple(consumers)
         self._vertex = vertex
         self._bound = bound
         #: Staged, of steps that are not complete, ascending.
@@ -42,16 +49,15 @@ class OutputChannels:
         #: The last watermark that was appended.
         self._watermark_ms: int | None = None
         self._released = -1
+        #: Bytes that one step of a consumer may read, as it said last.
+        self._batch_sizes = dict.fromkeys(consumers, FIRST)
         #: For each consumer what it has not processed: (position, bytes), ascending.
         self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
 
     @property
     def is_full(self) -> bool:
         """Whether a consumer is so far behind that no further step may begin."""
-        return any(
-            len(behind) >= self._bound.segments or sum(size for _, size in behind) >= self._bound.size
-            for behind in self._behind.values()
-        )
+        return any(self._is_behind(consumer, behind) for consumer, behind in self._behind.items())
 
     @property
     def all_consumed(self) -> bool:
@@ -87,9 +93,11 @@ class OutputChannels:
             ChannelAppended(vertex=consumer, channel=self._vertex, entry=entry) for consumer in self._behind
         ]
 
-    def consumed(self, consumer: VertexId, position: int) -> int | None:
-        """A consumer has processed every segment up to ``position``. The position up to which nobody needs a segment any
-        more, if that has moved: not for one that the consumer was restored with, which is no segment of this attempt."""
+    def consumed(self, consumer: VertexId, position: int, batch_size: int) -> int | None:
+        """A consumer has processed every segment up to ``position``, and reads ``batch_size`` bytes a step. The position up
+        to which nobody needs a segment any more, if that has moved: not for one that the consumer was restored with,
+        which is no segment of this attempt."""
+        self._batch_sizes[consumer] = batch_size
         behind = self._behind[consumer]
         if not behind or behind[0][0] > position:
             return None
@@ -107,3 +115,8 @@ class OutputChannels:
         for consumer, behind in self._behind.items():
             positions = [position for position, _ in behind]
             invariant(positions == sorted(set(positions)), f"the channel to {consumer} is out of order")
+
+    def _is_behind(self, consumer: VertexId, behind: deque[tuple[int, int]]) -> bool:
+        size = sum(size for _, size in behind)
+        paced = len(behind) >= _STEPS_AHEAD and size >= _STEPS_AHEAD * self._batch_sizes[consumer]
+        return paced or len(behind) >= self._bound.segments or size >= self._bound.size

@@ -213,7 +213,7 @@ class StreamTask(TaskFlow):
         return self._advance()
 
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
-        free = self._outputs.consumed(event.consumer, event.position)
+        free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
         effects = self._advance()
         return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
 

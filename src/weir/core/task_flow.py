@@ -216,7 +216,12 @@ class TaskFlow:
         for name in told:
             del self._held_back[name]
         return [
-            SegmentsConsumed(vertex=name, consumer=self._vertex, position=position)
+            SegmentsConsumed(
+                vertex=name,
+                consumer=self._vertex,
+                position=position,
+                batch_size=self._gate.batch.size,
+            )
             for name, position in told.items()
         ]
 
