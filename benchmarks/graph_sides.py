@@ -95,7 +95,7 @@ def _run_job(session: SparkSession, spec: RunSpec, input_directory: str, output:
 
     def measure(gateway: JobGateway, over: threading.Event) -> GraphResult:
         started_ms = time.time() * 1000
-        queries = _queries_of(session, over)
+        queries = queries_of(session, (_RAW, _WINDOWS), over)
         newest = _commit_all(queries, gateway, commits, over)
         result = GraphResult(
             started_ms=started_ms,
@@ -115,12 +115,14 @@ def _run_job(session: SparkSession, spec: RunSpec, input_directory: str, output:
     return measure_job(job, job_options(output), measure)
 
 
-def _queries_of(session: SparkSession, over: threading.Event) -> dict[str, StreamingQuery]:
-    """The job's queries, once both run."""
+def queries_of(
+    session: SparkSession, names: Sequence[str], over: threading.Event
+) -> dict[str, StreamingQuery]:
+    """The job's queries by the names of their vertices, once all run."""
     while True:
         found = {str(query.name).rpartition("-")[0]: query for query in session.streams.active}
-        if found.keys() == {_RAW, _WINDOWS}:
-            return {name: found[name] for name in (_RAW, _WINDOWS)}
+        if found.keys() == set(names):
+            return {name: found[name] for name in names}
         check_running(over)
         time.sleep(_LOOK_S)
 
