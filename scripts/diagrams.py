@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weir.core.job_status import JOB_STATUS_TRANSITIONS
+from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS
 from weir.core.pending import PENDING_TRANSITIONS
 from weir.core.stop_with_savepoint import STOP_TRANSITIONS
 from weir.core.task_status import TASK_STATUS_TRANSITIONS
@@ -21,6 +22,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "ARCHITECTURE.md"
 TABLES: dict[str, Mapping[Any, frozenset[Any]]] = {
     "job status": JOB_STATUS_TRANSITIONS,
     "task status": TASK_STATUS_TRANSITIONS,
+    "operator status": OPERATOR_STATUS_TRANSITIONS,
     "pending checkpoint": PENDING_TRANSITIONS,
     "stop with savepoint": STOP_TRANSITIONS,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
+from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex, source_names
 from weir.errors import PipelineError
 from weir.job import Job, Stream
 from weir.sinks.base import Sink
@@ -131,6 +131,54 @@ def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
     assert not any(operator.fully_finished for operator in vertex.operators)
 
 
+def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
+    """A step that is renamed under its uid is the same operator of the same vertex; people see the new name."""
+
+    def built(*, name: str) -> Job:
+        job = Job("orders")
+        orders = job.source(name, nothing, uid="a")
+        clean = orders.union(source(job, "returns"), name=f"{name}-all", uid="b").transform("clean", nothing)
+        clean.transform(f"{name}-sums", nothing, uid="c").start_new_chain().sink(
+            f"{name}-out", NoSink(), uid="d"
+        )
+        return job
+
+    first, renamed = built(name="orders").vertices(), built(name="bills").vertices()
+    assert [(vertex.name, vertex.inputs, vertex.sinks) for vertex in renamed] == [
+        ("clean", (), ()),
+        ("c", ("clean",), ("d",)),
+    ]
+    for before, now in zip(first, renamed, strict=True):
+        ids = [operator.operator_id for operator in now.operators]
+        assert ids == [operator.operator_id for operator in before.operators]
+        assert source_names(before.operators) == source_names(now.operators)
+    assert source_names(renamed[0].operators) == ("a", "returns")
+    assert [operator.name for operator in renamed[1].operators] == ["transform bills-sums", "sink bills-out"]
+    assert set(built(name="bills").functions) == {"a", "returns", "clean", "c"}
+    assert set(built(name="bills").sinks) == {"d"}
+
+
+def test_a_union_without_a_name_stays_the_same_when_an_input_is_renamed() -> None:
+    """Its name is made of those of its inputs, its id of their ids."""
+    job = Job("orders")
+    union = job.source("bills", nothing, uid="orders").union(source(job, "returns"))
+    assert (union.name, union.uid) == ("union-bills-returns", "union-orders-returns")
+
+
+def test_the_state_partitions_of_a_vertex_are_those_that_its_steps_ask_for() -> None:
+    """None if none asks; a step that begins a chain of its own may ask for another number."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing, parallelism=2).transform("more", nothing)
+    sums = clean.transform("sums", nothing, parallelism=5).start_new_chain()
+    sums.sink("out", NoSink())
+    source(job, "users").sink("users-out", NoSink())
+    assert {vertex.name: vertex.parallelism for vertex in job.vertices()} == {
+        "more": 2,
+        "sums": 5,
+        "users": None,
+    }
+
+
 def test_functions_and_sinks_are_kept_by_name_and_nothing_runs() -> None:
     """The graph holds the user's functions; building it calls none of them."""
     job, sink = Job("orders", conf={"parallelism.default": "2"}), NoSink()
@@ -170,6 +218,38 @@ def test_a_name_is_given_once() -> None:
         stream.transform("orders", nothing)
     with pytest.raises(PipelineError, match=r"\(a source and a sink\)"):
         stream.sink("orders", NoSink())
+
+
+def test_a_uid_is_given_once_among_names_and_uids() -> None:
+    """A step may have its own name for uid, and no other step's name or uid."""
+    job = Job("orders")
+    stream = job.source("orders", nothing, uid="orders").transform("clean", nothing, uid="c")
+    for name, uid in (("c", None), ("sums", "c"), ("sums", "clean"), ("sums", "orders")):
+        with pytest.raises(PipelineError, match="as their name or uid: state is found by it"):
+            stream.transform(name, nothing, uid=uid)
+    with pytest.raises(PipelineError, match="The step uid 'a b' cannot be used"):
+        stream.transform("sums", nothing, uid="a b")
+    with pytest.raises(PipelineError, match="The step uid '' cannot be used"):
+        stream.transform("sums", nothing, uid="")
+
+
+def test_steps_of_one_vertex_must_agree_on_their_state_partitions() -> None:
+    """They share one query; the sentence says how they need not."""
+    job = Job("orders")
+    clean = source(job, "orders").transform("clean", nothing, parallelism=2)
+    clean.transform("sums", nothing, parallelism=5).sink("out", NoSink())
+    with pytest.raises(
+        PipelineError, match=r"'clean' and 'sums' share one query.*of 2 and of 5.*start_new_chain"
+    ):
+        job.vertices()
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, True, "2"])
+def test_a_parallelism_is_a_number_from_one_on(parallelism: Any) -> None:
+    """Anything else is refused with the step's name."""
+    stream = source(Job("orders"), "orders")
+    with pytest.raises(PipelineError, match="Step 'clean' asks for a parallelism of"):
+        stream.transform("clean", nothing, parallelism=parallelism)
 
 
 def test_a_name_that_was_refused_leaves_the_job_as_it_was() -> None:

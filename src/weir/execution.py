@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 from weir.config import Configuration
 from weir.config.options import (
     COMMIT_ATTEMPTS,
     COMMIT_INITIAL_BACKOFF,
     COMMIT_MAX_BACKOFF,
+    DEFAULT_PARALLELISM,
     IGNORE_UNCLAIMED_STATE,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
@@ -35,6 +37,7 @@ from weir.kernel.running_job import RunningJob
 from weir.lease_keeper import LeaseKeeper
 from weir.runner import JobResult, RunListener, RunOptions
 from weir.spark.pipeline import Pipeline
+from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, make_working_directory
 from weir.spark.task_port import SparkTaskPort
 from weir.state.filesystem import join
@@ -131,6 +134,7 @@ class Execution:
             status=ended.status,
             failure=ended.failure,
             savepoint=ended.savepoint,
+            drained=ended.drained,
             fenced=ended.fenced or self._lease.is_lost,
         )
 
@@ -187,7 +191,7 @@ def _make_ports(
         session=session.get(),
         pipeline=Pipeline(
             job_name=job.name,
-            vertices={vertex.name: vertex for vertex in job.vertices()},
+            vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in job.vertices()},
             functions=job.functions,
             sinks=job.sinks,
         ),
@@ -224,6 +228,13 @@ def _make_ports(
         restored=listener.restored,
     )
     return tasks, durable
+
+
+def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
+    """The vertex with the number of state partitions that its steps or the configuration ask for; None if neither does."""
+    spark = configuration.get(SHUFFLE_PARTITIONS)
+    configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
+    return replace(vertex, parallelism=vertex.parallelism or configured)
 
 
 def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:

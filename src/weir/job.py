@@ -2,7 +2,10 @@
 
 A job is a graph of named steps around ordinary PySpark code: any streaming DataFrame is a source, any function from
 DataFrames to a DataFrame a transformation (MISSION F3). Nothing runs while the graph is built; ``weir run FILE`` or
-``Job.run()`` runs it. Names matter: state is found again by them, so a step keeps its name over restarts::
+``Job.run()`` runs it. Names matter: state is found again by them, so a step keeps its name over restarts. A step that was
+given a ``uid`` may be renamed: the uid takes the place of the name wherever state is matched, also as the id of the vertex
+that ends with the step, and the name is only what people see. A step that has run without one gets its old name for uid
+when it is renamed::
 
     job = weir.Job("orders")
     orders = job.source("orders", lambda spark: spark.readStream.schema(SCHEMA).parquet("landing/"))
@@ -48,27 +51,45 @@ class Job:
         self._sinks: dict[OperatorId, Sink] = {}
         self._hooks: dict[str, MasterHook] = {}
 
-    def source(self, name: str, function: SourceFunction, *, bounded: bool = False) -> Stream:
+    def source(
+        self, name: str, function: SourceFunction, *, bounded: bool = False, uid: str | None = None
+    ) -> Stream:
         """A source: ``function(spark)`` returns a streaming DataFrame.
 
         With ``bounded=True`` what is there when the job starts is the whole input: it is processed, every window and
-        timer fires, the last rows are committed, and the job finishes. Raises ``PipelineError`` if the name is taken.
+        timer fires, the last rows are committed, and the job finishes. Raises ``PipelineError`` if the name or ``uid`` (by
+        which state is found, see above) is taken.
         """
-        self._graph.add(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded))
-        self._functions[name] = function
-        return Stream(self, name)
+        return self._added(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), function)
 
-    def transform(self, name: str, inputs: Stream | Sequence[Stream], function: TransformFunction) -> Stream:
-        """A transformation: ``function`` takes one DataFrame for each input and returns a DataFrame."""
+    def transform(
+        self,
+        name: str,
+        inputs: Stream | Sequence[Stream],
+        function: TransformFunction,
+        *,
+        parallelism: int | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """A transformation: ``function`` takes one DataFrame for each input and returns a DataFrame.
+
+        ``parallelism`` is the number of state partitions of the query that the step is chained into, in place of
+        ``parallelism.default``; it may change with each restore. ``uid`` is the id by which state is found (see above).
+        """
         streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
         if not streams:
             raise PipelineError(f"Step {name!r} has no inputs: give it at least one stream.")
         self._check_streams(name, streams)
-        self._graph.add(
-            GraphStep(name=name, kind=StepKind.TRANSFORM, inputs=tuple(stream.name for stream in streams))
+        return self._added(
+            GraphStep(
+                name=name,
+                kind=StepKind.TRANSFORM,
+                inputs=tuple(stream.uid for stream in streams),
+                parallelism=parallelism,
+                uid=uid,
+            ),
+            function,
         )
-        self._functions[name] = function
-        return Stream(self, name)
 
     def master_hook(self, hook: MasterHook) -> None:
         """Make the state of something outside of Spark a part of every checkpoint (MISSION A8).
@@ -96,18 +117,23 @@ class Job:
 
     @property
     def functions(self) -> Mapping[OperatorId, Callable[..., Any]]:
-        """The user's functions of sources and transformations, by step."""
+        """The user's functions of sources and transformations, by the id of the step."""
         return self._functions
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:
-        """The sinks, by name."""
+        """The sinks, by the id of the step."""
         return self._sinks
 
     @property
     def hooks(self) -> Mapping[str, MasterHook]:
         """The master hooks, by identifier."""
         return self._hooks
+
+    def _added(self, step: GraphStep, function: Callable[..., Any]) -> Stream:
+        self._graph.add(step)
+        self._functions[step.operator_id] = function
+        return Stream(self, step)
 
     def _check_streams(self, name: str, streams: Sequence[Stream]) -> None:
         for stream in streams:
@@ -124,23 +150,38 @@ class Job:
 
 
 class Stream:
-    """The output of one step."""
+    """The output of one step. ``uid`` is the id by which the step's state is found: its name, if it was given no other."""
 
-    def __init__(self, job: Job, name: OperatorId) -> None:
+    def __init__(self, job: Job, step: GraphStep) -> None:
         self.job = job
-        self.name = name
+        self.name = step.name
+        self.uid = step.operator_id
 
-    def transform(self, name: str, function: TransformFunction) -> Stream:
-        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name."""
-        return self.job.transform(name, self, function)
+    def transform(
+        self,
+        name: str,
+        function: TransformFunction,
+        *,
+        parallelism: int | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name. The others as in ``Job.transform``."""
+        return self.job.transform(name, self, function, parallelism=parallelism, uid=uid)
 
-    def union(self, *others: Stream, name: str | None = None) -> Stream:
-        """The rows of this and other streams, columns matched by name."""
+    def union(self, *others: Stream, name: str | None = None, uid: str | None = None) -> Stream:
+        """The rows of this and other streams, columns matched by name. ``uid`` is the id by which state is found.
+
+        Without a name it has one made of those of its inputs, and with it a uid made of their uids.
+        """
         streams = [self, *others]
         self.job._check_streams(name or "union", streams)
-        names = tuple(stream.name for stream in streams)
-        step = name or "-".join(("union", *names))
-        self.job._graph.add(GraphStep(name=step, kind=StepKind.UNION, inputs=names))
+        if name is None:
+            name = "-".join(("union", *(stream.name for stream in streams)))
+            uid = "-".join(("union", *(stream.uid for stream in streams))) if uid is None else uid
+        step = GraphStep(
+            name=name, kind=StepKind.UNION, inputs=tuple(stream.uid for stream in streams), uid=uid
+        )
+        self.job._graph.add(step)
         return Stream(self.job, step)
 
     def start_new_chain(self) -> Stream:
@@ -148,27 +189,31 @@ class Stream:
 
         The result of the job stays the same (PROTOCOL P25). Raises ``PipelineError`` for a source.
         """
-        if self.job._graph.is_source(self.name):
+        if self.job._graph.is_source(self.uid):
             raise PipelineError(
                 f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain() on the step behind it."
             )
-        self.job._graph.cut(self.name, before=True)
+        self.job._graph.cut(self.uid, before=True)
         return self
 
     def disable_chaining(self) -> Stream:
         """Let this step be a query of its own, with channels on both sides."""
-        self.job._graph.cut(self.name, before=True, behind=True)
+        self.job._graph.cut(self.uid, before=True, behind=True)
         return self
 
-    def sink(self, name: str, sink: Sink) -> None:
-        """Write the stream to a sink (append mode). A step may have several sinks."""
+    def sink(self, name: str, sink: Sink, *, uid: str | None = None) -> None:
+        """Write the stream to a sink (append mode). A step may have several sinks.
+
+        ``uid`` is the id by which the sink's state is found, and under which it commits.
+        """
         if not isinstance(sink, Sink):
             raise PipelineError(
                 f"The sink {name!r} is a {type(sink).__name__}: pass one of weir.sinks, such as"
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
-        self.job._graph.add(GraphStep(name=name, kind=StepKind.SINK, inputs=(self.name,)))
-        self.job._sinks[name] = sink
+        step = GraphStep(name=name, kind=StepKind.SINK, inputs=(self.uid,), uid=uid)
+        self.job._graph.add(step)
+        self.job._sinks[step.operator_id] = sink
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"

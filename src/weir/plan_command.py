@@ -1,15 +1,15 @@
 """``weir plan``: shows the vertices that a pipeline is cut into, and the channels between them, and runs nothing.
 
 The pipeline is loaded and its graph checked as ``weir run`` does it, with the same errors. The functions of the steps are
-not called, so no JVM starts.
+not called, so no JVM starts. Steps and vertices are shown by their names; one that has another id stands as ``name [uid]``.
 
 In Mermaid steps have ids of their own and their names are quoted, since a step may be named like a word of Mermaid, such
-as ``end``. Names need no other escape: the graph admits letters, digits, ``_``, ``-`` and ``.`` only.
+as ``end``. Names need no other escape: the graph admits letters, digits, ``_``, ``-`` and ``.`` only, also in a uid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ _LABEL_WIDTH = 24
 def plan_text(job: Job) -> Group:
     """``weir plan FILE``: a paragraph for each vertex, producers first. Raises ``PipelineError`` as ``weir run`` does."""
     vertices = job.vertices()
+    shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
     head = f"Job {job.name}: {_count(len(vertices), 'vertex', 'vertices')}, {_count(channels, 'channel', 'channels')}"
     parts: list[RenderableType] = [Text(head)]
@@ -35,9 +36,9 @@ def plan_text(job: Job) -> Group:
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True, min_width=_LABEL_WIDTH)
         table.add_column(overflow="fold")
-        for label, value in _rows(vertex, vertices):
+        for label, value in _rows(vertex, vertices, shown):
             table.add_row(f"  {label}", Text(value))
-        title = f"\n{vertex.name} ({'bounded' if vertex.bounded else 'unbounded'})"
+        title = f"\n{shown[vertex.name]} ({'bounded' if vertex.bounded else 'unbounded'})"
         parts += [Text(title, style="bold"), table]
     return Group(*parts)
 
@@ -45,21 +46,22 @@ def plan_text(job: Job) -> Group:
 def plan_mermaid(job: Job) -> str:
     """``weir plan --mermaid FILE``: a subgraph for each vertex; a channel leads to each step that reads it."""
     vertices = job.vertices()
-    names = [name for vertex in vertices for name in (*(step.name for step in vertex.steps), *vertex.sinks)]
-    ids = {name: f"s{number}" for number, name in enumerate(names)}
+    shown = _shown(vertices)
+    ids = {one: f"s{number}" for number, one in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
     for number, vertex in enumerate(vertices):
         lines.append(
-            f'  subgraph v{number}["{vertex.name} ({"bounded" if vertex.bounded else "unbounded"})"]'
+            f'  subgraph v{number}["{shown[vertex.name]} ({"bounded" if vertex.bounded else "unbounded"})"]'
         )
-        lines += [f'    {ids[step.name]}["{step.name}"]' for step in vertex.steps]
-        lines += [f'    {ids[sink]}[("{sink}")]' for sink in vertex.sinks]
+        steps = [step.operator_id for step in vertex.steps]
+        lines += [f'    {ids[step]}["{shown[step]}"]' for step in steps]
+        lines += [f'    {ids[sink]}[("{shown[sink]}")]' for sink in vertex.sinks]
         for step in vertex.steps:
             for name in dict.fromkeys(step.inputs):
                 if name in vertex.inputs:
-                    channels.append(f"  {ids[name]} ==>|channel| {ids[step.name]}")
+                    channels.append(f"  {ids[name]} ==>|channel| {ids[step.operator_id]}")
                 else:
-                    lines.append(f"    {ids[name]} --> {ids[step.name]}")
+                    lines.append(f"    {ids[name]} --> {ids[step.operator_id]}")
         lines += [f"    {ids[vertex.name]} --> {ids[sink]}" for sink in vertex.sinks]
         lines.append("  end")
     return "\n".join(lines + channels)
@@ -71,39 +73,57 @@ def plan_json(job: Job) -> str:
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 
-def _rows(vertex: Vertex, vertices: Sequence[Vertex]) -> Iterator[tuple[str, str]]:
+def _shown(vertices: Sequence[Vertex]) -> dict[OperatorId, str]:
+    """How each step and sink is shown, by its id."""
+    names: dict[OperatorId, str] = {}
+    for vertex in vertices:
+        names |= {step.operator_id: step.name for step in vertex.steps}
+        names |= zip(vertex.sinks, vertex.sink_names, strict=True)
+    return {one: name if name == one else f"{name} [{one}]" for one, name in names.items()}
+
+
+def _rows(
+    vertex: Vertex, vertices: Sequence[Vertex], shown: Mapping[OperatorId, str]
+) -> Iterator[tuple[str, str]]:
     """What is said of a vertex, each with its label; what it does not have is left out."""
-    yield "chain", _chain(vertex)
+    yield "chain", _chain(vertex, shown)
+    if vertex.parallelism is not None:
+        yield "parallelism", str(vertex.parallelism)
     if vertex.sinks:
-        yield "sinks", ", ".join(vertex.sinks)
+        yield "sinks", ", ".join(shown[sink] for sink in vertex.sinks)
     if vertex.inputs:
-        yield "reads the channels of", ", ".join(vertex.inputs)
+        yield "reads the channels of", ", ".join(shown[name] for name in vertex.inputs)
     readers = [other for other in vertices if vertex.name in other.inputs]
     if readers:
-        yield "its channel is read by", ", ".join(reader.name for reader in readers)
+        yield "its channel is read by", ", ".join(shown[reader.name] for reader in readers)
     why = vertex.end.value
     if vertex.end is ChainEnd.SEVERAL_READERS:
         fed = [
-            *(step.name for reader in readers for step in reader.steps if vertex.name in step.inputs),
-            *(f"sink {sink}" for sink in vertex.sinks),
+            *(
+                shown[step.operator_id]
+                for reader in readers
+                for step in reader.steps
+                if vertex.name in step.inputs
+            ),
+            *(f"sink {shown[sink]}" for sink in vertex.sinks),
         ]
         why = f"{why} ({', '.join(fed)})"
     yield "ends there because", why
 
 
-def _chain(vertex: Vertex) -> str:
+def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:
     """The steps as arrows: ``orders -> clean``, and where several meet ``(orders -> clean, users) -> enrich``."""
-    shown: dict[OperatorId, str] = {}
+    chains: dict[OperatorId, str] = {}
 
     def before(step: GraphStep) -> str:
-        chained = [shown[name] for name in dict.fromkeys(step.inputs) if name in shown]
+        chained = [chains[name] for name in dict.fromkeys(step.inputs) if name in chains]
         if not chained:
             return ""
         return f"{chained[0]} -> " if len(chained) == 1 else f"({', '.join(chained)}) -> "
 
     for step in vertex.steps:
-        shown[step.name] = before(step) + step.name
-    return shown[vertex.name]
+        chains[step.operator_id] = before(step) + shown[step.operator_id]
+    return chains[vertex.name]
 
 
 def _count(number: int, one: str, several: str) -> str:

@@ -111,8 +111,10 @@ def _report(result: JobResult, spec: str, received: signal.Signals | None, say: 
         if result.already_finished:
             say(f"Job {result.job_id} has finished before; nothing was run. Start anew with --fresh.")
         elif result.savepoint is not None:
-            say(f"Job {result.job_id} was stopped. Savepoint: {result.savepoint}")
-            say(f"Go on with: weir run --from-savepoint {result.savepoint} {spec}")
+            how = "drained and stopped" if result.drained else "stopped"
+            say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")
+            if not result.drained:
+                say(f"Go on with: weir run --from-savepoint {result.savepoint} {spec}")
         else:
             say(f"Job {result.job_id} has finished")
         return 0

@@ -50,6 +50,8 @@ class JobResult:
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
+    #: It was stopped with a drain: every window and timer has fired, and there is nothing to go on with.
+    drained: bool = False
     #: The job had finished before: nothing was run.
     already_finished: bool = False
     #: Another driver has taken over the job.
@@ -148,7 +150,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             rest_address=address,
         )
         stack.callback(execution.close)
-        rest.serve(execution.gateway)
+        rest.serve(execution.gateway, FileSystems(session.file_system))
         rest.start()
         return execution.run()
 

@@ -142,6 +142,30 @@ def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(weir: Weir,
     assert "start_new_chain()" in both["end"]
 
 
+def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_state(
+    weir: Weir, tmp_path: Path
+) -> None:
+    """``name [uid]`` wherever the step or sink stands, and the number of state partitions of its vertex."""
+    steps = (
+        "sums = orders.transform('sums', never, parallelism=5, uid='s-1').start_new_chain()\n"
+        "sums.sink('out', out('o'), uid='o-1')\n"
+    )
+    file = written(tmp_path, BEGIN + steps)
+    assert weir("plan", file).stdout.split("\n\n")[2] == (
+        "sums [s-1] (unbounded)\n"
+        "  chain                   sums [s-1]\n"
+        "  parallelism             5\n"
+        "  sinks                   out [o-1]\n"
+        "  reads the channels of   orders\n"
+        "  ends there because      only sinks follow\n"
+    )
+    assert '    s1["sums [s-1]"]\n    s2[("out [o-1]")]\n' in weir("plan", "--mermaid", file).stdout
+    (_, vertex) = json.loads(weir("plan", "--json", file).stdout)["vertices"]
+    assert (vertex["name"], vertex["parallelism"], vertex["sinks"], vertex["sink_names"]) == (
+        "s-1", 5, ["o-1"], ["out"],
+    )  # fmt: skip
+
+
 def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
     """A chain of the longest names stands on one line, on a machine without Java."""
     names = [letter * 100 for letter in "abc"]

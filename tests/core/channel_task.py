@@ -8,6 +8,8 @@ from weir.core.batch_bound import BatchBound
 from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
 from weir.core.messages import (
     AsyncPartDone,
+    CloseOperators,
+    OperatorsClosed,
     PlanningCalled,
     StepStaged,
     SyncPartDone,
@@ -56,6 +58,12 @@ class Task:
         """The effects of one event."""
         effects = self.machine.handle(event, now_ms)
         self.machine.validate()
+        close = CloseOperators(vertex="v")
+        if close in effects:
+            effects = [one for one in effects if one != close] + self.machine.handle(
+                OperatorsClosed(), now_ms
+            )
+            self.machine.validate()
         self.told += effects
         return effects
 

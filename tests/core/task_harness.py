@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from weir.core.messages import (
     AsyncPartDone,
+    CloseOperators,
     Drained,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
     SinksCommitted,
@@ -36,7 +38,10 @@ class TaskHarness:
         requires_final_checkpoint: bool = True,
         bounded: bool = True,
         started: bool = True,
+        closes_at_once: bool = True,
     ) -> None:
+        """``closes_at_once``: operators are closed as soon as that is asked for, and nothing is said of it."""
+        self.closes_at_once = closes_at_once
         self.task = StreamTask(
             vertex=VERTEX,
             attempt=3,
@@ -55,16 +60,25 @@ class TaskHarness:
         effects = self.task.handle(event, 0)
         self.task.validate()
         assert self.task.next_deadline() is None
+        close = CloseOperators(vertex=VERTEX)
+        if close in effects and self.closes_at_once:
+            effects = [one for one in effects if one != close] + self.task.handle(OperatorsClosed(), 0)
+            self.task.validate()
         self.effects += effects
         self.taken |= {e.checkpoint_id: e for e in effects if isinstance(e, TakeSnapshot)}
         return effects
 
     def trigger(
-        self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+        self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT, *, drain: bool = False
     ) -> list[StreamTaskEffect]:
         return self.send(
             TriggerCheckpoint(
-                vertex=VERTEX, checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=9, target=None
+                vertex=VERTEX,
+                checkpoint_id=checkpoint_id,
+                kind=kind,
+                timestamp_ms=9,
+                target=None,
+                drain=drain,
             )
         )
 

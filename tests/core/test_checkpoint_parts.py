@@ -351,7 +351,7 @@ def test_epochs_that_no_snapshot_can_name_any_more_are_forgotten() -> None:
 
 def test_each_move_that_the_stop_table_does_not_list_raises_and_leaves_the_state() -> None:
     """The table is the machine."""
-    stop = StopWithSavepoint(request="r", target="/s")
+    stop = StopWithSavepoint(request="r", target="/s", drain=False)
     with pytest.raises(InvariantError, match="cannot go from WAITING_FOR_RECORD to ENDING"):
         stop.tasks_finished()
     assert stop.state is StopState.WAITING_FOR_RECORD

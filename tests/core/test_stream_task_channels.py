@@ -179,7 +179,7 @@ def test_a_task_finishes_only_when_its_consumers_have_processed_everything() -> 
     task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
     assert task.do(SinksCommitted(checkpoint_id=1)) == []
     effects = task.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE))
-    assert kinds(effects) == ["TaskStatusChanged", "EndOfPartition", "ReleaseSegments"]
+    assert kinds(effects) == ["ReleaseSegments", "TaskStatusChanged", "EndOfPartition"]
 
 
 def test_a_task_whose_channels_have_all_ended_is_triggered_by_the_coordinator() -> None:

@@ -17,12 +17,20 @@ from test_stream_task import (
     taken_ids,
 )
 
-from weir.core.messages import AcknowledgeCheckpoint, StartDrain
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    CloseOperators,
+    OperatorsClosed,
+    StartDrain,
+    TaskErrored,
+)
+from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
 from weir.core.types import TaskStatus
 from weir.errors import InvariantError
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
 DRAIN = StartDrain(vertex=VERTEX, position=4)
+CLOSE = CloseOperators(vertex=VERTEX)
 
 
 # ---- stop with savepoint
@@ -33,31 +41,32 @@ def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_t
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7, STOP)
-    harness.plan(1, 0)
+    assert harness.plan(1, 0)[0] == status(WAITING)
     assert harness.sync_done(7) == [go_on(7)]
     (ack,) = harness.async_done(7)
     assert isinstance(ack, AcknowledgeCheckpoint)
+    assert not ack.state.fully_finished
     assert harness.complete(7) == [commit(7, s1=(flushed(staged(0)),))]
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
     assert answer(1) not in harness.effects
 
 
 @pytest.mark.parametrize("acknowledged", [False, True])
-def test_records_flow_again_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
-    """The held call is answered, whether or not the asynchronous part is done."""
+def test_no_record_flows_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
+    """Consumers were told that none comes. The job fails over, and the next attempt goes on (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     harness.plan(1, 0)
     harness.sync_done(7)
     if acknowledged:
         harness.async_done(7)
-        assert harness.abort(7) == [drop(7), answer(1)]
+        assert harness.abort(7) == [drop(7)]
     else:
-        assert harness.abort(7) == [answer(1)]
+        assert harness.abort(7) == []
         assert harness.async_done(7) == [drop(7)]
 
 
-def test_records_flow_again_when_the_snapshot_of_a_stop_fails() -> None:
+def test_no_record_flows_when_the_snapshot_of_a_stop_fails() -> None:
     """Its savepoint cannot complete any more."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
@@ -65,56 +74,149 @@ def test_records_flow_again_when_the_snapshot_of_a_stop_fails() -> None:
     harness.sync_done(7)
     effects = harness.snapshot_failed(7)
     assert declined(effects) == [(7, "CHECKPOINT_ASYNC_EXCEPTION")]
-    assert effects[1:] == [drop(7), answer(1)]
-
-
-def test_a_trigger_that_arrives_while_a_stop_holds_the_call_waits() -> None:
-    """It is taken at the same position when the savepoint is aborted, before the call is answered."""
-    harness = TaskHarness()
-    harness.trigger(7, STOP)
-    harness.plan(1, 0)
-    harness.acknowledge(7)
-    assert harness.trigger(8) == []
-    effects = harness.abort(7)
-    assert effects[0] == drop(7)
-    assert taken_ids(effects) == [8]
-    assert harness.sync_done(8) == [go_on(8), answer(1)]
+    assert effects[1:] == [drop(7)]
 
 
 def test_a_trigger_that_waits_when_the_task_finishes_is_declined() -> None:
     """CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL P32)."""
+    harness = TaskHarness(closes_at_once=False)
+    harness.wait_for_final()
+    harness.trigger(7)
+    harness.acknowledge(7)
+    harness.trigger(8)
+    harness.trigger(9)
+    harness.complete(7)
+    effects = harness.committed(7)
+    assert declined(effects) == [(9, "CHECKPOINT_DECLINED_TASK_CLOSING")]
+    assert effects[-1] != CLOSE, "checkpoint 8 is answered first"
+    harness.sync_done(8)
+    assert harness.async_done(8)[-1] == CLOSE
+
+
+def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:
+    """The task has come to its end by itself: its windows fire, and what they put out is in the savepoint."""
     harness = TaskHarness()
+    harness.trigger(7, STOP)
+    assert harness.records_end(4) == [DRAIN]
+    harness.stage(5)
+    assert taken_ids(harness.drained(5)) == [7]
+    assert harness.taken[7].finished
+    harness.acknowledge(7)
+    assert harness.complete(7) == [commit(7, s1=(flushed(staged(5)),))]
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_stop_without_drain_starts_none() -> None:
+    """No window fires, and no operator finishes (MISSION E2)."""
+    harness = TaskHarness()
+    harness.plan(1, 0)
+    harness.trigger(7, STOP)
+    harness.plan(2, 1)
+    harness.acknowledge(7)
+    assert harness.task.operator_status is OperatorStatus.RUNNING
+    assert not [one for one in harness.effects if isinstance(one, StartDrain)]
+
+
+# ---- stop with drain
+
+
+def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last_window() -> None:
+    """The held call is given up, the drain follows, and the savepoint says that all is finished (MISSION E1, E4)."""
+    harness = TaskHarness()
+    harness.stage(3)
+    harness.trigger(7, STOP, drain=True)
+    assert harness.plan(1, 3) == [StartDrain(vertex=VERTEX, position=3, call=1)]
+    harness.stage(4)
+    assert harness.drained(4)[0] == status(WAITING)
+    take = harness.taken[7]
+    assert (take.position, take.finished) == (4, True)
+    assert [one.position for one in take.committables] == [3, 4]
+    harness.acknowledge(7)
+    harness.complete(7)
+    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+
+
+def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_final_checkpoint() -> None:
+    """``requires_final_checkpoint`` concerns the end of the input only (PROTOCOL P36)."""
+    harness = TaskHarness(requires_final_checkpoint=False)
+    harness.trigger(7, STOP, drain=True)
+    harness.plan(1, 3)
+    harness.drained(4)
+    assert harness.task.status is WAITING
+    assert taken_ids(harness.effects) == [7]
+
+
+def test_a_checkpoint_that_was_triggered_before_a_stop_is_taken_before_the_drain() -> None:
+    """In the order of their ids, at the position before it."""
+    harness = TaskHarness()
+    harness.trigger(6)
+    harness.trigger(7, STOP, drain=True)
+    assert taken_ids(harness.plan(1, 3)) == [6]
+    assert harness.sync_done(6) == [go_on(6), StartDrain(vertex=VERTEX, position=3, call=1)]
+    assert (harness.taken[6].position, harness.taken[6].finished) == (3, False)
+
+
+def test_a_drain_whose_savepoint_is_aborted_leaves_the_task_waiting() -> None:
+    """It is at its end already; the job fails over (PROTOCOL P34)."""
+    harness = TaskHarness()
+    harness.trigger(7, STOP, drain=True)
+    harness.plan(1, 3)
+    harness.abort(7)
+    assert harness.drained(4) == [status(WAITING)]
+
+
+# ---- operators
+
+
+def test_operators_finish_with_the_drain_and_are_closed_after_the_last_commit() -> None:
+    """RUNNING, FINISHED, CLOSED, and only then is the task FINISHED (MISSION E5, PROTOCOL P37)."""
+    harness = TaskHarness(closes_at_once=False)
+    assert harness.task.operator_status is OperatorStatus.RUNNING
+    harness.wait_for_final()
+    assert harness.task.operator_status is OperatorStatus.FINISHED
+    harness.trigger(7)
+    harness.acknowledge(7)
+    harness.complete(7)
+    assert harness.committed(7) == [CLOSE]
+    assert harness.task.status is WAITING
+    assert harness.send(OperatorsClosed()) == [status(TaskStatus.FINISHED)]
+    assert harness.task.operator_status is OperatorStatus.CLOSED
+
+
+def test_operators_of_a_stop_without_drain_are_closed_without_having_finished() -> None:
+    """FINISHED needs finished=True (PROTOCOL P37)."""
+    harness = TaskHarness(closes_at_once=False)
     harness.trigger(7, STOP)
     harness.plan(1, 0)
     harness.acknowledge(7)
-    harness.trigger(8)
     harness.complete(7)
-    effects = harness.committed(7)
-    assert declined(effects) == [(8, "CHECKPOINT_DECLINED_TASK_CLOSING")]
-    assert effects[-1] == status(TaskStatus.FINISHED)
+    assert harness.committed(7) == [CLOSE]
+    assert harness.task.operator_status is OperatorStatus.RUNNING
+    harness.send(OperatorsClosed())
+    assert harness.task.operator_status is OperatorStatus.CLOSED
 
 
-def test_a_stop_before_the_drain_holds_the_drain_back() -> None:
-    """No window fires after the barrier of a stop without drain (MISSION E2)."""
+@pytest.mark.parametrize("drained", [False, True])
+def test_operators_fail_with_their_task(*, drained: bool) -> None:
+    """From RUNNING and from FINISHED."""
     harness = TaskHarness()
-    harness.trigger(7, STOP)
-    harness.records_end(4)
-    harness.acknowledge(7)
-    assert DRAIN not in harness.effects
-    assert harness.abort(7) == [drop(7), DRAIN]
+    if drained:
+        harness.wait_for_final()
+    harness.send(TaskErrored(message="no space"))
+    assert harness.task.operator_status is OperatorStatus.FAILED
 
 
-def test_a_stop_during_the_drain_ends_the_task_without_what_the_drain_put_out() -> None:
-    """The savepoint is of the position before the drain, which its restore repeats."""
-    harness = TaskHarness()
-    harness.stage(4)
-    harness.records_end(4)
-    harness.trigger(7, STOP)
-    harness.stage(5)
-    harness.acknowledge(7)
-    harness.drained(5)
-    assert harness.complete(7) == [commit(7, s1=(flushed(staged(4)),))]
-    assert harness.committed(7) == [status(TaskStatus.FINISHED)]
+@pytest.mark.parametrize("target", OperatorStatus)
+@pytest.mark.parametrize("status", OperatorStatus)
+def test_only_the_moves_of_the_operators_table_are_legal(
+    status: OperatorStatus, target: OperatorStatus
+) -> None:
+    """Any other raises."""
+    if target in OPERATOR_STATUS_TRANSITIONS[status]:
+        assert next_operator_status(status, target) is target
+    else:
+        with pytest.raises(InvariantError):
+            next_operator_status(status, target)
 
 
 # ---- drain

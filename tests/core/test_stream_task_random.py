@@ -57,6 +57,8 @@ class RandomStreamTask:
         self.committing: int | None = None
         self.staged_now: set[str] = set()
         self.epochs: dict[Key, int] = {}
+        #: The savepoint of a stop is over without having completed: the job is about to be restored.
+        self.fails_over = False
 
     # ---- what the effects mean
 
@@ -125,7 +127,7 @@ class RandomStreamTask:
             (runs and self.query == "STEP" and not self.staged_now, 0.3, self.end_records),
             (runs and self.query == "DRAIN", 2, self.drain),
             (len(self.pending) < 4, 4, self.trigger),
-            (not stops, 0.2, self.stop),
+            (not stops and not self.fails_over, 0.2, self.stop),
             (bool(self.acknowledged & self.pending.keys()), 4, self.complete),
             (bool(self.pending), 0.7, lambda: self.over(self.random.choice(sorted(self.pending)))),
             (bool(self.syncing), 5, self.sync_done),
@@ -166,7 +168,7 @@ class RandomStreamTask:
 
     # ---- the job master
 
-    def trigger(self, kind: SnapshotKind | None = None) -> None:
+    def trigger(self, kind: SnapshotKind | None = None, *, drain: bool = False) -> None:
         if kind is None:
             savepoint = self.random.random() < 0.2
             kind = SnapshotKind.SAVEPOINT if savepoint else SnapshotKind.CHECKPOINT
@@ -174,12 +176,12 @@ class RandomStreamTask:
         if kind is SnapshotKind.SAVEPOINT:
             self.savepoints.add(self.newest_id)
         self.pending[self.newest_id] = kind
-        self.send(self.harness.trigger(self.newest_id, kind))
+        self.send(self.harness.trigger(self.newest_id, kind, drain=drain))
 
     def stop(self) -> None:
         for checkpoint_id in list(self.pending):
             self.over(checkpoint_id)
-        self.trigger(SnapshotKind.SYNC_SAVEPOINT)
+        self.trigger(SnapshotKind.SYNC_SAVEPOINT, drain=self.random.random() < 0.5)
 
     def complete(self) -> None:
         checkpoint_id = self.random.choice(sorted(self.acknowledged & self.pending.keys()))
@@ -192,7 +194,7 @@ class RandomStreamTask:
         self.send(self.harness.complete(checkpoint_id))
 
     def over(self, checkpoint_id: int) -> None:
-        del self.pending[checkpoint_id]
+        self.fails_over |= self.pending.pop(checkpoint_id) is SnapshotKind.SYNC_SAVEPOINT
         self.send(self.harness.abort(checkpoint_id))
 
     # ---- outcomes
@@ -234,12 +236,12 @@ class RandomStreamTask:
                 self.commit()
         if self.ended:
             return
-        assert self.query != "CALL", "every planning call is answered in the end"
+        assert self.query != "CALL" or self.fails_over, "every planning call is answered in the end"
         if self.query == "DRAIN":
             self.drain()
         waits = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
         if self.query == "REST" and not self.ended:
-            assert self.requires_final
+            assert self.requires_final or self.fails_over
             assert self.harness.task.status is waits
 
 

@@ -17,6 +17,7 @@ from weir.core.channel import (
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     AnswerPlanning,
+    Drained,
     NotifyCheckpointAborted,
     SnapshotFailed,
     StepStaged,
@@ -247,7 +248,11 @@ def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: Snapsho
     task.plan(-1)
     task.do(trigger(1, kind))
     assert kinds(task.plan(0)) == ["AnswerPlanning"]
-    assert in_flight(task.plan(1, a=3)) == []
+    effects = task.plan(1, a=3)
+    if kind is SnapshotKind.SYNC_SAVEPOINT:
+        # With its only producer it has come to its own end, so the savepoint of a stop is taken after the drain.
+        effects = task.do(Drained(position=2))
+    assert in_flight(effects) == []
 
 
 def test_a_channel_that_is_ending_needs_no_barrier() -> None:

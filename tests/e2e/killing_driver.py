@@ -3,7 +3,8 @@
     killing_driver.py SIGKILL|SIGSTOP POINT NTH MARK ARGUMENTS...
 
 The points are wrapped around functions from outside, so that the code of Weir knows nothing of them. Right before the
-signal the point's name is written to the file MARK: without it, the point was never reached.
+signal the point's name is written to the file MARK: without it, the point was never reached. Of a point ``stop/...``
+only passages count that come after somebody has asked for a stop with savepoint.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from weir.cli import main
+from weir.core.job_master import JobMaster
+from weir.core.requests import RequestKind
+from weir.core.stream_task import StreamTask
 from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
 from weir.sinks.files import Files
 from weir.spark import snapshots
+from weir.spark.query_task import QueryTask
 from weir.state.job_log import JobLogWriter, RecordKind
 from weir.state.storage import CheckpointStorage
 
@@ -102,6 +107,10 @@ POINTS: dict[str, Callable[[Reached], None]] = {
     "within-the-restore": lambda reached: before(snapshots, "_make_parent", reached),
     "before-a-recommit": lambda reached: _within_recommit(before, reached),
     "after-a-recommit": lambda reached: _within_recommit(after, reached),
+    "before-the-barrier": lambda reached: before(StreamTask, "_on_trigger", reached),
+    "after-the-barrier": lambda reached: after(StreamTask, "_on_sync_part_done", reached),
+    "before-the-drain": lambda reached: before(QueryTask, "drain", reached),
+    "after-the-drain": lambda reached: after(StreamTask, "_on_drained", reached),
     "before-the-end-is-recorded": lambda reached: before(
         JobLogWriter, "append", reached, lambda *_, kind, **__: kind is RecordKind.ENDED
     ),
@@ -112,23 +121,34 @@ class Killer:
     """Counts passages, and sends the signal at the Nth."""
 
     def __init__(self, number: signal.Signals, point: str, nth: int, mark: Path) -> None:
+        self.armed = True
         self._number = number
         self._point = point
         self._left = nth
         self._mark = mark
         self._lock = threading.Lock()
 
+    def arm(self) -> None:
+        """Passages count from now on."""
+        self.armed = True
+
     def reached(self) -> None:
         """One passage."""
         with self._lock:
-            self._left -= 1
-            if self._left == 0:
+            self._left -= self.armed
+            if self._left == 0 and self.armed:
                 self._mark.write_text(self._point)
                 os.kill(os.getpid(), self._number)
 
 
 if __name__ == "__main__":
     number, point, nth, mark, *rest = sys.argv[1:]
-    POINTS[point](Killer(signal.Signals[number], point, int(nth), Path(mark)).reached)
+    killer = Killer(signal.Signals[number], point, int(nth), Path(mark))
+    if point.startswith("stop/"):
+        killer.armed = False
+        before(
+            JobMaster, "_snapshot_requested", killer.arm, lambda _, event, __: event.kind is RequestKind.STOP
+        )
+    POINTS[point.removeprefix("stop/")](killer.reached)
     sys.argv[1:] = rest
     main()

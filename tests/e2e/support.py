@@ -109,24 +109,35 @@ class Place:
         command = [sys.executable, *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
         return self.launch(command, environment or {})
 
-    def start_until(self, point: str, nth: int, *arguments: str, number: signal.Signals) -> Run:
+    def start_until(
+        self,
+        point: str,
+        nth: int,
+        *arguments: str,
+        number: signal.Signals,
+        environment: dict[str, str] | None = None,
+    ) -> Run:
         """Start ``weir run``; it sends itself the signal at the Nth passage of the point (``killing_driver.py``)."""
         self._mark.unlink(missing_ok=True)
         script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
-        return self.start(*arguments, script=script)
+        return self.start(*arguments, script=script, environment=environment)
+
+    def mark(self) -> str:
+        """The point at which the last driver that was started with one sent itself its signal."""
+        return self._mark.read_text()
 
     def die_at(self, point: str, nth: int, *arguments: str) -> None:
         """One life that ends by SIGKILL at the Nth passage of the point; fails if it is never reached."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL, run.story()
-        assert self._mark.read_text() == point
+        assert self.mark() == point
 
     def sleep_at(self, point: str, nth: int, *arguments: str) -> Run:
         """A driver that stopped itself by SIGSTOP at the Nth passage of the point; fails if it is never reached."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGSTOP)
         driver = psutil.Process(run.process.pid)
         wait_until(lambda: driver.status() == psutil.STATUS_STOPPED or run.process.poll() is not None, point)
-        assert self._mark.read_text() == point, run.story()
+        assert self.mark() == point, run.story()
         return run
 
     def launch(self, command: list[str], environment: dict[str, str]) -> Run:

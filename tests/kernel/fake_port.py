@@ -183,6 +183,9 @@ class FakePort:
         self._called(f"drain {effect.position}", effect)
         self.posts[effect.vertex, self.attempt](Drained(position=effect.position))
 
+    def close_operators(self, vertex: str) -> None:
+        self._called(f"close_operators {vertex}")
+
     def commit_sinks(self, effect: CommitSinks) -> None:
         self._called(f"commit_sinks {effect.checkpoint_id}", effect)
 

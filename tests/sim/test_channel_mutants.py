@@ -1,4 +1,4 @@
-"""The auditor catches broken variants of channels and of unaligned checkpoints too; see ``test_mutants.py``."""
+"""The auditor catches broken variants of channels, unaligned checkpoints and ends too; see ``test_mutants.py``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.sim.channel_mutants import CHANNEL_MUTANTS
+from tests.sim.ending_mutants import ENDING_MUTANTS
 from tests.sim.mutants import Mutant
 from tests.sim.test_mutants import first_catch
 from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
@@ -22,7 +23,9 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("mutant", [*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant", [*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS], ids=lambda mutant: mutant.name
+)
 def test_a_broken_variant_of_channels_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds, where the product itself has nothing against it."""
     caught = first_catch(mutant)

@@ -175,6 +175,7 @@ class Rig:
             output=None,
             position=position,
             watermark_ms=None,
+            finish=lambda position: (),
             post=self._post,
         )
 

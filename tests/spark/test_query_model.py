@@ -22,11 +22,13 @@ from weir.core.messages import (
     AcknowledgeCheckpoint,
     AnswerPlanning,
     AsyncPartDone,
+    CloseOperators,
     CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
     Drained,
     NotifyCheckpointComplete,
+    OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
     SinksCommitted,
@@ -136,6 +138,9 @@ class Script:
             case CommitSinks(checkpoint_id=n, payloads=payloads):
                 self._tell(f"commit {n}: {sum(len(staged) for staged in payloads.values()) > 0}")
                 return [SinksCommitted(checkpoint_id=n)]
+            case CloseOperators():
+                self._port.close_operators(effect.vertex)
+                return [OperatorsClosed()]
             case StartDrain(position=position):
                 self._tell(f"drain after {position}")
                 self._port.drain(effect)

@@ -66,7 +66,12 @@ class CancelCheckpointMarker:
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfUserRecords:
-    """No segment comes any more, and the producer's windows and timers have fired (PROTOCOL P28)."""
+    """No segment comes any more (PROTOCOL P28)."""
+
+    #: The producer's windows and timers have fired. False: the job is stopped without a drain, and they stay in its state.
+    finished: bool = True
+    #: The savepoint with which the job stops, whose barrier comes next; None: the input has ended.
+    savepoint: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

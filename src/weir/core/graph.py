@@ -9,6 +9,9 @@ vertex before it writes, each vertex behind it reads. A step ends a vertex if
    and a channel, since what a task may read of its channels is decided in each planning call, and what Spark reads of its
    own sources is not;
 4. only sinks follow.
+
+A step has a *name*, which is what people see, and an *id*, by which its state is found again: its ``uid`` where it was given
+one, else its name. A vertex has the id of its last step. So a step that keeps its uid may be renamed.
 """
 
 from __future__ import annotations
@@ -45,52 +48,67 @@ class ChainEnd(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStep:
-    """One named step. ``inputs`` are the names of the steps that it reads, in order."""
+    """One named step. ``inputs`` are the ids of the steps that it reads, in order."""
 
-    name: OperatorId
+    name: str
     kind: StepKind
     inputs: tuple[OperatorId, ...] = ()
+    #: What stands for the name where state is matched; None: the name itself.
+    uid: OperatorId | None = None
+    #: How many state partitions it asks for; None: as the configuration says.
+    parallelism: int | None = None
     #: Of a source: whether its input ends.
     bounded: bool = False
     #: Whether it may share a vertex with the steps that it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
 
+    @property
+    def operator_id(self) -> OperatorId:
+        """By which its state is found."""
+        return self.name if self.uid is None else self.uid
+
+    @property
+    def label(self) -> str:
+        """What the metadata of checkpoints and the view of a job call it."""
+        return f"{self.kind.value} {self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """A chain of steps that runs as one task. Named after its last step, on which its sinks hang."""
+    """A chain of steps that runs as one task. It has the id of its last step, on which its sinks hang."""
 
     name: VertexId
     #: Sources, transformations and unions in an order in which inputs come first. An input that is no step of the vertex
     #: is the vertex of that name, read through its channel.
     steps: tuple[GraphStep, ...]
     sinks: tuple[OperatorId, ...]
+    #: What people call its sinks, in the same order.
+    sink_names: tuple[str, ...]
     #: Whether its records end by themselves.
     bounded: bool
     end: ChainEnd
     #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has no sources.
     inputs: tuple[VertexId, ...] = ()
+    #: How many state partitions its steps ask for; None: as the configuration says.
+    parallelism: int | None = None
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
         """Its operators as the metadata of checkpoints names them, sinks included."""
-        steps = [(step.name, step.kind) for step in self.steps]
-        steps += [(sink, StepKind.SINK) for sink in self.sinks]
-        return tuple(OperatorState(operator_id=name, name=_label(name, kind)) for name, kind in steps)
+        sinks = zip(self.sinks, self.sink_names, strict=True)
+        labels = [(step.operator_id, step.label) for step in self.steps]
+        labels += [(sink, f"{StepKind.SINK.value} {name}") for sink, name in sinks]
+        return tuple(OperatorState(operator_id=operator_id, name=label) for operator_id, label in labels)
 
 
 def source_names(operators: Iterable[OperatorState]) -> tuple[OperatorId, ...]:
-    """The sources among the operators of a vertex, in their order, told by the label that ``Vertex.operators`` gave."""
+    """The ids of the sources among the operators of a vertex, in their order, told by the label of a step."""
     return tuple(
         operator.operator_id
         for operator in operators
-        if operator.name == _label(operator.operator_id, StepKind.SOURCE)
+        if operator.name.startswith(f"{StepKind.SOURCE.value} ")
     )
-
-
-def _label(name: OperatorId, kind: StepKind) -> str:
-    return f"{kind.value} {name}"
 
 
 class JobGraph:
@@ -100,19 +118,34 @@ class JobGraph:
         self._steps: dict[OperatorId, GraphStep] = {}
 
     def add(self, step: GraphStep) -> None:
-        """Add a step; raises ``PipelineError`` if its name is taken or cannot be a name."""
-        if not _NAME.fullmatch(step.name):
+        """Add a step; raises ``PipelineError`` if its name or uid is taken or cannot be one."""
+        for what, one in (("name", step.name), ("uid", step.operator_id)):
+            if not _NAME.fullmatch(one):
+                raise PipelineError(
+                    f"The step {what} {one!r} cannot be used: take letters, digits, '_', '-' and '.',"
+                    " at most 100 of them, and begin with a letter or digit."
+                )
+        for taken in self._steps.values():
+            self._check_distinct(taken, step)
+        if step.parallelism is not None and (type(step.parallelism) is not int or step.parallelism < 1):
             raise PipelineError(
-                f"The step name {step.name!r} cannot be used: take letters, digits, '_', '-' and '.',"
-                " at most 100 of them, and begin with a letter or digit."
+                f"Step {step.name!r} asks for a parallelism of {step.parallelism!r}: give it a whole number from 1 on."
             )
-        taken = self._steps.get(step.name)
-        if taken is not None:
+        self._steps[step.operator_id] = step
+
+    @staticmethod
+    def _check_distinct(taken: GraphStep, step: GraphStep) -> None:
+        kinds = f"(a {taken.kind.value} and a {step.kind.value})"
+        if taken.name == step.name:
             raise PipelineError(
-                f"Two steps are named {step.name!r} (a {taken.kind.value} and a {step.kind.value}):"
-                " state is found by name, so give each step a name of its own."
+                f"Two steps are named {step.name!r} {kinds}: state is found by name, so give each step a name of its own."
             )
-        self._steps[step.name] = step
+        shared = sorted({taken.name, taken.operator_id} & {step.name, step.operator_id})
+        if shared:
+            raise PipelineError(
+                f"The steps {taken.name!r} and {step.name!r} {kinds} both have {shared[0]!r} as their name or uid:"
+                " state is found by it, so give each step one of its own."
+            )
 
     def is_source(self, name: OperatorId) -> bool:
         """Whether the step is a source."""
@@ -136,18 +169,17 @@ class JobGraph:
         bounded: dict[OperatorId, bool] = {}
         vertices = []
         for step in self._steps.values():
-            bounded[step.name] = step.bounded or (
-                bool(step.inputs) and all(bounded[name] for name in step.inputs)
-            )
-            if step.name in ends:
-                sinks = tuple(reader.name for reader in readers[step.name] if reader.kind is StepKind.SINK)
-                vertices.append(self._vertex(step, sinks, ends, bounded[step.name]))
+            one = step.operator_id
+            bounded[one] = step.bounded or (bool(step.inputs) and all(bounded[name] for name in step.inputs))
+            if one in ends:
+                sinks = [reader for reader in readers[one] if reader.kind is StepKind.SINK]
+                vertices.append(self._vertex(step, sinks, ends, bounded=bounded[one]))
         return tuple(vertices)
 
     def _readers(self) -> dict[OperatorId, list[GraphStep]]:
         """What reads each step that is no sink."""
         readers: dict[OperatorId, list[GraphStep]] = {
-            step.name: [] for step in self._steps.values() if step.kind is not StepKind.SINK
+            step.operator_id: [] for step in self._steps.values() if step.kind is not StepKind.SINK
         }
         for step in self._steps.values():
             for name in dict.fromkeys(step.inputs):
@@ -155,7 +187,7 @@ class JobGraph:
         for name, found in readers.items():
             if not found:
                 raise PipelineError(
-                    f"The output of step {name!r} goes nowhere: give it a sink, or remove the step."
+                    f"The output of step {self._steps[name].name!r} goes nowhere: give it a sink, or remove the step."
                 )
         return readers
 
@@ -190,7 +222,7 @@ class JobGraph:
         return ends
 
     def _vertex(
-        self, end: GraphStep, sinks: tuple[OperatorId, ...], ends: dict[OperatorId, ChainEnd], bounded: bool
+        self, end: GraphStep, sinks: list[GraphStep], ends: dict[OperatorId, ChainEnd], *, bounded: bool
     ) -> Vertex:
         steps: dict[OperatorId, GraphStep] = {}
         inputs: dict[VertexId, None] = {}
@@ -201,17 +233,31 @@ class JobGraph:
                     inputs[name] = None
                 elif name not in steps:
                     collect(self._steps[name])
-            steps[step.name] = step
+            steps[step.operator_id] = step
 
         collect(end)
         return Vertex(
-            name=end.name,
+            name=end.operator_id,
             steps=tuple(steps.values()),
-            sinks=sinks,
+            sinks=tuple(sink.operator_id for sink in sinks),
+            sink_names=tuple(sink.name for sink in sinks),
             bounded=bounded,
-            end=ends[end.name],
+            end=ends[end.operator_id],
             inputs=tuple(inputs),
+            parallelism=_parallelism(steps.values()),
         )
+
+
+def _parallelism(steps: Iterable[GraphStep]) -> int | None:
+    """What the steps of a vertex ask for; they share one query, and so must agree."""
+    asking = {step.parallelism: step.name for step in steps if step.parallelism is not None}
+    if len(asking) > 1:
+        (first, one), (second, another), *_ = asking.items()
+        raise PipelineError(
+            f"The steps {one!r} and {another!r} share one query, but ask for a parallelism of {first} and of {second}:"
+            f" give them the same one, or let {another!r} begin a query of its own with start_new_chain()."
+        )
+    return next(iter(asking), None)
 
 
 class _Roots(enum.Enum):

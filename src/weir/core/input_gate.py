@@ -61,7 +61,7 @@ class _Channel:
     #: Of what was consumed; and what the query was told of it.
     watermark_ms: int | None = None
     told_ms: int | None = None
-    records_ended: bool = False
+    records_ended: EndOfUserRecords | None = None
     ended: bool = False
 
     def settle(self) -> None:
@@ -99,6 +99,19 @@ class InputGate:
     def records_ended(self) -> bool:
         """Whether every channel's records have ended and are processed (PROTOCOL P28). False without channels."""
         return bool(self._channels) and all(c.records_ended for c in self._channels.values())
+
+    @property
+    def all_finished(self) -> bool:
+        """Of channels whose records have ended: whether every producer has finished its own. If one has not, since the job
+        is stopped without a drain, the task does not finish either (PROTOCOL P28)."""
+        ends = [channel.records_ended for channel in self._channels.values()]
+        return all(end is not None and end.finished for end in ends)
+
+    @property
+    def stops_with(self) -> int | None:
+        """The savepoint with which the job stops, as channels have said; None if it does not."""
+        ends = (channel.records_ended for channel in self._channels.values())
+        return max((end.savepoint for end in ends if end and end.savepoint is not None), default=None)
 
     @property
     def wants_step(self) -> bool:
@@ -291,8 +304,9 @@ class InputGate:
                 channel.watermark_ms = timestamp_ms
                 return []
             case EndOfUserRecords():
-                channel.records_ended = True
-                channel.watermark_ms = MAX_WATERMARK_MS
+                channel.records_ended = entry
+                if entry.finished:
+                    channel.watermark_ms = MAX_WATERMARK_MS
                 return []
             case EndOfPartition():
                 channel.ended = True

@@ -306,8 +306,11 @@ class JobMaster(JobLifecycle):
             self._refuse(event.request, f"The job is {where}: try again when it is RUNNING.")
             return
         if self._stop is not None:
-            if event.kind is RequestKind.STOP:
+            if event.kind is RequestKind.STOP and event.drain == self._stop.drain:
                 self._stop.join(event.request)
+            elif event.kind is RequestKind.STOP:
+                how = "with" if self._stop.drain else "without"
+                self._refuse(event.request, f"The job is being stopped {how} a drain already: wait for that.")
             else:
                 self._refuse(event.request, "The job is being stopped with a savepoint: wait for that one.")
             return
@@ -330,7 +333,7 @@ class JobMaster(JobLifecycle):
             request = CheckpointRequest(origin=RequestOrigin.SAVEPOINT, target=target, request=event.request)
             self._take(self._coordinator.submit(request, now_ms), now_ms)
         else:
-            self._stop = StopWithSavepoint(request=event.request, target=target)
+            self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
             cause = "The job is being stopped with a savepoint."
             self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
 

@@ -175,6 +175,7 @@ class CheckpointLedger:
                 timestamp_ms=pending.timestamp_ms,
                 target=pending.target,
                 full=pending.full,
+                drain=pending.request.drain,
             )
             for vertex in plan.tasks_to_trigger
         )

@@ -177,7 +177,7 @@ class JobLifecycle:
         elif stop is not None:
             if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
                 stop.savepoint_requested()
-                request = CheckpointRequest(origin=RequestOrigin.STOP, target=stop.target)
+                request = CheckpointRequest(origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain)
                 self._take(self._coordinator.submit(request, now_ms), now_ms)
         elif self._final_checkpoint_is_due():
             self._take(
@@ -274,6 +274,7 @@ class JobLifecycle:
     def _end(self, status: JobStatus, now_ms: int) -> None:
         """The last effects of the job."""
         savepoint = self._savepoint_path
+        drained = savepoint is not None and self._stop is not None and self._stop.drain
         fenced = self._goal is Goal.FENCED
         self._take(self._coordinator.shut_down(now_ms), now_ms)
         self._move(status)
@@ -287,7 +288,11 @@ class JobLifecycle:
         failed = status is JobStatus.FAILED or fenced
         self._effects.append(
             JobEnded(
-                status=status, failure=self._failure if failed else None, savepoint=savepoint, fenced=fenced
+                status=status,
+                failure=self._failure if failed else None,
+                savepoint=savepoint,
+                drained=drained,
+                fenced=fenced,
             )
         )
 

@@ -59,6 +59,8 @@ class TriggerCheckpoint:
     target: str | None = None
     #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
     full: bool = False
+    #: Of a stop with savepoint: end the input first, so that every window and timer fires (MISSION E1).
+    drain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +165,15 @@ class RecordsEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired (MISSION E1)."""
+    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, and every operator of the chain
+    has finished, in order (MISSION E1, E2)."""
 
     position: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorsClosed:
+    """Every operator of the chain is closed (MISSION E5)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +235,7 @@ StreamTaskEvent: TypeAlias = (
     | StepStaged
     | RecordsEnded
     | Drained
+    | OperatorsClosed
     | SyncPartDone
     | AsyncPartDone
     | SnapshotFailed
@@ -297,12 +306,22 @@ class ConfirmBase:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDrain:
-    """Run one more, empty step with MAX_WATERMARK after ``position``. Owes ``Drained`` or ``TaskErrored``."""
+    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish every operator of the chain, in order. Owes
+    ``Drained`` or ``TaskErrored``."""
 
     vertex: VertexId
     position: int
-    #: The planning call that is held, of a task whose records end because its channels do; None if its query has ended.
+    #: The planning call that is held, of a task whose records end because its channels do or the job is stopped; None if
+    #: its query has ended.
     call: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CloseOperators:
+    """Close every operator of the chain: all is committed, and nobody needs the task any more (MISSION E5). Owes
+    ``OperatorsClosed`` or ``TaskErrored``."""
+
+    vertex: VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,6 +346,7 @@ StreamTaskEffect: TypeAlias = (
     | DropSnapshot
     | ConfirmBase
     | StartDrain
+    | CloseOperators
     | CommitSinks
     | ChannelAppended
     | SegmentsConsumed
@@ -535,6 +555,8 @@ class JobEnded:
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
+    #: It was stopped with a drain: there is nothing to go on with.
+    drained: bool = False
     fenced: bool = False
 
 

@@ -62,6 +62,8 @@ class CheckpointRequest:
     target: str | None = None
     #: The user's request that is answered with its outcome.
     request: str | None = None
+    #: Of a stop: every window and timer fires first.
+    drain: bool = False
     #: Of a checkpoint; a savepoint is always full.
     checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
 

@@ -13,7 +13,7 @@ class RequestKind(enum.Enum):
 
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
-    #: Stop with savepoint at a clean point between two steps, without draining (MISSION E2).
+    #: Stop with savepoint at a clean point between two steps (MISSION E2).
     STOP = "STOP"
 
 
@@ -25,6 +25,8 @@ class SnapshotRequested:
     kind: RequestKind
     #: Parent directory of the savepoint; None for the configured one.
     target: str | None = None
+    #: Of a stop: let every window and timer fire first (MISSION E1).
+    drain: bool = False
     #: Of a checkpoint; a savepoint is always full.
     checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
 

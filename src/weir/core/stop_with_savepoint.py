@@ -44,11 +44,12 @@ STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
 class StopWithSavepoint:
     """One stop under way, and all who asked for it."""
 
-    def __init__(self, *, request: str, target: str) -> None:
+    def __init__(self, *, request: str, target: str, drain: bool) -> None:
         self._state = StopState.WAITING_FOR_RECORD
         #: Law: not empty; answered when the state is ENDED or FAILED, and never again.
         self._requests = [request]
         self._target = target
+        self._drain = drain
         #: Set from SAVEPOINT_CREATED on.
         self._savepoint: CompletedCheckpoint | None = None
 
@@ -61,6 +62,11 @@ class StopWithSavepoint:
     def target(self) -> str:
         """Parent directory of the savepoint."""
         return self._target
+
+    @property
+    def drain(self) -> bool:
+        """Whether every window and timer fires before the savepoint."""
+        return self._drain
 
     @property
     def savepoint(self) -> CompletedCheckpoint | None:

@@ -12,8 +12,9 @@ The rules of this file:
 
 1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same position; then the
    call is answered. Without a trigger it is answered at once.
-2. The snapshot of a stop with savepoint holds everything: no call is answered and no drain begins until the savepoint
-   completed (the task commits and finishes) or is over (records flow again).
+2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the input does, without one
+   as they are. No record flows any more: if the savepoint completes the task commits and finishes, if not the job fails
+   over (P34).
 3. When the records have ended, no call comes any more and the state is stable: triggers are taken at once, before
    and during the drain at the position before it, afterwards at the drained position as ``finished``.
 4. A committable is marked with the first barrier after it and gets its epoch, once, from the first completed
@@ -24,7 +25,8 @@ The rules of this file:
    barrier is there on all of them, or, unaligned, has overtaken what was not read, which is part of it then. Its own
    barrier goes downstream before its snapshot is taken.
 7. A task that ends answers first what it has begun (P32): it is FINISHED when its final epoch is committed, no commit
-   is left and each snapshot under way is acknowledged, declined or dropped. New triggers are declined meanwhile.
+   is left, each snapshot under way is acknowledged, declined or dropped, consumers have processed all that it put out,
+   and its operators are closed. New triggers are declined meanwhile.
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is dropped when its
 part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine stands on in-order
@@ -37,7 +39,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from weir.core.channel import ChannelAppended, EndOfUserRecords, ReleaseSegments, SegmentsConsumed
+from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.messages import (
     AsyncPartDone,
     ConfirmBase,
@@ -45,6 +47,7 @@ from weir.core.messages import (
     Drained,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
     SinkCommitFailed,
@@ -58,6 +61,7 @@ from weir.core.messages import (
     TaskStarted,
     TriggerCheckpoint,
 )
+from weir.core.operator_status import OperatorStatus, next_operator_status
 from weir.core.task_flow import TaskFlow
 from weir.core.task_snapshots import SnapshotPart
 from weir.core.task_status import Records, has_ended
@@ -89,6 +93,7 @@ class StreamTask(TaskFlow):
             StepStaged: self._on_staged,
             RecordsEnded: self._on_records_ended,
             Drained: self._on_drained,
+            OperatorsClosed: self._on_operators_closed,
             SyncPartDone: self._on_sync_part_done,
             AsyncPartDone: self._on_async_part_done,
             SnapshotFailed: self._on_snapshot_failed,
@@ -117,6 +122,8 @@ class StreamTask(TaskFlow):
             return [self._report.not_ready(checkpoint_id, self._status), *self._cancel(checkpoint_id)]
         if self._closing:
             return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
+        if event.kind.is_synchronous:
+            self._stop_trigger = checkpoint_id
         if self._gate.has_open_channel:
             self._gate.trigger(self._barrier_of(event), self._now_ms)
         else:
@@ -126,7 +133,8 @@ class StreamTask(TaskFlow):
     def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
         snapshot = self._snapshots.get(checkpoint_id)
-        if snapshot is None:
+        if snapshot is None or self._closing_operators:
+            # Nothing was staged since the final checkpoint, which is committed.
             return []
         invariant(
             snapshot.part is SnapshotPart.ACKNOWLEDGED and snapshot.trigger.kind.commits_side_effects,
@@ -152,8 +160,6 @@ class StreamTask(TaskFlow):
         if snapshot.part is SnapshotPart.ACKNOWLEDGED:
             return self._drop(checkpoint_id) + self._advance()
         self._snapshots.abort(checkpoint_id)
-        if self._stopping == checkpoint_id:
-            self._stopping = None
         return self._advance()
 
     # ---- from the query
@@ -200,11 +206,17 @@ class StreamTask(TaskFlow):
         invariant(
             self._records is Records.DRAINING and self._call is None, f"{self._vertex} cannot be drained now"
         )
-        effects = [*self._come_to(event.position), *self._outputs.broadcast(EndOfUserRecords())]
+        effects = self._come_to(event.position) + self._tell_end(finished=True)
         self._records = Records.DRAINED
-        if self._requires_final_checkpoint:
+        self._operators = next_operator_status(self._operators, OperatorStatus.FINISHED)
+        if self._waits_at_the_end:
             effects += self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
         return effects + self._advance()
+
+    def _on_operators_closed(self, event: OperatorsClosed) -> list[StreamTaskEffect]:
+        del event
+        self._operators = next_operator_status(self._operators, OperatorStatus.CLOSED)
+        return self._finish()
 
     # ---- from and to other tasks
 

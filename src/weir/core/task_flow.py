@@ -4,11 +4,12 @@ Whatever has happened, the same question is asked: what stands in the way of wha
 of this file::
 
     1. a task that is closing finishes as soon as nothing is under way
-    2. while it initializes, is held by a stop, or a synchronous part runs: nothing
+    2. while it initializes, or a synchronous part runs: nothing
     3. control entries of its channels are acted on, which may align a checkpoint
     4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints)
-    5. a checkpoint that waits is taken, if the state is stable
-    6. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
+    5. if the query rests, records end where those of all channels have, or where the job is stopped
+    6. a checkpoint that waits is taken, if the state is stable; the savepoint of a stop not before the drain
+    7. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
        behind; or the drain begins
 
 A state is stable while the planning call is held and when the records have ended.
@@ -22,16 +23,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weir.core.barrier_handler import Aligned
-from weir.core.channel import CancelCheckpointMarker, CheckpointBarrier, EndOfPartition, SegmentsConsumed
+from weir.core.channel import (
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    EndOfPartition,
+    EndOfUserRecords,
+    SegmentsConsumed,
+)
 from weir.core.input_gate import InputGate
 from weir.core.messages import (
     AnswerPlanning,
+    CloseOperators,
     CommitSinks,
     DropSnapshot,
     StartDrain,
     StreamTaskEffect,
     TriggerCheckpoint,
 )
+from weir.core.operator_status import OperatorStatus, next_operator_status
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
 from weir.core.pending_commits import PendingCommits
 from weir.core.task_reports import TaskReports
@@ -74,8 +83,11 @@ class TaskFlow:
         #: Triggers not yet taken, in the order of their ids.
         self._waiting: dict[int, TriggerCheckpoint] = {}
         self._snapshots = TaskSnapshots()
-        #: The stop with savepoint whose snapshot is begun and that is not aborted: it holds the task (rule 2).
-        self._stopping: int | None = None
+        #: The savepoint of a stop that the task was triggered for itself (rule 2).
+        self._stop_trigger: int | None = None
+        self._operators = OperatorStatus.RUNNING
+        #: ``CloseOperators`` is under way.
+        self._closing_operators = False
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
         #: Where a call was last answered though there was nothing to read. After each step one is: the query may have a
@@ -100,24 +112,65 @@ class TaskFlow:
         """Where the task stands."""
         return self._status
 
+    @property
+    def operator_status(self) -> OperatorStatus:
+        """Where the operators of its chain stand."""
+        return self._operators
+
+    @property
+    def _stops_with(self) -> int | None:
+        """The savepoint with which the job stops, as far as the task knows."""
+        return self._stop_trigger if self._stop_trigger is not None else self._gate.stops_with
+
+    @property
+    def _waits_at_the_end(self) -> bool:
+        """Whether the end of its records is followed by a checkpoint: a stop is, whatever its operators need (P36)."""
+        return self._requires_final_checkpoint or self._stops_with is not None
+
     def _advance(self) -> list[StreamTaskEffect]:
         """Do what nothing stands in the way of any more: the module's docstring has the order."""
         if self._closing:
             return self._finish()
-        initializing = self._status is TaskStatus.INITIALIZING
-        if initializing or self._stopping is not None or self._snapshots.is_syncing:
+        if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
             return []
-        if self._records is Records.DRAINED and not self._requires_final_checkpoint:
+        if self._records is Records.DRAINED and not self._waits_at_the_end:
             return self._close() + self._finish()
         effects = self._read_control()
         if self._call is not None and self._aligned_timeout_ms is not None and not self._waiting:
             aligned = self._gate.overtake(self._now_ms, self._aligned_timeout_ms)
             if aligned is not None:
                 self._on_aligned(aligned)
+        first = next(iter(self._waiting.values()), None)
+        if self._call is not None and self._records is Records.FLOWING:
+            effects += self._end_records(first)
         is_stable = self._call is not None or self._records is not Records.FLOWING
-        if self._waiting and is_stable:
-            return effects + self._take(self._waiting.pop(next(iter(self._waiting))))
+        if first is not None and is_stable and not self._drains_before(first):
+            return effects + self._take(self._waiting.pop(first.checkpoint_id))
         return effects + self._flow_on()
+
+    def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
+        """End the records if the channels' have ended, or, without channels, if the job is stopped (MISSION E2)."""
+        if self._gate.channels:
+            if not self._gate.records_ended:
+                return []
+            finished = self._gate.all_finished
+        elif first is not None and first.kind.is_synchronous:
+            finished = first.drain
+        else:
+            return []
+        if finished:
+            self._records = Records.ENDED
+            return []
+        self._records = Records.STOPPED
+        return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+
+    def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
+        """Tell the consumers that no record comes any more."""
+        return [*self._outputs.broadcast(EndOfUserRecords(finished=finished, savepoint=self._stops_with))]
+
+    def _drains_before(self, trigger: TriggerCheckpoint) -> bool:
+        """Whether the drain comes first: a savepoint that ends the job has all that its windows put out."""
+        return trigger.kind.is_synchronous and self._records in (Records.ENDED, Records.DRAINING)
 
     def _read_control(self) -> list[StreamTaskEffect]:
         """Act on what the channels say beside records. A checkpoint that is aligned waits to be taken."""
@@ -136,13 +189,11 @@ class TaskFlow:
         self._alignments[n] = aligned
 
     def _flow_on(self) -> list[StreamTaskEffect]:
-        if self._call is not None and self._records is Records.FLOWING and self._gate.records_ended:
-            self._records = Records.ENDED
         if self._records is Records.ENDED:
-            # The query of a task with channels is alive, and rests in the call.
+            # A query that did not end by itself is alive, and rests in the call.
             self._records, call, self._call = Records.DRAINING, self._call, None
             return [StartDrain(vertex=self._vertex, position=self._position, call=call)]
-        if self._call is None or self._outputs.is_full:
+        if self._call is None or self._outputs.is_full or self._records is Records.STOPPED:
             return []
         if self._gate.channels and not self._gate.wants_step and self._records is Records.FLOWING:
             if self._idle_at == self._position:
@@ -166,8 +217,6 @@ class TaskFlow:
             in_flight=() if aligned is None else aligned.in_flight,
         )
         self._snapshots.begin(snapshot)
-        if trigger.kind.is_synchronous:
-            self._stopping = trigger.checkpoint_id
         return [*self._outputs.broadcast(self._barrier_of(trigger)), snapshot.effect]
 
     @staticmethod
@@ -204,8 +253,6 @@ class TaskFlow:
 
     def _drop(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         self._snapshots.forget(checkpoint_id)
-        if self._stopping == checkpoint_id:
-            self._stopping = None
         return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._tell_consumed()]
 
     def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
@@ -236,12 +283,18 @@ class TaskFlow:
 
     def _finish(self) -> list[StreamTaskEffect]:
         """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped after it), or a consumer
-        has records to process (PROTOCOL P30)."""
+        has records to process (PROTOCOL P30). Operators are closed before that (MISSION E5)."""
         if self._snapshots.any_part_running or not self._commits.is_idle or not self._outputs.all_consumed:
             return []
-        return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
+        if self._operators is OperatorStatus.CLOSED:
+            return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
+        if self._closing_operators:
+            return []
+        self._closing_operators = True
+        return [CloseOperators(vertex=self._vertex)]
 
     def _fail(self, message: str, *, fatal: bool = False) -> list[StreamTaskEffect]:
+        self._operators = next_operator_status(self._operators, OperatorStatus.FAILED)
         return [*self._end(TaskStatus.FAILED), self._report.failed(message, fatal=fatal)]
 
     def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
@@ -250,7 +303,6 @@ class TaskFlow:
         self._call = None
         self._waiting.clear()
         self._held_back.clear()
-        self._stopping = None
         self._snapshots.abort_all()
         return moved
 
@@ -272,7 +324,7 @@ class TaskFlow:
         self._snapshots.validate()
         self._commits.validate()
         ended = has_ended(self._status)
-        held = self._snapshots.is_syncing or self._stopping is not None or self._closing
+        held = self._snapshots.is_syncing or self._closing or self._records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
         invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
         invariant(self._call is None or not ended, "a task that ended holds a planning call")
@@ -296,12 +348,13 @@ class TaskFlow:
         invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")
         waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
         invariant(
-            not waits or (self._records is Records.DRAINED and self._requires_final_checkpoint),
+            not waits
+            or self._records is Records.STOPPED
+            or (self._records is Records.DRAINED and self._waits_at_the_end),
             f"{self._vertex} waits for a final checkpoint that it does not need yet",
         )
+        finished = self._operators is OperatorStatus.FINISHED
         invariant(
-            self._stopping is None
-            or self._final is not None
-            or self._snapshots.get(self._stopping) is not None,
-            f"{self._vertex} is held by savepoint {self._stopping}, which is over",
+            finished == (self._records is Records.DRAINED) or ended or self._closing,
+            f"the operators of {self._vertex} are {self._operators.name}, its records {self._records.name}",
         )

@@ -10,7 +10,7 @@ import enum
 from weir.core.types import TaskStatus
 from weir.errors import invariant
 
-#: RUNNING -> FINISHED: stop with savepoint, or no final checkpoint is needed (PROTOCOL P36).
+#: RUNNING -> FINISHED: no final checkpoint is needed (PROTOCOL P36).
 TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.INITIALIZING: frozenset({TaskStatus.RUNNING, TaskStatus.FAILED}),
     TaskStatus.RUNNING: frozenset(
@@ -37,13 +37,15 @@ def has_ended(status: TaskStatus) -> bool:
 
 
 class Records(enum.Enum):
-    """How far a task is with its records; each follows the one before."""
+    """How far a task is with its records; each but STOPPED follows the one before."""
 
     FLOWING = "FLOWING"
     #: The input is used up; the drain has not begun.
     ENDED = "ENDED"
     DRAINING = "DRAINING"
     DRAINED = "DRAINED"
+    #: Follows FLOWING: the job is stopped without a drain. Windows and timers stay in the state (MISSION E2).
+    STOPPED = "STOPPED"
 
     @property
     def may_step(self) -> bool:

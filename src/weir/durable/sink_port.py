@@ -16,7 +16,7 @@ import tenacity
 from weir.core.types import Committable, CompletedCheckpoint, JobId, OperatorId, Payload, StateHandle
 from weir.errors import DuplicatesError, JobError
 from weir.kernel.concurrency import Event, Waits
-from weir.sinks.base import Sink, SinkContext
+from weir.sinks.base import Sink, SinkContext, Step
 from weir.state.filesystem import FileSystem
 
 _log = logging.getLogger(__name__)
@@ -106,6 +106,22 @@ class SinkPort:
         """Let each named sink commit the epoch. Raises what a sink raised last when its retries are used up."""
         for name, items in payloads.items():
             self._commit_one(name, epoch, items)
+
+    def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
+        """Let each named sink stage what it held back, as of step ``position`` (MISSION E2)."""
+        committables = []
+        for name in names:
+            with self._locks[name]:
+                payload = self._sinks[name].finish(Step(position=position))
+            if payload is not None:
+                committables.append(Committable(sink=name, position=position, payload=payload))
+        return tuple(committables)
+
+    def close(self, names: Sequence[OperatorId]) -> None:
+        """Let each named sink give back what it holds (MISSION E5)."""
+        for name in names:
+            with self._locks[name]:
+                self._sinks[name].close()
 
     def commit_again(self, checkpoint: CompletedCheckpoint, put_back: PutBack) -> None:
         """Commit what the checkpoint had pending, sink by sink, epoch by epoch (PROTOCOL P5, P13).

@@ -31,6 +31,7 @@ from weir.core.messages import (
     BeginAttempt,
     CheckpointDiscarded,
     CheckpointRecorded,
+    CloseOperators,
     CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
@@ -43,6 +44,7 @@ from weir.core.messages import (
     LocationFailed,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    OperatorsClosed,
     RecordCheckpoint,
     RecordEnd,
     SinkCommitFailed,
@@ -248,6 +250,12 @@ class Dispatcher:
             case StartDrain():
                 self._work(
                     lambda: self._task_port.drain(effect),
+                    on_error=lambda e: post(TaskErrored(message=describe(e))),
+                )
+            case CloseOperators():
+                self._work(
+                    lambda: self._task_port.close_operators(vertex),
+                    on_done=lambda _: post(OperatorsClosed()),
                     on_error=lambda e: post(TaskErrored(message=describe(e))),
                 )
             case CommitSinks(checkpoint_id=n):

@@ -30,8 +30,11 @@ class JobGateway(Protocol):
         """Take a savepoint below ``target`` (None: ``execution.checkpointing.savepoint-dir``)."""
         ...
 
-    def stop_with_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
-        """Stop at a clean point between two steps; done when the savepoint is complete and its rows are committed."""
+    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
+        """Stop at a clean point between two steps; done when the savepoint is complete and its rows are committed.
+
+        With ``drain`` every window and timer fires first, and the job is at its end: it cannot go on from the savepoint.
+        """
         ...
 
     def cancel(self) -> Future[None]:

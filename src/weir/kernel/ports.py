@@ -118,7 +118,11 @@ class TaskPort(Protocol):
         ...
 
     def drain(self, effect: StartDrain) -> None:
-        """Begin the step with MAX_WATERMARK; ``Drained`` comes through the task's ``post``."""
+        """Begin the step with MAX_WATERMARK and finish the operators; ``Drained`` comes through the task's ``post``."""
+        ...
+
+    def close_operators(self, vertex: VertexId) -> None:
+        """Close every operator of the task's chain, in order: it has processed and committed all."""
         ...
 
     def release_segments(self, effect: ReleaseSegments) -> None:

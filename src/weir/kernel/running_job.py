@@ -107,9 +107,9 @@ class RunningJob:
         """Take a savepoint."""
         return self._snapshot(RequestKind.SAVEPOINT, target)
 
-    def stop_with_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
         """Stop at a clean point between two steps."""
-        return self._snapshot(RequestKind.STOP, target)
+        return self._snapshot(RequestKind.STOP, target, drain=drain)
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""
@@ -150,10 +150,12 @@ class RunningJob:
         kind: RequestKind,
         target: str | None,
         checkpoint_type: CheckpointType = CheckpointType.CONFIGURED,
+        *,
+        drain: bool = False,
     ) -> Future[CompletedCheckpoint]:
         return self._request(
             lambda request: SnapshotRequested(
-                request=request, kind=kind, target=target, checkpoint_type=checkpoint_type
+                request=request, kind=kind, target=target, checkpoint_type=checkpoint_type, drain=drain
             )
         )
 

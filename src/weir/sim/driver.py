@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import Any
 
-from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
@@ -19,7 +17,6 @@ from weir.core.messages import (
     SinkCommitFailed,
     SinksCommitted,
 )
-from weir.core.output_channels import ChannelBound
 from weir.core.pending import PendingState
 from weir.core.types import JobId, OperatorState, VertexId
 from weir.durable.hooks import MasterHook, MasterHooks
@@ -31,6 +28,7 @@ from weir.kernel.envelopes import Envelope, ToTask
 from weir.kernel.ports import TaskPlan
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
+from weir.sim.job import SimJob
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
@@ -41,27 +39,6 @@ BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimJob:
-    """What stays the same over all drivers of one run."""
-
-    vertices: Sequence[SimVertex]
-    config: CheckpointConfig
-    restart: RestartConfig
-    #: Whether the working directory and the checkpoints are on one file system with links.
-    links: bool
-    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in virtual microseconds.
-    upload_us: int
-    hooks: tuple[str, ...]
-    claims_snapshot: bool
-    #: How far consumers may be behind.
-    bound: ChannelBound
-    #: How often Spark lists a channel before it asks the control input.
-    lists_early: float
-    #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
-    reader_us: int
 
 
 class SimClock:

@@ -149,6 +149,10 @@ class SimTaskPort:
         """Begin the step with MAX_WATERMARK."""
         self._queries[effect.vertex].drain(effect)
 
+    def close_operators(self, vertex: VertexId) -> None:
+        """Close the tables of a vertex."""
+        self.sinks.close(self._vertices[vertex].sinks)
+
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """Nobody looks."""
         return VertexMetrics()

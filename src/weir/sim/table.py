@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weir.core.types import Payload
-from weir.errors import SinkError
+from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
 from weir.sinks.base import Sink, SinkContext, Step
 from weir.state.filesystem import CreateResult
@@ -49,6 +49,7 @@ class SimTable(Sink):
         self._fs = file_system
         self._fails = fails
         self._opened: SinkContext | None = None
+        self._closed = False
 
     def describe(self) -> str:
         """What and where."""
@@ -60,6 +61,7 @@ class SimTable(Sink):
     def open(self, context: SinkContext) -> None:
         """Take up the attempt."""
         self._opened = context
+        self._closed = False
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
         """Write the rows where no reader sees them."""
@@ -70,8 +72,13 @@ class SimTable(Sink):
         self._fs.put(path, msgspec.json.encode(rows))
         return {"file": path, "rows": len(rows), "flushed": False}
 
+    def close(self) -> None:
+        """Nothing may be staged or committed after this (PROTOCOL P37)."""
+        self._closed = True
+
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync what was staged."""
+        invariant(not self._closed, f"{self.describe()} is flushed after it was closed")
         self._fs.sync([payload["file"] for payload in payloads if not payload["flushed"]])
         return [{**payload, "flushed": True} for payload in payloads]
 
@@ -81,6 +88,7 @@ class SimTable(Sink):
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the files in one transaction, unless the table has it."""
+        invariant(not self._closed, f"{self.describe()} commits after it was closed")
         if not payloads:
             return 0
         if self._fails():

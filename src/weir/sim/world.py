@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 import msgspec
 
 from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.messages import (
     AnswerPlanning,
     CheckpointRecorded,
+    CloseOperators,
     CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
@@ -32,7 +32,6 @@ from weir.core.messages import (
     TakeSnapshot,
     TriggerCheckpoint,
 )
-from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.request_decider import RequestOrigin
 from weir.core.requests import (
     AnswerRequest,
@@ -44,25 +43,22 @@ from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, Verte
 from weir.kernel.envelopes import ToTask
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.disk import Disk
-from weir.sim.driver import BASE_DIRECTORY, SimDriver, SimJob
+from weir.sim.driver import BASE_DIRECTORY, SimDriver
 from weir.sim.faults import TIMED, Fault, Injector, draw_plan
+from weir.sim.job import draw_job
 from weir.sim.loop import Loop, Process
 from weir.sim.story import Story
-from weir.sim.vertices import MOST_SMALL, draw_vertices
 from weir.state.job_log import JobRecord, RecordStatus
 
 #: How long the job may need once faults have ceased, in virtual seconds.
 _PATIENCE_S = 120
-#: Of a large graph: the slowest of many uploads, behind a long chain, must have a chance to be in time.
-_TIMEOUT_MS_MIN = 500
-#: When barriers may overtake; None: never.
-_ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
-#: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
-_READER_US = (0, 10_000, 100_000)
+#: How many stops drain: such a run ends early.
+_DRAINS = 0.5
 #: Effects of tasks that tell the job master nothing.
 _AMONG_TASKS = (
     AnswerPlanning,
     ChannelAppended,
+    CloseOperators,
     CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
@@ -106,6 +102,9 @@ class World:
         self._plan = draw_plan(random, seconds=seconds)
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
         streams = (Random(f"{name} {seed}") for name in ("graph", "channels", "unaligned"))
+        #: Whether a stop drains: of its own, so that older seeds tell the same story.
+        self._drains = Random(f"drains {seed}")
+        self._drain_requests: set[str] = set()
         self._job = draw_job(random, *streams)
         self._story = Story()
         self._auditor = Auditor(
@@ -222,10 +221,14 @@ class World:
             pending = driver.master.coordinator.pending
             unforced = sum(not one.request.origin.forced for one in pending)
         if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
-            self._on_answer(effect.checkpoint)
+            self._on_answer(effect.request, effect.checkpoint)
         self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
 
-    def _on_answer(self, checkpoint: CompletedCheckpoint) -> None:
+    def _on_answer(self, request: str, checkpoint: CompletedCheckpoint) -> None:
+        if request in self._drain_requests and not checkpoint.drained:
+            self._auditor.broken(
+                f"a stop with drain ended with {checkpoint.checkpoint_id}, which is not drained"
+            )
         if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
             self._auditor.savepoint(checkpoint)
 
@@ -342,59 +345,17 @@ class World:
             Fault.SAVEPOINT_REQUESTED: RequestKind.SAVEPOINT,
             Fault.STOP_REQUESTED: RequestKind.STOP,
         }[fault]
+        drain = kind is RequestKind.STOP and self._drains.random() < _DRAINS
+        request = f"r{self._requests}"
+        if drain:
+            self._drain_requests.add(request)
+            self._auditor.drain_requested = True
         return SnapshotRequested(
-            request=f"r{self._requests}",
+            request=request,
             kind=kind,
+            drain=drain,
             checkpoint_type=self._random.choice(list(CheckpointType)),
         )
-
-
-def draw_job(random: Random, graph: Random, channels: Random, unaligned: Random) -> SimJob:
-    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave, and
-    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27)."""
-    interval_ms = random.choice((None, 20, 50, 100, 200))
-    min_pause_ms = random.choice((0, 0, 10, 60))
-    restart = RestartConfig(
-        type=random.choice((RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)),
-        fixed_delay_attempts=random.choice((1, 5, 1_000)),
-        fixed_delay_ms=random.choice((1, 20)),
-        initial_backoff_ms=5,
-        max_backoff_ms=50,
-    )
-    vertices = draw_vertices(random, graph)
-    timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0
-    config = CheckpointConfig(
-        interval_ms=interval_ms,
-        timeout_ms=max(timeout_ms_min, random.choice((50, 500, 5_000))),
-        min_pause_ms=min_pause_ms,
-        max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
-        tolerable_failed_checkpoints=random.choice((0, 2, 100)),
-        num_retained=random.choice((1, 1, 2, 3)),
-    )
-    reader_us = 0
-    aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
-    if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
-        reader_us = unaligned.choice(_READER_US)
-        config = replace(
-            config,
-            aligned_timeout_ms=aligned_timeout_ms,
-            max_concurrent_checkpoints=1,
-            timeout_ms=max(config.timeout_ms, 5 * reader_us // 1_000),
-        )
-    return SimJob(
-        vertices=vertices,
-        config=config,
-        restart=restart,
-        links=random.random() < 0.7,
-        upload_us=random.choice((1, 1, 20_000, 100_000)),
-        hooks=random.choice(((), (), ("h1",), ("h1", "h2"))),
-        claims_snapshot=random.random() < 0.2,
-        bound=ChannelBound(
-            segments=channels.choice((1, 2, 8)), size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size))
-        ),
-        lists_early=channels.choice((0.0, 0.2, 0.5, 1.0)),
-        reader_us=reader_us,
-    )
 
 
 def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:

@@ -15,6 +15,7 @@ Rules, each the cause of lost or doubled rows if broken:
    retried with backoff, and once more by the restored job (P13).
 5. Epochs are committed in the order of their ids; an epoch without rows is committed with no payloads (P15).
 6. ``clean`` deletes only what attempts older than the given one staged and did not commit (P22).
+7. At the end ``finish`` comes after the last ``stage``, and ``close`` after the last ``commit`` (P37).
 
 Worked timeline, one step per line::
 
@@ -98,6 +99,19 @@ class Sink(abc.ABC):
 
         A payload that was flushed before is passed again if its checkpoint was aborted: recognise it.
         """
+
+    def finish(self, step: Step) -> Payload | None:
+        """The input has ended, or the job is drained: every row was staged. Stage what was held back until now, as of
+        ``step``; None if there is nothing, as by default (MISSION E2).
+
+        Called again by the next attempt if this one fails before its final checkpoint. Not called in a stop without drain.
+        """
+        del step
+        return None
+
+    def close(self) -> None:  # noqa: B027 - most sinks hold nothing
+        """Give back what ``open`` took: every epoch of the task is committed, and at most ``clean`` is called after it
+        (MISSION E5). Not called when the task failed."""
 
     def staged_files(self, payload: Payload) -> Sequence[str]:
         """Paths of the files that a flushed payload needs for its commit, always as many and in the same order.

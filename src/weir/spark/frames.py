@@ -66,7 +66,7 @@ class Frames:
                 # source's schema with its column metadata (PROTOCOL P26).
                 frame = self._control_input(vertex, frame.schema).union(frame)
                 needs_control = False
-            frames[step.name] = frame
+            frames[step.operator_id] = frame
         frame = frames[vertex.name]
         if self._pipeline.consumers(vertex.name):
             check_channel_schema(vertex.name, frame.schema)
@@ -93,7 +93,7 @@ class Frames:
             for other in inputs[1:]:
                 union = union.unionByName(other)
             return union
-        function = self._pipeline.functions[step.name]
+        function = self._pipeline.functions[step.operator_id]
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
         try:
             frame = function(*arguments)

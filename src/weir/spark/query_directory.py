@@ -32,6 +32,9 @@ MAX_WATERMARK_MS = 253402300799000
 #: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
 _INLINE_BYTES = 20 * 1024
 
+#: The setting whose value an entry of the offset log keeps: how many partitions the state of the query has.
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
 _COMPACT = ".compact"
 
 #: An entry of a file source's log that names no file: the version line alone.
@@ -131,12 +134,32 @@ class QueryDirectory:
 
     def write_drain_entry(self, position: int) -> None:
         """Write the offset-log entry of one more batch without data and with the maximal watermark."""
-        version, metadata, *offsets = self._read(f"offsets/{position}").split("\n")
-        fields = json.loads(metadata)
+        fields = self._batch_metadata(position)
         invariant("batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs")
         fields["batchWatermarkMs"] = MAX_WATERMARK_MS
-        entry = "\n".join((version, json.dumps(fields, separators=(",", ":")), *offsets))
-        self.fs.write(self.file(f"offsets/{position + 1}"), entry.encode())
+        self._write_offsets(position + 1, fields, like=position)
+
+    def state_partitions(self, position: int) -> int:
+        """How many state partitions the query has after the batch, and will have, whatever its session says."""
+        return int(self._batch_metadata(position)["conf"][SHUFFLE_PARTITIONS])
+
+    def set_state_partitions(self, position: int, partitions: int) -> None:
+        """Let a query without state go on with this number of partitions."""
+        fields = self._batch_metadata(position)
+        fields["conf"][SHUFFLE_PARTITIONS] = str(partitions)
+        self._write_offsets(position, fields, like=position)
+
+    def _batch_metadata(self, position: int) -> dict[str, Any]:
+        """What the entry of the offset log says of its batch, beside the offsets."""
+        fields = json.loads(self._read(f"offsets/{position}").split("\n")[1])
+        invariant(isinstance(fields, dict), f"{self.path}/offsets/{position} has no metadata")
+        return dict(fields)
+
+    def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
+        """Write an entry of the offset log with this metadata, and otherwise like that of the batch ``like``."""
+        version, _, *offsets = self._read(f"offsets/{like}").split("\n")
+        entry = "\n".join((version, json.dumps(metadata, separators=(",", ":")), *offsets))
+        self.fs.write(self.file(f"offsets/{position}"), entry.encode())
 
     def _offsets(self, position: int) -> list[str]:
         """The offset of each source at the end of the batch, as Spark wrote it."""

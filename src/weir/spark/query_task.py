@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from weir.core.channel import Segment
@@ -30,6 +30,7 @@ from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, WeirError, invariant
 from weir.kernel.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
+from weir.spark.changed_plans import misfit
 from weir.spark.channel_input import has_event_time
 from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
@@ -62,10 +63,12 @@ class QueryTask:
         output: OutputSegments | None,
         position: int,
         watermark_ms: int | None,
+        finish: Callable[[int], tuple[Committable, ...]],
         post: PostToTask,
     ) -> None:
         """``inboxes`` of a vertex that reads channels, ``output`` of one that writes a channel. ``position`` and
-        ``watermark_ms`` are where a restored query stands, and what it had put out by then."""
+        ``watermark_ms`` are where a restored query stands, and what it had put out by then. ``finish`` lets its sinks stage
+        what they have held back, as of a step."""
         self._session = session
         self._vertex = vertex
         self._frames = frames
@@ -79,6 +82,7 @@ class QueryTask:
         self.watermark_ms = watermark_ms
         self._watermark_at = position
         self._tells_watermark = False
+        self._finish = finish
         self._post = post
         self._query: StreamingQuery | None = None
         #: Set once ``start`` of Spark has returned: the first planning call can come before that.
@@ -128,7 +132,7 @@ class QueryTask:
             self._output.release(position)
 
     def drain(self, effect: StartDrain) -> None:
-        """Run one more batch with the maximal watermark; posts ``Drained`` after it (MISSION E1).
+        """Run one more batch with the maximal watermark, then finish the sinks; posts ``Drained`` (MISSION E1, E2).
 
         A query without state has nothing to fire, and is drained at once. One that rests in a planning call has ended
         with that: the call is never answered.
@@ -141,7 +145,7 @@ class QueryTask:
         if effect.call is not None and self._query is not None:
             self._query.stop()
         if position < 0 or not is_stateful(self._directory.commit_entry(position)):
-            self._post(Drained(position=position))
+            self._finish_sinks()
             return
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
@@ -263,7 +267,8 @@ class QueryTask:
             query.awaitTermination()
         except Exception as error:
             if not self._stopping.is_set():
-                self._post(TaskErrored(message=first_cause(error)))
+                changed = misfit(self._vertex, error)
+                self._post(TaskErrored(message=changed or first_cause(error), fatal=changed is not None))
             return
         finally:
             self._up.set()
@@ -280,11 +285,22 @@ class QueryTask:
 
     def _drained(self) -> None:
         """The drain batch is committed. The call is never answered, so nothing more is planned."""
-        self._post(Drained(position=self._position))
+        try:
+            self._finish_sinks()
+        except Exception as error:
+            self._post(TaskErrored(message=first_cause(error)))
         self._stopping.set()
         query = self._query
         if query is not None:
             threading.Thread(target=query.stop, name="weir-drained", daemon=True).start()
+
+    def _finish_sinks(self) -> None:
+        """What sinks have held back until the end is a step of its own."""
+        committables = self._finish(self._position + 1)
+        if committables:
+            self._position += 1
+            self._post(StepStaged(position=self._position, committables=committables))
+        self._post(Drained(position=self._position))
 
     @property
     def _ends_by_itself(self) -> bool:

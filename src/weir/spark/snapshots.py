@@ -39,6 +39,7 @@ from weir.core.types import (
     VertexId,
 )
 from weir.durable.sink_port import KeepFile
+from weir.spark.operator_metadata import relocate_operator_metadata
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
@@ -110,7 +111,8 @@ class TaskSnapshots:
         self._state_files = StateFiles(
             directory,
             [handle.key for handle in restored.files] if restored else [],
-            restored.position if restored else -1,
+            # Of the restored batch the commit log is read as well: a query that was rescaled has nothing else.
+            max(restored.position - 1, -1) if restored else -1,
         )
         self._base = {handle.key: handle for handle in base}
         self._pending: dict[int, _Pending] = {}
@@ -296,6 +298,7 @@ def restore_directory(
     for handle in state.files:
         _make_parent(directory, handle.key, made)
         transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
+    relocate_operator_metadata(directory)
     if _SOURCES_ENTRY in state.entries:
         directory.source_ids = tuple(json.loads(state.entries[_SOURCES_ENTRY]))
         directory.write_empty_source_logs(state.position)

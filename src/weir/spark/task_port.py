@@ -4,6 +4,7 @@
 
     prepare_attempt    directories of older attempts are deleted
     start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
+                       (with another number of state partitions: weir/spark/rescale.py)
     take, continue     weir/spark/snapshots.py
     segments, inboxes  weir/spark/segments.py
 
@@ -37,6 +38,7 @@ from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
 from weir.spark.query_task import QueryTask
+from weir.spark.rescale import StatePartitions
 from weir.spark.segments import Inboxes, OutputSegments, as_spark_path
 from weir.spark.session import check_alive
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
@@ -99,7 +101,7 @@ class SparkTaskPort:
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
         self._metrics: dict[VertexId, VertexMetrics] = {}
         self._attempt: _Attempt | None = None
-        self._parallelism = int(session.conf.get("spark.sql.shuffle.partitions") or 1)
+        self._partitions = StatePartitions(session, pipeline.vertices)
 
     def close(self) -> None:
         """Close the planning server. The tasks have been stopped before."""
@@ -140,6 +142,9 @@ class SparkTaskPort:
             return
         vertex = self._pipeline.vertices[plan.vertex]
         directory = self._restored_directory(current, vertex, restored)
+        base = self._base(restored, current.restored)
+        if restored is not None:
+            restored = self._partitions.restored(vertex.name, directory, restored)
         channels = join(current.directory, _CHANNELS, vertex.name)
         task = QueryTask(
             session=self._session,
@@ -152,6 +157,7 @@ class SparkTaskPort:
             output=OutputSegments(directory.fs, channels) if self._pipeline.consumers(vertex.name) else None,
             position=restored.position if restored is not None else -1,
             watermark_ms=restored_watermark_ms(restored),
+            finish=lambda position: self._sinks.finish(vertex.sinks, position),
             post=post,
         )
         snapshots = TaskSnapshots(
@@ -162,7 +168,7 @@ class SparkTaskPort:
             transfer=self._transfer,
             flush=self._sinks.flush,
             restored=restored,
-            base=self._base(restored, current.restored),
+            base=base,
             inputs=vertex.inputs,
             watermark_ms=lambda: task.watermark_ms,
             wall_ms=self._clock.wall_ms,
@@ -173,7 +179,8 @@ class SparkTaskPort:
             self._tasks[vertex.name] = task
             self._snapshots[vertex.name] = snapshots
         with self._starting:
-            task.start()
+            with self._partitions.starting(vertex.name):
+                task.start()
             task.wait_until_up()
 
     def stop_tasks(self) -> None:
@@ -210,12 +217,16 @@ class SparkTaskPort:
         """Begin the step with MAX_WATERMARK."""
         self._tasks[effect.vertex].drain(effect)
 
+    def close_operators(self, vertex: VertexId) -> None:
+        """Close the sinks; Spark's own operators have nothing to close."""
+        self._sinks.close(self._pipeline.vertices[vertex].sinks)
+
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """The vertex's counters."""
         return replace(
             self._sum(vertex),
             records_committed=self._sinks.rows_committed(self._pipeline.vertices[vertex].sinks),
-            parallelism=self._parallelism,
+            parallelism=self._partitions.of(vertex),
         )
 
     # -- snapshots ---------------------------------------------------------------------------------------------

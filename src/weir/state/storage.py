@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weir.core.types import CompletedCheckpoint, JobId, StateHandle
@@ -238,6 +238,30 @@ class CheckpointStorage:
             self._delete_files(fs, base, tuple(sorted(claimed.files - needed)))
         self._discard_directory(directory)
 
+    def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
+        """Delete a savepoint because its owner asks for it, and return what it was.
+
+        Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if it is a checkpoint or if
+        files that are not its own lie in its directory; then nothing is deleted.
+        """
+        savepoint = self.read(path)
+        directory = savepoint.external_path
+        if not savepoint.kind.is_savepoint:
+            raise StorageError(
+                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and no savepoint, so it is"
+                " not disposed of: the job deletes its checkpoints itself, and other checkpoints may need its files."
+            )
+        own = {METADATA_FILE, *savepoint.files}
+        foreign = [file for file in _files_below(self.fs(directory), directory) if file not in own]
+        if foreign:
+            shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
+            raise StorageError(
+                f"The savepoint {directory} is not deleted, since files lie there that are not its own ({shown}): move"
+                " them away first."
+            )
+        self._discard_directory(directory)
+        return savepoint
+
     def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
         """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of ids up to ``up_to``.
 
@@ -292,6 +316,16 @@ def _parent(path: str) -> str:
 def _is_below(path: str) -> bool:
     """Whether a relative path stays below the directory that it is joined to."""
     return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
+    """Every file below a directory, by its path from there."""
+    for entry in fs.list(directory):
+        if entry.is_directory:
+            below = _files_below(fs, join(directory, entry.name))
+            yield from (f"{entry.name}/{file}" for file in below)
+        else:
+            yield entry.name
 
 
 def _not_found(fs: FileSystem, directory: str) -> str:

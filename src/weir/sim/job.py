@@ -1,0 +1,87 @@
+"""The job of one run: what stays the same over all its drivers, and how it is drawn from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.sim.vertices import MOST_SMALL, SimVertex, draw_vertices
+
+#: Of a large graph: the slowest of many uploads, behind a long chain, must have a chance to be in time.
+_TIMEOUT_MS_MIN = 500
+#: When barriers may overtake; None: never.
+_ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
+#: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
+_READER_US = (0, 10_000, 100_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimJob:
+    """What stays the same over all drivers of one run."""
+
+    vertices: Sequence[SimVertex]
+    config: CheckpointConfig
+    restart: RestartConfig
+    #: Whether the working directory and the checkpoints are on one file system with links.
+    links: bool
+    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in virtual microseconds.
+    upload_us: int
+    hooks: tuple[str, ...]
+    claims_snapshot: bool
+    #: How far consumers may be behind.
+    bound: ChannelBound
+    #: How often Spark lists a channel before it asks the control input.
+    lists_early: float
+    #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
+    reader_us: int
+
+
+def draw_job(random: Random, graph: Random, channels: Random, unaligned: Random) -> SimJob:
+    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave, and
+    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27)."""
+    interval_ms = random.choice((None, 20, 50, 100, 200))
+    min_pause_ms = random.choice((0, 0, 10, 60))
+    restart = RestartConfig(
+        type=random.choice((RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)),
+        fixed_delay_attempts=random.choice((1, 5, 1_000)),
+        fixed_delay_ms=random.choice((1, 20)),
+        initial_backoff_ms=5,
+        max_backoff_ms=50,
+    )
+    vertices = draw_vertices(random, graph)
+    timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0
+    config = CheckpointConfig(
+        interval_ms=interval_ms,
+        timeout_ms=max(timeout_ms_min, random.choice((50, 500, 5_000))),
+        min_pause_ms=min_pause_ms,
+        max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
+        tolerable_failed_checkpoints=random.choice((0, 2, 100)),
+        num_retained=random.choice((1, 1, 2, 3)),
+    )
+    reader_us = 0
+    aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
+    if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
+        reader_us = unaligned.choice(_READER_US)
+        config = replace(
+            config,
+            aligned_timeout_ms=aligned_timeout_ms,
+            max_concurrent_checkpoints=1,
+            timeout_ms=max(config.timeout_ms, 5 * reader_us // 1_000),
+        )
+    return SimJob(
+        vertices=vertices,
+        config=config,
+        restart=restart,
+        links=random.random() < 0.7,
+        upload_us=random.choice((1, 1, 20_000, 100_000)),
+        hooks=random.choice(((), (), ("h1",), ("h1", "h2"))),
+        claims_snapshot=random.random() < 0.2,
+        bound=ChannelBound(
+            segments=channels.choice((1, 2, 8)), size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size))
+        ),
+        lists_early=channels.choice((0.0, 0.2, 0.5, 1.0)),
+        reader_us=reader_us,
+    )

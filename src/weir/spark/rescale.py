@@ -1,0 +1,114 @@
+"""How many state partitions the query of each vertex has, and how a restored query gets another number of them.
+
+Spark fixes the number of a query's state partitions in its first batch: each entry of the offset log says it, and a
+restarted query takes it from there, whatever its session says. So there are two cases:
+
+* *The first batch of a query*: the number is the session's when the query starts. One that a step asks for is set there for
+  as long as the start takes (``StatePartitions``).
+* *A restored query* (``rescaled``), if another number is asked for than the one it has:
+
+  1. Without state, the number in its newest offset is replaced: nothing else knows of it.
+  2. With state, Spark repartitions it, operator by operator, while the query is stopped. It reads the state after the last
+     batch b and writes all of it anew as Spark's own snapshots after a batch b+1, which has the offsets of b and reads
+     nothing. The query goes on with b+2.
+
+What follows from b+1: it is the position of the task, told with ``TaskStarted``, and that of the next snapshot. The state
+files are those that ``commits/b+1`` lists, and none that was restored. The logs of the sources and the segments of channels
+have no part in it: the offsets are the same, and positions in a channel only have to grow.
+
+A number that nobody asks for changes nothing: restored on a machine with more cores, a query keeps the one it has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from weir.core.graph import Vertex
+from weir.core.types import TaskState, VertexId
+from weir.errors import PipelineError, StorageError
+from weir.spark.error_text import first_cause
+from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: How the classes of Spark's refusals begin: of a state that it cannot repartition, write anew or read as a table.
+_REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
+
+
+class StatePartitions:
+    """The numbers of state partitions of a job's queries."""
+
+    def __init__(self, session: SparkSession, vertices: Mapping[VertexId, Vertex]) -> None:
+        self._session = session
+        self._default = int(session.conf.get(SHUFFLE_PARTITIONS) or 1)
+        self._asked = {name: vertex.parallelism for name, vertex in vertices.items()}
+        #: Whether a query could start with the number of another one.
+        self._differ = any(number not in (None, self._default) for number in self._asked.values())
+        self._lock = threading.Lock()
+        self._restored: dict[VertexId, int] = {}
+
+    def of(self, vertex: VertexId) -> int:
+        """The number that the query of the vertex has, or would have if it began."""
+        return self._restored.get(vertex) or self._asked[vertex] or self._default
+
+    def restored(self, vertex: VertexId, directory: QueryDirectory, state: TaskState) -> TaskState:
+        """Let the query of a directory that ``restore_directory`` filled have the number that is asked for.
+
+        Returns the state as the directory has it then. Raises ``PipelineError`` if Spark cannot repartition it.
+        """
+        if state.position < 0:
+            return state
+        found = directory.state_partitions(state.position)
+        asked = self._asked[vertex] or found
+        if asked != found:
+            state = rescaled(self._session, vertex, directory, state, asked)
+        self._restored[vertex] = asked
+        return state
+
+    @contextmanager
+    def starting(self, vertex: VertexId) -> Iterator[None]:
+        """While a query of the vertex starts: its first batch has the number that is asked for.
+
+        Spark copies the session's settings when a query starts, so one start at a time may change them.
+        """
+        if not self._differ:
+            yield
+            return
+        with self._lock:
+            self._session.conf.set(SHUFFLE_PARTITIONS, str(self.of(vertex)))
+            try:
+                yield
+            finally:
+                self._session.conf.set(SHUFFLE_PARTITIONS, str(self._default))
+
+
+def rescaled(
+    session: SparkSession, vertex: VertexId, directory: QueryDirectory, state: TaskState, partitions: int
+) -> TaskState:
+    """Give a restored query another number of state partitions; its state as the directory has it then.
+
+    Raises ``PipelineError`` if Spark refuses, and ``StorageError`` if it failed and may succeed another time.
+    """
+    position = state.position
+    if not is_stateful(directory.commit_entry(position)):
+        directory.set_state_partitions(position, partitions)
+        return state
+    found = directory.state_partitions(position)
+    what = f"The state of the chain that ends in {vertex!r} cannot go from {found} partitions to {partitions}"
+    try:
+        session._streamingCheckpointManager.repartition(directory.path, partitions)
+    except Exception as error:
+        cause = first_cause(error)
+        if not any(refusal in cause for refusal in _REFUSALS):
+            raise StorageError(f"{what}: {cause}.") from error
+        raise PipelineError(
+            f"{what}, because Spark says {cause}: run it with {found} as before (parallelism={found} at one of its steps,"
+            " or parallelism.default), or start from scratch with --fresh into new tables."
+        ) from error
+    # None of the files that were restored belongs to the state of the new batch.
+    return replace(state, position=position + 1, files=())

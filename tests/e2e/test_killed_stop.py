@@ -1,0 +1,101 @@
+"""SIGKILL at every step of a stop with savepoint, with and without drain: the job is resumable or finished, and exact.
+
+A driver is asked to stop and dies at exactly the named step (``killing_driver.py``). The plain command is run again: it goes
+on where the newest record says, is asked to stop again and dies at the next step, and so on. Between two lives more input
+lands. In the end the job runs to the end of its input, or is found to be there already, and every sink must hold
+exactly its rows. A test fails if a step was never reached.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+
+import pytest
+from tests.e2e.support import Place, Run, delta_rows, wait_until
+
+pytestmark = [pytest.mark.spark, pytest.mark.kill]
+
+UNBOUNDED = {"NUMBERS": "unbounded"}
+
+#: Steps after which the stop has not become durable: the job goes on as if nobody had asked.
+BEFORE_THE_RECORD = (
+    "before-the-barrier",
+    "after-the-barrier",
+    "after-the-synchronous-part",
+    "before-the-acknowledgement",
+    "before-the-metadata",
+    "before-the-record",
+)
+#: Steps of a drain, of the two queries.
+OF_A_DRAIN = ("before-the-drain", "after-the-drain")
+#: Steps at which the savepoint counts: drained, the job is at its end.
+AFTER_THE_RECORD = ("after-the-record", "between-two-sinks", "before-the-end-is-recorded")
+
+
+class Lives:
+    """One job whose drivers are asked to stop, and die of it."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.place.land(3)
+
+    def die(self, point: str, *, nth: int = 1, drain: bool = False) -> None:
+        """One life: read what has landed, be asked to stop, die at the step."""
+        self.place.land(2)
+        run = self.place.start_until(f"stop/{point}", nth, environment=UNBOUNDED, number=signal.SIGKILL)
+        asked = threading.Thread(target=self._ask, args=(run, drain))
+        asked.start()
+        assert run.wait() == -signal.SIGKILL, run.story()
+        asked.join()
+        assert self.place.mark() == f"stop/{point}"
+
+    def finish(self) -> Run:
+        """Run to the end of the input, or find that the job is there."""
+        return self.place.finish()
+
+    def _ask(self, run: Run, drain: bool) -> None:
+        """Ask once all that has landed is committed; the driver dies before it can answer."""
+        address = run.address
+        wait_until(lambda: self._is_read or run.process.poll() is not None, "the input is read")
+        self.place.weir("stop", *(["--drain"] if drain else []), "numbers", "-m", address)
+
+    @property
+    def _is_read(self) -> bool:
+        """Whether every row that has landed is in the first table."""
+        return delta_rows(self.place.directory / "out" / "raw").total() == self.place.rows().total()
+
+
+def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(place: Place) -> None:
+    """Ten lives: at every step of a stop, then of a drain, the last one when the drained savepoint counts already."""
+    lives = Lives(place)
+    for point in ("before-the-barrier", "after-the-barrier", "before-the-metadata", "before-the-record"):
+        lives.die(point)
+    for point in AFTER_THE_RECORD:
+        lives.die(point)
+    for point in OF_A_DRAIN:
+        lives.die(point, drain=True)
+    lives.die("between-two-sinks", drain=True)
+    assert "FINISHED" in lives.finish().output
+    place.assert_exact()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_a_driver_that_dies_at_random_steps_of_stops_leaves_a_job_that_is_exact(
+    place: Place, seed: int
+) -> None:
+    """Ten lives for each seed: any step, at its first passage or a later one, with and without drain."""
+    draws = random.Random(seed)
+    lives = Lives(place)
+    for life in range(10):
+        drain = draws.random() < 0.5
+        # A drain that counts is the last life there is.
+        counts = AFTER_THE_RECORD if not drain or life == 9 else ()
+        point = draws.choice((*BEFORE_THE_RECORD, *counts, *(OF_A_DRAIN if drain else ())))
+        # Two queries come to these, one after the other.
+        twice = point in ("after-the-barrier", "after-the-synchronous-part", *OF_A_DRAIN)
+        lives.die(point, nth=draws.choice((1, 2)) if twice else 1, drain=drain)
+    lives.finish()
+    place.assert_exact()

@@ -1,0 +1,69 @@
+"""Deliberately broken variants of how tasks and jobs end; see ``mutants.py``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from tests.sim.mutants import Mutant, _with
+
+from weir.core.input_gate import InputGate
+from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.pending_commits import PendingCommits
+from weir.core.stream_task import StreamTask
+from weir.core.task_flow import TaskFlow
+
+
+def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
+    """The savepoint of a stop with drain does not wait for the last window (E1, E4)."""
+    return _with(patch.object(TaskFlow, "_drains_before", lambda self, trigger: False))
+
+
+def a_drain_that_nobody_downstream_hears_of() -> AbstractContextManager[None]:
+    """A task that has finished its records does not say so to its consumers (P28)."""
+    return _with(patch.object(TaskFlow, "_tell_end", lambda self, finished: []))
+
+
+def a_task_that_finishes_though_one_channel_did_not() -> AbstractContextManager[None]:
+    """EndOfUserRecords(finished=False) is taken for the end of the input (P28)."""
+    return _with(patch.object(InputGate, "all_finished", property(lambda self: True)))
+
+
+def a_stop_with_drain_taken_for_one_without() -> AbstractContextManager[None]:
+    """The trigger's word about the drain is lost on its way (E1)."""
+    real = StreamTask._on_trigger
+
+    def undrained(self: StreamTask, event: TriggerCheckpoint) -> Any:
+        return real(self, replace(event, drain=False))
+
+    return _with(patch.object(StreamTask, "_on_trigger", undrained))
+
+
+def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
+    """A task ends when its final checkpoint completes, while its sinks still commit (E5, P16)."""
+    real = StreamTask._on_complete
+
+    def ends_at_once(self: StreamTask, event: NotifyCheckpointComplete) -> Any:
+        effects = real(self, event)
+        if self._final is None or self._closing:
+            return effects
+        return [*effects, *self._close(), *self._finish()]
+
+    return _with(
+        patch.object(StreamTask, "_on_complete", ends_at_once),
+        patch.object(PendingCommits, "is_idle", property(lambda self: True)),
+    )
+
+
+ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
+    Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
+    for variant, known_seed, *says in (
+        (a_savepoint_taken_before_the_drain, 0, "not drained"),
+        (a_drain_that_nobody_downstream_hears_of, 0, "not drained", "did not finish", "missing"),
+        (a_task_that_finishes_though_one_channel_did_not, 0, "missing", "Invariant"),
+        (a_stop_with_drain_taken_for_one_without, 0, "not drained"),
+        (operators_closed_before_their_last_commit, 0, "closed", "Invariant", "missing", "totals"),
+    )
+)

@@ -1,0 +1,148 @@
+"""Another number of state partitions for one query, on real Spark: restored, and in its first batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.queries import QUERIES, Query
+from tests.spark.rig import Collected, Landing, Rig, Rows, one_vertex
+
+from weir.core.messages import Drained, RecordsEnded
+from weir.core.types import TaskState
+from weir.errors import PipelineError
+from weir.job import Job
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.rescale import StatePartitions, rescaled
+from weir.spark.state_files import StateFiles
+from weir.state.local import LocalFileSystem
+
+pytestmark = pytest.mark.spark
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@pytest.fixture(autouse=True)
+def _number_of_the_session(spark: SparkSession) -> Iterator[None]:
+    """The session is shared with other tests, which want its two partitions."""
+    yield
+    spark.conf.set(SHUFFLE_PARTITIONS, "2")
+
+
+def state_at(position: int) -> TaskState:
+    """The state of a task that stands there."""
+    return TaskState(vertex="query", position=position, operators=())
+
+
+def ended(rig: Rig) -> int:
+    """Wait for the end of the input; the position there."""
+    return rig.wait_for(RecordsEnded).position
+
+
+def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
+    """Copy exactly what a snapshot of a task that began at one position names at another, to a directory."""
+    inline, files = rig.directory.source_entries(position)
+    keys = StateFiles(rig.directory, [], max(begun - 1, -1)).keys(position)
+    for key in (*rig.directory.log_entries(position), *inline, *files, *keys):
+        (target / key).parent.mkdir(parents=True, exist_ok=True)
+        (target / key).write_bytes((rig.path / key).read_bytes())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a left outer join",
+        pytest.param("session windows", marks=pytest.mark.slow),
+        pytest.param("duplicates within the watermark", marks=pytest.mark.slow),
+    ],
+)
+def test_state_goes_from_2_to_5_to_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """Each time from exactly the files that a snapshot names; all rows together are those of the batch computation."""
+    landing = Landing(tmp_path / "in")
+    query, rows, state = QUERIES[name], Rows(), state_at(-1)
+    for life, partitions in enumerate((2, 5, 3)):
+        landing.land(2)
+        job, sink = query.job(landing)
+        path = tmp_path / str(life)
+        directory = QueryDirectory(LocalFileSystem(), str(path))
+        if state.position >= 0:
+            before = state.position
+            state = rescaled(spark, "query", directory, state, partitions)
+            # Spark's word for it: one batch more, which reads nothing.
+            assert state.position == before + 1
+            assert directory.log_offsets(before) == directory.log_offsets(state.position)
+            assert directory.state_partitions(state.position) == partitions
+        begun = state.position
+        with Rig(spark, job, path, position=begun) as rig:
+            state = state_at(ended(rig))
+            if partitions == 3:
+                rig.drain(state.position)
+                rig.wait_for(Drained)
+            else:
+                moved(rig, begun, state.position, tmp_path / str(life + 1))
+        assert len(rig.directory.commit_entry(state.position)["stateUniqueIds"]["0"]) == partitions
+        rows += sink.rows()
+    assert rows == query.batch(landing.table(spark))
+
+
+def test_a_query_without_state_just_runs_with_the_new_number(spark: SparkSession, tmp_path: Path) -> None:
+    """No batch is added, and the next one knows the number."""
+    landing = Landing(tmp_path / "in")
+    landing.land(2)
+    query = Query(lambda frame: frame.repartition("id"))
+    job, sink = query.job(landing)
+    with Rig(spark, job, tmp_path / "query") as rig:
+        position = ended(rig)
+    state = state_at(position)
+    assert rescaled(spark, "query", rig.directory, state, 5) is state
+    landing.land(1)
+    again, more = query.job(landing)
+    with Rig(spark, again, tmp_path / "query", position=position) as rig:
+        assert rig.directory.state_partitions(ended(rig)) == 5
+    assert sink.rows() + more.rows() == query.batch(landing.table(spark))
+
+
+def test_state_that_spark_does_not_repartition_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
+    """A global limit has one partition, whatever is asked for: both numbers, what Spark says, and the way out."""
+    landing = Landing(tmp_path / "in")
+    landing.land(1)
+    job, _ = Query(lambda frame: frame.limit(5)).job(landing)
+    with Rig(spark, job, tmp_path / "query") as rig:
+        position = ended(rig)
+    with pytest.raises(PipelineError) as refused:
+        rescaled(spark, "query", rig.directory, state_at(position), 5)
+    message = str(refused.value)
+    assert message.startswith(
+        "The state of the chain that ends in 'query' cannot go from 2 partitions to 5, because Spark says [STDS_"
+    )
+    assert message.endswith(
+        "run it with 2 as before (parallelism=2 at one of its steps, or parallelism.default), or start from scratch"
+        " with --fresh into new tables."
+    )
+
+
+def test_a_step_asks_for_the_number_of_its_own_query(spark: SparkSession, tmp_path: Path) -> None:
+    """The session has its own number again once the query has started, and a number that nobody asks for stays."""
+    landing = Landing(tmp_path / "in")
+    landing.land(1)
+    job = Job("numbers")
+    kept = job.source("numbers", landing.source, bounded=True).transform(
+        "kept", lambda frame: frame.dropDuplicates(["id"]), parallelism=3
+    )
+    kept.sink("out", Collected())
+    vertex = one_vertex(job)
+    partitions = StatePartitions(spark, {"kept": vertex})
+    with ExitStack() as stack:
+        with partitions.starting("kept"):
+            rig = stack.enter_context(Rig(spark, job, tmp_path / "query"))
+        assert spark.conf.get(SHUFFLE_PARTITIONS) == "2"
+        state = state_at(ended(rig))
+    assert rig.directory.state_partitions(state.position) == 3
+    nobody = StatePartitions(spark, {"kept": replace(vertex, parallelism=None)})
+    assert nobody.of("kept") == 2
+    assert nobody.restored("kept", rig.directory, state) is state
+    assert (partitions.of("kept"), nobody.of("kept")) == (3, 3)

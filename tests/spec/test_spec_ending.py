@@ -1,0 +1,212 @@
+"""The table of the final checkpoint and of both stops, cell by cell (FLIP-147; MISSION E, PROTOCOL P28, P37).
+
+=============================  ======================  ======================  ======================
+event                          final checkpoint        stop with drain         stop
+=============================  ======================  ======================  ======================
+aligned on MAX_WATERMARK       all timers fire,        all timers fire,        nothing
+                               MAX_WATERMARK goes on   MAX_WATERMARK goes on
+aligned on EndOfUserRecords    endInput, finish        endInput, finish        neither
+                               EndOfUserRecords(True)  EndOfUserRecords(True)  EndOfUserRecords(False)
+aligned on the barrier         barrier goes on         barrier goes on         barrier goes on
+                               wait for completion     wait for completion     wait for completion
+checkpoint completed           wait for consumers      wait for consumers      wait for consumers
+consumers have acknowledged    close, EndOfPartition   close, EndOfPartition   close, EndOfPartition
+=============================  ======================  ======================  ======================
+
+Each column has a task in the middle of a chain, ``a -> v -> x``. Under Spark the watermark and ``finish`` are one step, the
+drain: ``StartDrain`` asks for it, ``Drained`` says that it is done, and what goes on is one entry, ``EndOfUserRecords``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from weir.core.channel import (
+    ChannelAppended,
+    CheckpointBarrier,
+    EndOfPartition,
+    EndOfUserRecords,
+    Segment,
+    SegmentsConsumed,
+)
+from weir.core.messages import (
+    AsyncPartDone,
+    CloseOperators,
+    Drained,
+    NotifyCheckpointComplete,
+    OperatorsClosed,
+    PlanningCalled,
+    SinksCommitted,
+    StartDrain,
+    StepStaged,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+    TaskStarted,
+    TaskStatusChanged,
+)
+from weir.core.operator_status import OperatorStatus
+from weir.core.stream_task import StreamTask
+from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
+
+WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mode:
+    """A column of the table."""
+
+    kind: SnapshotKind
+    #: What the producer says when its records end.
+    end: EndOfUserRecords
+
+    @property
+    def finishes(self) -> bool:
+        return self.end.finished
+
+
+MODES = {
+    "final checkpoint": Mode(kind=SnapshotKind.CHECKPOINT, end=EndOfUserRecords(finished=True)),
+    "stop with drain": Mode(
+        kind=SnapshotKind.SYNC_SAVEPOINT, end=EndOfUserRecords(finished=True, savepoint=1)
+    ),
+    "stop": Mode(kind=SnapshotKind.SYNC_SAVEPOINT, end=EndOfUserRecords(finished=False, savepoint=1)),
+}
+
+
+class Column:
+    """The task of one column, moved from row to row."""
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode = mode
+        self.task = StreamTask(
+            vertex="v",
+            attempt=1,
+            operators=(OperatorState(operator_id="v", name="v"),),
+            sinks=(),
+            bounded=True,
+            requires_final_checkpoint=True,
+            inputs=("a",),
+            consumers=("x",),
+        )
+        self.position = 0
+        self.do(TaskStarted(position=-1))
+        self.do(PlanningCalled(call=1, position=-1))
+        segment = Segment(position=0, size=1, payload={})
+        self.do(ChannelAppended(vertex="v", channel="a", entry=segment))
+        self.do(StepStaged(position=0, committables=(), segment=segment))
+        self.do(PlanningCalled(call=2, position=0, consumed={"a": 0}))
+        self.do(PlanningCalled(call=3, position=0, consumed={"a": 0}))
+
+    def do(self, event: Any) -> list[Any]:
+        """What comes of one event; entries of the channel to x without their envelope."""
+        effects = self.task.handle(event, 0)
+        self.task.validate()
+        return [one.entry if isinstance(one, ChannelAppended) else one for one in effects]
+
+    def get(self, entry: Any) -> list[Any]:
+        return self.do(ChannelAppended(vertex="v", channel="a", entry=entry))
+
+    def end_of_user_records(self) -> list[Any]:
+        """Up to the end of the row; with a drain that is two events."""
+        effects = self.get(self.mode.end)
+        if self.mode.finishes:
+            self.position = 1
+            effects += self.do(Drained(position=1))
+        return effects
+
+    def barrier(self) -> list[Any]:
+        effects = self.get(
+            CheckpointBarrier(checkpoint_id=1, kind=self.mode.kind, timestamp_ms=0, target=None, full=True)
+        )
+        state = TaskState(vertex="v", position=self.position, operators=())
+        effects += self.do(SyncPartDone(checkpoint_id=1))
+        return effects + self.do(AsyncPartDone(checkpoint_id=1, state=state, metrics=SnapshotMetrics()))
+
+    def completed(self) -> list[Any]:
+        return self.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1)) + self.do(
+            SinksCommitted(checkpoint_id=1)
+        )
+
+    def acknowledged(self) -> list[Any]:
+        return self.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=1))
+
+
+@pytest.fixture(params=MODES)
+def column(request: pytest.FixtureRequest) -> Column:
+    return Column(MODES[request.param])
+
+
+def test_aligned_on_max_watermark(column: Column) -> None:
+    """All timers fire before anything else, but not in a stop without drain: the windows stay in the state."""
+    effects = column.get(column.mode.end)
+    drains = [one for one in effects if isinstance(one, StartDrain)]
+    assert drains == ([StartDrain(vertex="v", position=0, call=3)] if column.mode.finishes else [])
+
+
+def test_aligned_on_end_of_user_records(column: Column) -> None:
+    """Operators are FINISHED only after finished=True; what was said is said on, and the task waits in any case."""
+    effects = column.end_of_user_records()
+    finished = OperatorStatus.FINISHED if column.mode.finishes else OperatorStatus.RUNNING
+    assert column.task.operator_status is finished
+    assert column.mode.end in effects
+    assert column.task.status is WAITING
+
+
+def test_aligned_on_the_barrier(column: Column) -> None:
+    """The barrier goes on before the snapshot is taken, and the task waits for the checkpoint's completion."""
+    column.end_of_user_records()
+    effects = column.barrier()
+    order = [type(one) for one in effects]
+    assert order.index(CheckpointBarrier) < order.index(TakeSnapshot)
+    (take,) = (one for one in effects if isinstance(one, TakeSnapshot))
+    assert take.finished is column.mode.finishes
+    assert column.task.status is WAITING
+
+
+def test_checkpoint_completed(column: Column) -> None:
+    """What is staged is committed; then consumers are awaited."""
+    column.end_of_user_records()
+    column.barrier()
+    effects = column.completed()
+    assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
+    assert column.task.status is WAITING
+
+
+def test_consumers_have_acknowledged(column: Column) -> None:
+    """Operators are closed, then the channel ends, then the task is FINISHED."""
+    column.end_of_user_records()
+    column.barrier()
+    column.completed()
+    assert CloseOperators(vertex="v") in column.acknowledged()
+    effects = column.do(OperatorsClosed())
+    assert EndOfPartition() in effects
+    assert column.task.operator_status is OperatorStatus.CLOSED
+    assert column.task.status is TaskStatus.FINISHED
+
+
+ROWS = ("end_of_user_records", "barrier", "completed")
+
+
+@pytest.mark.parametrize("rows", range(len(ROWS) + 1))
+def test_failure_from_each_row(column: Column, rows: int) -> None:
+    """A task that fails on its way says so once, and neither finishes nor ends its channel."""
+    for row in ROWS[:rows]:
+        getattr(column, row)()
+    effects = column.do(TaskErrored(message="disk full"))
+    assert [one.status for one in effects if isinstance(one, TaskStatusChanged)] == [TaskStatus.FAILED]
+    assert column.task.operator_status is OperatorStatus.FAILED
+    assert column.acknowledged() == []
+    assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
+
+
+def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_task_with_it() -> None:
+    """Both are awaited together, in whatever order they come (PROTOCOL P30)."""
+    column = Column(MODES["stop with drain"])
+    column.end_of_user_records()
+    column.barrier()
+    assert not [one for one in column.acknowledged() if isinstance(one, CloseOperators)]
+    assert CloseOperators(vertex="v") in column.completed()
