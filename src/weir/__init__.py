@@ -14,8 +14,20 @@ if TYPE_CHECKING:
     from weir.consistent import ConsistentCut, read_consistent
     from weir.durable.hooks import MasterHook
     from weir.job import Job, Stream
+    from weir.saved_state import SavedOperator, Savepoint, read_savepoint
 
-__all__ = ["ConsistentCut", "Job", "MasterHook", "Stream", "errors", "read_consistent", "sinks"]
+__all__ = [
+    "ConsistentCut",
+    "Job",
+    "MasterHook",
+    "SavedOperator",
+    "Savepoint",
+    "Stream",
+    "errors",
+    "read_consistent",
+    "read_savepoint",
+    "sinks",
+]
 __version__ = "0.1.0"
 
 
@@ -27,6 +39,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("weir.durable.hooks").MasterHook
     if name in ("ConsistentCut", "read_consistent"):
         return getattr(importlib.import_module("weir.consistent"), name)
+    if name in ("SavedOperator", "Savepoint", "read_savepoint"):
+        return getattr(importlib.import_module("weir.saved_state"), name)
     if name in ("Job", "Stream"):
         return getattr(importlib.import_module("weir.job"), name)
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

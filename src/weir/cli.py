@@ -17,6 +17,29 @@ from typer.core import TyperGroup
 
 import weir
 from weir import client, tables
+from weir.cli_options import (
+    AcceptDuplicates,
+    Address,
+    AllowNonRestoredState,
+    Claim,
+    ClaimMode,
+    Conf,
+    ConfigFile,
+    Directory,
+    Dispose,
+    Drain,
+    FromSavepoint,
+    JobName,
+    Master,
+    OptionalJobName,
+    Pipeline,
+    RestPort,
+    SavepointDir,
+    SnapshotPath,
+    StateLimit,
+    StateOperator,
+    StateQuery,
+)
 from weir.config.values import RecoveryClaimMode
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
@@ -49,79 +72,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Address = Annotated[
-    str,
-    typer.Option(
-        "--address",
-        "-m",
-        envvar="WEIR_REST",
-        help="REST server of the job's driver, as 'weir run' prints it.",
-    ),
-]
-JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id, unique prefix of an id, or name of the job.")
-]
-Directory = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[DIR]",
-        help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is used.",
-    ),
-]
-
-Pipeline = Annotated[
-    str,
-    typer.Argument(
-        metavar="FILE[:job]", help="Python file that builds a weir.Job, and the job's name in it."
-    ),
-]
-Master = Annotated[
-    str | None,
-    typer.Option(help="Spark's master URL; without it spark.master of the configuration, else local[*]."),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="K=V", help="A key of Flink, weir.* or spark.*; may be repeated."),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option("--config", metavar="FILE", help="File of configuration keys, one 'key: value' a line."),
-]
-FromSavepoint = Annotated[
-    str | None,
-    typer.Option(
-        "--from-savepoint", "-s", metavar="PATH", help="Start from a savepoint or retained checkpoint."
-    ),
-]
-ClaimMode = Annotated[
-    RecoveryClaimMode | None,
-    typer.Option(
-        "--claim-mode",
-        "--claimMode",
-        case_sensitive=False,
-        help="Who owns the snapshot of --from-savepoint: the user (NO_CLAIM), or the job, which may delete it (CLAIM).",
-    ),
-]
-AllowNonRestoredState = Annotated[
-    bool,
-    typer.Option(
-        "--allow-non-restored-state",
-        "--allowNonRestoredState",
-        "-n",
-        help="Leave state behind whose step the pipeline no longer has.",
-    ),
-]
-AcceptDuplicates = Annotated[
-    bool,
-    typer.Option("--accept-duplicates", help="Use an older checkpoint although sinks committed beyond it."),
-]
-RestPort = Annotated[
-    int | None,
-    typer.Option(
-        "--rest-port", metavar="N", min=0, max=65535, help="Port of the REST server; 0: any free one."
-    ),
-]
-
 
 def main() -> None:
     """Entry point of the ``weir`` command."""
@@ -152,6 +102,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     config: ConfigFile = None,
     from_savepoint: FromSavepoint = None,
     claim_mode: ClaimMode = None,
+    claim: Claim = False,
     allow_non_restored_state: AllowNonRestoredState = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever ran before.")] = False,
     takeover: Annotated[bool, typer.Option("--takeover", help="Replace a driver that seems alive.")] = False,
@@ -174,11 +125,16 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
         raise typer.BadParameter(
             "--fresh starts without state and --from-savepoint with it: give one of them."
         )
+    if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
+        raise typer.BadParameter(
+            f"--claim stands for --claim-mode CLAIM, and --claim-mode is {claim_mode.value}: give one of them."
+        )
     overrides = _key_values(conf or [])
     if rest_port is not None:
         overrides["rest.port"] = str(rest_port)
-    if claim_mode is not None:
-        overrides["execution.state-recovery.claim-mode"] = claim_mode.value
+    mode = RecoveryClaimMode.CLAIM if claim else claim_mode
+    if mode is not None:
+        overrides["execution.state-recovery.claim-mode"] = mode.value
     if allow_non_restored_state:
         overrides["execution.state-recovery.ignore-unclaimed-state"] = "true"
     options = RunOptions(
@@ -254,8 +210,22 @@ def checkpoints(
 
 
 @app.command(epilog="Example: weir savepoint orders /data/savepoints")
-def savepoint(job: JobName, directory: Directory = None, address: Address = client.DEFAULT_ADDRESS) -> None:
-    """Take a savepoint, wait until it is complete and print its path; the job goes on."""
+def savepoint(
+    job: OptionalJobName = None,
+    directory: Directory = None,
+    dispose: Dispose = None,
+    address: Address = client.DEFAULT_ADDRESS,
+) -> None:
+    """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete one with --dispose."""
+    if dispose is not None and job is None:
+        from weir.saved_state import dispose_savepoint
+
+        typer.echo(f"Savepoint {dispose_savepoint(dispose).external_path} disposed.")
+        return
+    if dispose is not None or job is None:
+        raise typer.BadParameter(
+            "Take a savepoint of JOB, or delete one with --dispose PATH: give one of them."
+        )
     with client.connect(job, address) as connected:
         path = connected.trigger_savepoint(_absolute(directory))
     typer.echo(f"Savepoint completed. Path: {path}")
@@ -264,21 +234,13 @@ def savepoint(job: JobName, directory: Directory = None, address: Address = clie
 @app.command(epilog="Example: weir stop orders --savepoint-dir /data/savepoints")
 def stop(
     job: JobName,
-    savepoint_dir: Annotated[
-        str | None,
-        typer.Option(
-            "--savepoint-dir",
-            "-p",
-            metavar="DIR",
-            help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is"
-            " used.",
-        ),
-    ] = None,
+    savepoint_dir: SavepointDir = None,
+    drain: Drain = False,
     address: Address = client.DEFAULT_ADDRESS,
 ) -> None:
     """Stop a job with a savepoint and print its path."""
     with client.connect(job, address) as connected:
-        path = connected.stop(_absolute(savepoint_dir))
+        path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
 
 
@@ -290,25 +252,38 @@ def cancel(job: JobName, address: Address = client.DEFAULT_ADDRESS) -> None:
         typer.echo(f"Job {connected.job_id} is {status.value}.")
 
 
-@app.command(epilog="Example: weir inspect /data/savepoints/savepoint-a1b2c3-0123456789ab")
+@app.command(epilog='Example: weir inspect SAVEPOINT --operator revenue --sql "select count(*) from state"')
 def inspect(
-    path: Annotated[
-        str,
-        typer.Argument(metavar="PATH", help="Directory of a checkpoint or savepoint, or its _metadata file."),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    path: SnapshotPath,
+    operator: StateOperator = None,
+    sql: StateQuery = None,
+    limit: StateLimit = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print everything as JSON; of an operator's state, a line for each row."),
+    ] = False,
 ) -> None:
-    """Show what a checkpoint or savepoint on a local file system holds."""
-    from weir.state.resolve import FileSystems, normalize
-    from weir.state.storage import CheckpointStorage
+    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the keyed state of an operator.
 
-    directory = normalize(path)
-    storage = CheckpointStorage(fs=FileSystems(None), base_directory=directory, job_id="")
-    found = storage.read(directory)
-    if as_json:
-        typer.echo(tables.inspection_json(found))
+    Only --operator starts Spark, and reads other file systems than local ones.
+    """
+    from weir import inspect_command
+
+    if operator is None and (sql is not None or limit is not None):
+        raise typer.BadParameter(
+            "--sql and --limit are about the state of an operator: give --operator NAME too."
+        )
+    if operator is None:
+        found = inspect_command.read_metadata(path)
+        if as_json:
+            typer.echo(inspect_command.inspection_json(found))
+        else:
+            _show(inspect_command.inspection_table(found))
+    elif as_json:
+        for line in inspect_command.state_json(path, operator, sql=sql, limit=limit):
+            typer.echo(line)
     else:
-        _show(tables.inspection_table(found))
+        _show(inspect_command.state_table(path, operator, sql=sql, limit=limit))
 
 
 @app.command(epilog="Example: weir sim --seeds 1000")

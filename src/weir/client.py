@@ -147,10 +147,13 @@ class JobClient:
         body = {"target-directory": directory, "cancel-job": False, "formatType": "NATIVE"}
         return str(self._run(path, path, body)["location"])
 
-    def stop(self, directory: str | None = None) -> str:
-        """Stop the job with a savepoint below ``directory``, wait until that is complete and return its path."""
+    def stop(self, directory: str | None = None, *, drain: bool = False) -> str:
+        """Stop the job with a savepoint below ``directory``, wait until that is complete and return its path.
+
+        With ``drain`` every window and timer fires before the savepoint, as at the end of the input.
+        """
         path = f"/jobs/{self.job_id}"
-        body = {"targetDirectory": directory, "drain": False, "formatType": "NATIVE"}
+        body = {"targetDirectory": directory, "drain": drain, "formatType": "NATIVE"}
         return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
 
     def cancel(self) -> JobStatus:

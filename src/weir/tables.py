@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 
-import msgspec
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
@@ -21,19 +19,18 @@ from weir.client_answers import (
     RestoredCheckpointInfo,
     SubtaskInfo,
 )
-from weir.core.types import CompletedCheckpoint, TaskState
 
 
 def jobs_table(jobs: Iterable[JobSummary]) -> Table:
     """``weir list``."""
-    table = _table("job id", "name", "status", "started", "duration", "tasks running")
+    table = make_table("job id", "name", "status", "started", "duration", "tasks running")
     for job in jobs:
         running = f"{job.tasks.get('running', 0)} of {job.tasks.get('total', 0)}"
         table.add_row(
             job.job_id,
             Text(job.name),
             job.state,
-            _time(job.start_time_ms),
+            shown_time(job.start_time_ms),
             _duration(job.duration_ms),
             running,
         )
@@ -47,7 +44,7 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
         f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress,"
         f" {counts.restored} restored"
     )
-    latest = _table("latest", "id", "kind", "time", "path or failure")
+    latest = make_table("latest", "id", "kind", "time", "path or failure")
     for name, one in (
         ("completed", info.latest.completed),
         ("savepoint", info.latest.savepoint),
@@ -56,11 +53,11 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
     ):
         if one is not None:
             latest.add_row(name, *_latest_row(one))
-    summary = _table("completed", "min", "average", "max", "p50", "p90", "p95", "p99", "p99.9")
+    summary = make_table("completed", "min", "average", "max", "p50", "p90", "p95", "p99", "p99.9")
     summary.add_row("duration", *_figures(info.summary.duration_ms, _duration))
     summary.add_row("new size", *_figures(info.summary.checkpointed_size, decimal))
     summary.add_row("full size", *_figures(info.summary.state_size, decimal))
-    history = _table(
+    history = make_table(
         "id", "kind", "status", "triggered", "duration", "new size", "full size", "path or failure"
     )
     for checkpoint in info.history:
@@ -77,7 +74,7 @@ def checkpoint_table(details: CheckpointDetails) -> Group:
     checkpoint = details.checkpoint
     head = (
         f"{_kind(checkpoint.is_savepoint)} {checkpoint.checkpoint_id}: {checkpoint.status}\n"
-        f"triggered  {_time(checkpoint.trigger_timestamp_ms)}\n"
+        f"triggered  {shown_time(checkpoint.trigger_timestamp_ms)}\n"
         f"duration   {_duration(checkpoint.duration_ms)}\n"
         f"new size   {decimal(checkpoint.checkpointed_size)}\n"
         f"full size  {decimal(checkpoint.state_size)}\n"
@@ -85,7 +82,7 @@ def checkpoint_table(details: CheckpointDetails) -> Group:
     outcome = _outcome(checkpoint)
     if outcome:
         head += f"{'failure' if checkpoint.failure_message else 'path':<11}{outcome}\n"
-    table = _table(
+    table = make_table(
         "vertex",
         "acknowledged",
         "duration",
@@ -102,50 +99,8 @@ def checkpoint_table(details: CheckpointDetails) -> Group:
     return Group(Text(head), table)
 
 
-def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
-    """``weir inspect PATH``: the checkpoint as a whole, then each vertex, operator and sink."""
-    head = Text(
-        f"{checkpoint.kind.value} {checkpoint.checkpoint_id} of job {checkpoint.job_id}, attempt {checkpoint.attempt}\n"
-        f"path       {checkpoint.external_path}\n"
-        f"triggered  {_time(checkpoint.timestamp_ms)}\n"
-        f"completed  {_time(checkpoint.completion_timestamp_ms)}\n"
-        f"size       {decimal(sum(task.state_size for task in checkpoint.tasks))}"
-        f" in {len(checkpoint.files)} files\n"
-        f"drained    {'yes' if checkpoint.drained else 'no'}\n"
-    )
-    parts: list[RenderableType] = [head]
-    vertices = _table("vertex", "position", "state", "files", "size", "operators")
-    commits = _table("sink", "pending commits", "epochs")
-    for task in checkpoint.tasks:
-        vertices.add_row(
-            Text(task.vertex),
-            str(task.position),
-            "finished" if task.fully_finished else "running",
-            str(len(task.files)),
-            decimal(task.state_size),
-            Text(", ".join(_operator(operator.name, operator.fully_finished) for operator in task.operators)),
-        )
-        for sink, epochs in _pending_commits(task).items():
-            shown = ", ".join("next" if epoch is None else str(epoch) for epoch in dict.fromkeys(epochs))
-            commits.add_row(Text(sink), str(len(epochs)), shown)
-    parts.append(vertices)
-    parts.append(commits if commits.row_count else Text("no pending commits"))
-    files = _table("file", "size", "checksum")
-    for task in checkpoint.tasks:
-        for handle in task.files:
-            files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
-    if files.row_count:
-        parts.append(files)
-    return Group(*parts)
-
-
-def inspection_json(checkpoint: CompletedCheckpoint) -> str:
-    """``weir inspect --json PATH``: everything that the metadata says, with its path."""
-    fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
-    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
-
-
-def _table(*columns: str) -> Table:
+def make_table(*columns: str) -> Table:
+    """A table without lines, whose columns are as wide as they need."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -157,7 +112,7 @@ def _checkpoint_row(checkpoint: CheckpointInfo) -> tuple[str | Text, ...]:
         str(checkpoint.checkpoint_id),
         _kind(checkpoint.is_savepoint),
         checkpoint.status,
-        _time(checkpoint.trigger_timestamp_ms),
+        shown_time(checkpoint.trigger_timestamp_ms),
         _duration(checkpoint.duration_ms),
         decimal(checkpoint.checkpointed_size),
         decimal(checkpoint.state_size),
@@ -170,7 +125,7 @@ def _latest_row(one: CheckpointInfo | RestoredCheckpointInfo) -> tuple[str | Tex
         time, outcome = one.restore_timestamp_ms, one.external_path or ""
     else:
         time, outcome = one.trigger_timestamp_ms, _outcome(one)
-    return str(one.checkpoint_id), _kind(one.is_savepoint), _time(time), Text(outcome)
+    return str(one.checkpoint_id), _kind(one.is_savepoint), shown_time(time), Text(outcome)
 
 
 def _subtask_row(subtask: SubtaskInfo) -> tuple[str, ...]:
@@ -178,7 +133,7 @@ def _subtask_row(subtask: SubtaskInfo) -> tuple[str, ...]:
         return ("not acknowledged",)
     parts, alignment = subtask.checkpoint, subtask.alignment
     return (
-        _time(subtask.ack_timestamp_ms),
+        shown_time(subtask.ack_timestamp_ms),
         _duration(subtask.duration_ms),
         _duration(None if parts is None else parts.sync_ms),
         _duration(None if parts is None else parts.async_ms),
@@ -213,19 +168,8 @@ def _outcome(checkpoint: CheckpointInfo) -> str:
     return f"{outcome} (discarded)" if checkpoint.discarded else outcome
 
 
-def _operator(name: str, fully_finished: bool) -> str:
-    return f"{name} (finished)" if fully_finished else name
-
-
-def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
-    """Epochs of what each sink has staged and not confirmed; None where the next checkpoint decides."""
-    epochs: dict[str, list[int | None]] = {}
-    for committable in task.committables:
-        epochs.setdefault(committable.sink, []).append(committable.epoch)
-    return epochs
-
-
-def _time(timestamp_ms: int) -> str:
+def shown_time(timestamp_ms: int) -> str:
+    """A time of day on this machine's clock, to the second."""
     return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 

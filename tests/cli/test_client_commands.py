@@ -195,6 +195,15 @@ def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGatewa
     assert gateway.calls == [("stop", "/d"), ("stop", None)]
 
 
+@pytest.mark.parametrize("flag", ["--drain", "-d"])
+def test_stop_can_drain_first(weir: Weir, address: str, gateway: FakeGateway, flag: str) -> None:
+    """Flink's flag, and its short form, travel to the job."""
+    gateway.prepared = [completed(8, "/d/savepoint-1")]
+    result = weir("stop", "orders", flag, "-p", "/d", "-m", address)
+    assert result.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
+    assert gateway.calls == [("drain", "/d")]
+
+
 def test_cancel_waits_until_the_job_has_ended(weir: Weir, address: str, gateway: FakeGateway) -> None:
     """The command returns with the status in which the job ended."""
 

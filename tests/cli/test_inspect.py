@@ -30,13 +30,27 @@ def savepoint(tmp_path: Path) -> Path:
             OperatorState(operator_id="orders", name="orders", fully_finished=True),
             OperatorState(operator_id="out", name="out"),
         ),
-        files=(StateHandle(key="k", path="state/1.sst", size=4_500, checksum="crc32:0badcafe"),),
+        entries={
+            "offsets/12": 'v1\n{"batchWatermarkMs":1704067200000}\n{"control":0}\n{"logOffset":11}\n{"orders":{"0":7}}',
+            "commits/12": 'v1\n{"nextBatchWatermarkMs":253402300799000,"stateUniqueIds":{"0":[["a"],["b"]]}}',
+        },
+        files=(
+            StateHandle(key="k", path="state/1.sst", size=4_500, checksum="crc32:0badcafe"),
+            StateHandle(key="state/0/0/SSTs/1.sst", path="a", size=1_000, checksum="crc32:00000001"),
+            StateHandle(key="state/0/0/13_a.changelog", path="b", size=500, checksum="crc32:00000002"),
+            StateHandle(key="state/0/1/13_b.changelog", path="c", size=250, checksum="crc32:00000003"),
+        ),
         committables=(
             Committable(sink="out", position=11, payload={}, barrier=7, epoch=7),
             Committable(sink="out", position=12, payload={}),
         ),
     )
-    checkpoint = replace(completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task,))
+    ended = TaskState(
+        vertex="ended",
+        position=3,
+        operators=(OperatorState(operator_id="u1", name="ended", fully_finished=True),),
+    )
+    checkpoint = replace(completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task, ended))
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
     storage.write_metadata(checkpoint)
     return directory
@@ -50,7 +64,7 @@ def test_inspect_shows_operators_positions_sizes_files_and_pending_commits(
     assert result.exit_code == 0
     for part in (
         f"SAVEPOINT 8 of job {JOB_ID}", str(savepoint), "4.5 kB", "orders (finished), out", "state/1.sst",
-        "crc32:0badcafe", "7, next", "12",
+        "crc32:0badcafe", "7, next", "12", "2024-01-01T00:00:00.000+00:00", "end of input",
     ):  # fmt: skip
         assert part in result.stdout
 
@@ -65,6 +79,74 @@ def test_inspect_takes_the_metadata_file_and_writes_json(weir: Weir, savepoint: 
         str(savepoint),
     )
     assert fields["tasks"][0]["files"][0]["path"] == "state/1.sst"
+
+
+def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(weir: Weir, savepoint: Path) -> None:
+    """Without the control input's offset; the largest partition shows a skew. No Spark is loaded for it."""
+    lines = [" ".join(line.split()) for line in weir("inspect", str(savepoint)).stdout.splitlines()]
+    assert 'clean 0 {"logOffset":11}' in lines
+    assert 'clean 1 {"orders":{"0":7}}' in lines
+    assert not any("control" in line for line in lines)
+    assert "clean 0 2 1.8 kB 1.5 kB" in lines
+    assert (
+        next(line for line in lines if line.startswith("ended"))
+        == "ended 3 finished 0 0 bytes none none ended (finished)"
+    )
+    (clean, ended) = json.loads(weir("inspect", "--json", str(savepoint)).stdout)["vertices"]
+    assert clean == {
+        "vertex": "clean",
+        "watermark_ms": 1_704_067_200_000,
+        "next_watermark_ms": 253_402_300_799_000,
+        "source_offsets": ['{"logOffset":11}', '{"orders":{"0":7}}'],
+        "stateful_operators": [{"number": 0, "partition_sizes": [1_500, 250]}],
+    }
+    assert (ended["watermark_ms"], ended["stateful_operators"]) == (None, [])
+
+
+@pytest.mark.parametrize("arguments", [("--sql", "select 1"), ("--limit", "3")])
+def test_questions_about_state_need_an_operator(
+    weir: Weir, savepoint: Path, arguments: tuple[str, ...]
+) -> None:
+    """A usage error that says which option is missing."""
+    result = weir("inspect", str(savepoint), *arguments)
+    assert result.exit_code == 2
+    assert "--operator NAME" in result.stderr
+
+
+def test_an_operator_without_keyed_state_is_one_sentence_without_spark(weir: Weir, savepoint: Path) -> None:
+    """What has finished, and what is not there; both name the others."""
+    ended = weir("inspect", str(savepoint), "--operator", "u1")
+    assert (ended.exit_code, ended.stderr) == (
+        1,
+        f"weir: error: Vertex 'ended' has no keyed state in {savepoint}, since it has finished, and every window and"
+        " timer has fired: name one of clean.\n",
+    )
+    unknown = weir("inspect", str(savepoint), "--operator", "nobody", "--json")
+    assert (unknown.exit_code, unknown.stderr) == (
+        1,
+        f"weir: error: There is no operator 'nobody' in {savepoint}: name one of orders, out, u1.\n",
+    )
+
+
+def test_a_savepoint_is_a_value_without_a_jvm(savepoint: Path) -> None:
+    """What it is, and for each operator its vertex's figures."""
+    from weir import read_savepoint
+
+    with read_savepoint(str(savepoint / "_metadata")) as read:
+        assert (read.checkpoint_id, read.job_id, read.kind.value, read.timestamp_ms, read.drained) == (
+            8, JOB_ID, "SAVEPOINT", 5_000, False,
+        )  # fmt: skip
+        assert read.path == str(savepoint)
+        orders, out, ended = read.operators
+    assert (orders.uid, orders.vertex, orders.fully_finished, out.fully_finished) == (
+        "orders",
+        "clean",
+        True,
+        False,
+    )
+    assert (out.partitions, out.position, out.watermark_ms) == (2, 12, 1_704_067_200_000)
+    assert out.source_offsets == ('{"logOffset":11}', '{"orders":{"0":7}}')
+    assert (ended.uid, ended.name, ended.partitions, ended.watermark_ms) == ("u1", "ended", 0, None)
 
 
 def test_inspect_of_nothing_is_one_sentence(weir: Weir, tmp_path: Path) -> None:

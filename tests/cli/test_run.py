@@ -105,6 +105,8 @@ def test_run_passes_every_option_on(weir: Weir, fake: FakeRunner, pipeline: str,
     [
         (("--claim-mode", "CLAIM"), {"execution.state-recovery.claim-mode": "CLAIM"}),
         (("--claimMode", "no_claim"), {"execution.state-recovery.claim-mode": "NO_CLAIM"}),
+        (("--claim",), {"execution.state-recovery.claim-mode": "CLAIM"}),
+        (("--claim", "--claim-mode", "CLAIM"), {"execution.state-recovery.claim-mode": "CLAIM"}),
         (("--allow-non-restored-state",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
         (("--allowNonRestoredState",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
         (("-n",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
@@ -142,6 +144,7 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
         (("--conf", "novalue"), "not of the form K=V"),
         (("--fresh", "-s", "/s"), "give one of them"),
         (("-s", "/s", "--claim-mode", "LEGACY"), "'LEGACY' is not one of"),
+        (("-s", "/s", "--claim", "--claim-mode", "NO_CLAIM"), "--claim-mode is NO_CLAIM: give one of them"),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(

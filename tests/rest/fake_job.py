@@ -150,8 +150,8 @@ class FakeGateway:
     def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
         return self._call("savepoint", target)
 
-    def stop_with_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
-        return self._call("stop", target)
+    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
+        return self._call("drain" if drain else "stop", target)
 
     def cancel(self) -> Future[None]:
         return self._call("cancel", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,12 +11,15 @@ import pytest
 from fake_job import JOB_ID, FakeGateway, completed
 
 from weir.core.job_status import JobStatus
+from weir.core.types import SnapshotKind
 from weir.errors import JobError
 from weir.rest.operations import (
     MAX_OPERATIONS,
     AsyncOperations,
     TooManyOperationsError,
 )
+from weir.state.resolve import FileSystems
+from weir.state.storage import CheckpointStorage
 
 JOB = f"/v1/jobs/{JOB_ID}"
 TRIGGER = "a" * 32
@@ -173,19 +177,53 @@ def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
     assert gateway.calls == []
 
 
-def test_drain_is_refused_in_one_sentence(http: httpx.Client, gateway: FakeGateway) -> None:
-    """A stop that drains is not carried out as one that does not."""
-    response = http.post(f"{JOB}/stop", json=STOP | {"drain": True})
-    assert (response.status_code, response.json()) == (
-        400,
-        {
-            "errors": [
-                "Draining on request is not available in this version; stop without --drain keeps every window in"
-                " the savepoint."
-            ]
-        },
-    )
-    assert gateway.calls == []
+def test_a_stop_that_drains_reaches_the_job_as_such(http: httpx.Client, gateway: FakeGateway) -> None:
+    """And is polled as every other stop."""
+    request = http.post(f"{JOB}/stop", json=STOP | {"drain": True}).json()["request-id"]
+    assert gateway.calls == [("drain", "/d")]
+    gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
+    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {"location": "/d/savepoint-1"}
+
+
+def polled(http: httpx.Client, path: str) -> httpx.Response:
+    """The first answer that is not IN_PROGRESS."""
+    while (response := http.get(path)).status_code == 200 and response.json()["operation"] is None:
+        assert response.json()["status"] == {"id": "IN_PROGRESS"}
+    return response
+
+
+def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(http: httpx.Client, tmp_path: Path) -> None:
+    """202 with a request id, then COMPLETED with an empty operation, as Flink's command line reads it."""
+    directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
+    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
+    triggered = http.post("/v1/savepoint-disposal", json={"savepoint-path": f"file://{directory}"})
+    assert triggered.status_code == 202
+    answer = polled(http, f"/v1/savepoint-disposal/{triggered.json()['request-id']}")
+    assert answer.json() == {"status": {"id": "COMPLETED"}, "operation": {}}
+    assert not directory.exists()
+
+
+def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
+    http: httpx.Client, tmp_path: Path
+) -> None:
+    """What is no savepoint stays."""
+    request = http.post(
+        "/savepoint-disposal", json={"savepoint-path": str(tmp_path), "triggerId": TRIGGER}
+    ).json()
+    assert request == {"request-id": TRIGGER}
+    answer = polled(http, f"/savepoint-disposal/{TRIGGER}")
+    assert answer.status_code == 500
+    assert f"{tmp_path} has no file _metadata" in answer.json()["errors"][0]
+    assert tmp_path.exists()
+
+
+def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(http: httpx.Client) -> None:
+    """400 names the field that is missing; 404 the request that nobody made."""
+    refused = http.post("/savepoint-disposal", json={})
+    assert refused.status_code == 400
+    assert "savepoint-path is a path" in refused.json()["errors"][0]
+    assert http.get(f"/savepoint-disposal/{TRIGGER}").status_code == 404
 
 
 def test_cancelling_with_a_savepoint_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:

@@ -25,12 +25,15 @@ from weir.kernel.clock import Clock
 from weir.kernel.gateway import JobGateway
 from weir.rest import checkpoint_json, job_json
 from weir.rest.job_json import Json
-from weir.rest.operations import AsyncOperations, TooManyOperationsError
-from weir.rest.requests import CheckpointRequest, SavepointRequest, StopRequest
+from weir.rest.operations import AsyncOperations, TooManyOperationsError, in_background
+from weir.rest.requests import CheckpointRequest, DisposalRequest, SavepointRequest, StopRequest
+from weir.state.filesystem import FileSystem
+from weir.state.resolve import normalize
+from weir.state.storage import CheckpointStorage
 
-_CHECKPOINT, _SAVEPOINT, _CANCEL = "checkpoint", "savepoint", "cancel"
+_CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
 
-Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest)
+Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest)
 
 
 def make_app(
@@ -39,10 +42,18 @@ def make_app(
     operations: AsyncOperations,
     clock: Clock,
     version: str,
+    file_systems: Callable[[str], FileSystem],
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> FastAPI:
-    """The application that serves the job behind ``gateway``."""
-    handlers = _Handlers(gateway, operations, clock, version, new_trigger_id)
+    """The application that serves the job behind ``gateway``. ``file_systems`` hold the savepoints to be disposed of."""
+    handlers = _Handlers(
+        gateway,
+        operations=operations,
+        clock=clock,
+        version=version,
+        file_systems=file_systems,
+        new_trigger_id=new_trigger_id,
+    )
     router = APIRouter(default_response_class=JSONResponse)
     for method, path, handler, status in handlers.routes():
         router.add_api_route(path, handler, methods=[method], status_code=status, response_model=None)
@@ -60,15 +71,18 @@ class _Handlers:
     def __init__(
         self,
         gateway: JobGateway,
+        *,
         operations: AsyncOperations,
         clock: Clock,
         version: str,
+        file_systems: Callable[[str], FileSystem],
         new_trigger_id: Callable[[], str],
     ) -> None:
         self._gateway = gateway
         self._operations = operations
         self._clock = clock
         self._version = version
+        self._file_systems = file_systems
         self._new_trigger_id = new_trigger_id
 
     def routes(self) -> list[tuple[str, str, Callable[..., Any], int]]:
@@ -96,6 +110,8 @@ class _Handlers:
             ("POST", f"{job}/savepoints", self.trigger_savepoint, 202),
             ("GET", f"{job}/savepoints/{{trigger_id}}", self.savepoint_status, 200),
             ("POST", f"{job}/stop", self.stop_with_savepoint, 202),
+            ("POST", "/savepoint-disposal", self.dispose_savepoint, 202),
+            ("GET", "/savepoint-disposal/{trigger_id}", self.disposal_status, 200),
         ]
 
     async def config(self) -> Json:
@@ -178,22 +194,32 @@ class _Handlers:
     async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
         self._view(job_id)
         body = await _body(request, StopRequest)
-        if body.drain:
-            raise HTTPException(
-                400,
-                "Draining on request is not available in this version; stop without --drain keeps every window in"
-                " the savepoint.",
-            )
-        target = body.target_directory
-        return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target))
+        target, drain = body.target_directory, body.drain
+        return self._trigger(
+            _SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target, drain=drain)
+        )
+
+    async def dispose_savepoint(self, request: Request) -> Json:
+        """The path alone does not tell whether a job still needs it, as ``weir.saved_state`` says."""
+        body = await _body(request, DisposalRequest)
+        directory = normalize(body.savepoint_path)
+        storage = CheckpointStorage(fs=self._file_systems, base_directory=directory, job_id="")
+        return self._trigger(
+            _DISPOSAL, body.trigger_id, lambda: in_background(lambda: storage.dispose_savepoint(directory))
+        )
 
     async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
-        checkpoint = self._outcome(_CHECKPOINT, job_id, trigger_id)
+        self._view(job_id)
+        checkpoint = self._outcome(_CHECKPOINT, trigger_id)
         return _poll_json(None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id})
 
     async def savepoint_status(self, job_id: str, trigger_id: str) -> Json:
-        savepoint = self._outcome(_SAVEPOINT, job_id, trigger_id)
+        self._view(job_id)
+        savepoint = self._outcome(_SAVEPOINT, trigger_id)
         return _poll_json(None if savepoint is None else {"location": savepoint.external_path})
+
+    async def disposal_status(self, trigger_id: str) -> Json:
+        return _poll_json(None if self._outcome(_DISPOSAL, trigger_id) is None else {})
 
     def _view(self, job_id: str) -> JobView:
         view = self._gateway.view()
@@ -226,13 +252,12 @@ class _Handlers:
                 429, "Too many operations are in flight: wait for some of them to end."
             ) from error
 
-    def _outcome(self, kind: str, job_id: str, trigger_id: str) -> CompletedCheckpoint | None:
+    def _outcome(self, kind: str, trigger_id: str) -> CompletedCheckpoint | None:
         """What the operation led to, or None while it is in flight."""
-        self._view(job_id)
         future: Future[CompletedCheckpoint] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
-                404, f"No {kind} request {trigger_id} is known for job {job_id}: it may have been forgotten."
+                404, f"No {kind} request {trigger_id} is known here: it may have been forgotten."
             )
         if not future.done():
             return None

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from weir.kernel.clock import Clock
 
@@ -27,6 +27,9 @@ from weir.kernel.clock import Clock
 MAX_OPERATIONS = 1_000
 #: How long after its end an operation may hold up the end of the server: clients poll at least every two seconds.
 COLLECT_WITHIN_MS = 3_000
+
+
+T = TypeVar("T")
 
 
 class TooManyOperationsError(Exception):
@@ -117,3 +120,17 @@ class AsyncOperations:
         if finished is None:
             raise TooManyOperationsError
         del self._operations[finished]
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Do something that blocks, on a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="weir-rest-operation", daemon=True).start()
+    return future

@@ -45,6 +45,15 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
+class DisposalRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /savepoint-disposal``."""
+
+    FIELDS: ClassVar[str] = "savepoint-path is a path"
+
+    savepoint_path: str = msgspec.field(name="savepoint-path")
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
+
+
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /jobs/:jobid/stop``; note that the directory is spelled otherwise than in ``SavepointRequest``."""
 

@@ -11,6 +11,7 @@ import errno
 import ipaddress
 import socket
 import threading
+from collections.abc import Callable
 
 import uvicorn
 
@@ -20,6 +21,8 @@ from weir.kernel.clock import Clock, SystemClock
 from weir.kernel.gateway import JobGateway
 from weir.rest.app import make_app
 from weir.rest.operations import AsyncOperations
+from weir.state.filesystem import FileSystem
+from weir.state.resolve import FileSystems
 
 #: How long open connections may take to end when the server stops, in seconds.
 _SHUTDOWN_S = 2
@@ -50,14 +53,17 @@ class RestServer:
         self._port = port
         self._clock: Clock = SystemClock() if clock is None else clock
         self._operations = AsyncOperations(self._clock, store_duration_ms)
+        self._file_systems: Callable[[str], FileSystem] = FileSystems(None)
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
-    def serve(self, gateway: JobGateway) -> None:
-        """Set the job to serve; must come before ``start``."""
+    def serve(self, gateway: JobGateway, file_systems: Callable[[str], FileSystem] | None = None) -> None:
+        """Set the job to serve, and where its savepoints may lie (None: local file systems); comes before ``start``."""
         invariant(self._thread is None, "the gateway of a REST server is set before it starts")
         self._gateway = gateway
+        if file_systems is not None:
+            self._file_systems = file_systems
 
     def bind(self) -> str:
         """Take the port and return the server's address, such as ``http://127.0.0.1:8081``.
@@ -76,7 +82,13 @@ class RestServer:
             raise InvariantError("a REST server needs its gateway before it starts")
         address = self.bind()
         listening = self._socket
-        app = make_app(gateway, operations=self._operations, clock=self._clock, version=weir.__version__)
+        app = make_app(
+            gateway,
+            operations=self._operations,
+            clock=self._clock,
+            version=weir.__version__,
+            file_systems=self._file_systems,
+        )
         # Quiet, and without signal handlers: those are installed on the main thread only.
         config = uvicorn.Config(
             app,

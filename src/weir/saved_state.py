@@ -1,0 +1,200 @@
+"""What a checkpoint or savepoint holds, for whoever wants to look inside: ``weir.read_savepoint``.
+
+::
+
+    with weir.read_savepoint("savepoints/savepoint-a1b2c3-0123456789ab") as savepoint:
+        for operator in savepoint.operators:
+            print(operator.uid, operator.vertex, operator.partitions, operator.watermark_ms)
+        revenue = savepoint.keyed_state("revenue")["state"]
+        revenue.select("key.*", "value.*").show()
+
+The metadata is read at once and without a JVM; Spark comes in with the first call of ``keyed_state``. Nothing of the
+snapshot is changed. Whether it was moved or copied does not matter: a savepoint's files are found beside its metadata, those
+of a checkpoint below the job's directory, so that is to be copied as a whole.
+
+Steps that are chained run as one query and have their state in common. So an operator's figures are those of its
+*vertex*, and its keyed state is that of every stateful operator of that query.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from weir.core.types import CompletedCheckpoint, OperatorId, SnapshotKind, TaskState, VertexId
+from weir.errors import StorageError
+from weir.spark.state_reader import StateReader, contents_of
+from weir.state.resolve import normalize
+from weir.state.storage import CheckpointStorage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedOperator:
+    """One operator of a snapshot. All figures are those of its vertex, as the module says."""
+
+    #: The step's ``uid``, which is its name where none was given.
+    uid: OperatorId
+    name: str
+    #: The chain that it belongs to, named after its last step.
+    vertex: VertexId
+    #: All records were processed: a restore does not start it, and there is no state.
+    fully_finished: bool
+    #: Partitions of the keyed state; 0 without any.
+    partitions: int
+    #: Bytes of the vertex's state, of its log entries and of staged output that the snapshot carries.
+    size: int
+    #: The last step that is part of the snapshot; -1 before the first.
+    position: int
+    #: Watermark of that step: what lies below it has been emitted. 0 before any event time, None without a step.
+    watermark_ms: int | None
+    #: Where the vertex stands in each of its sources, as the source spells it.
+    source_offsets: tuple[str, ...]
+
+
+class Savepoint:
+    """A checkpoint or savepoint that was read. ``close`` it, or use it as a context manager."""
+
+    def __init__(self, checkpoint: CompletedCheckpoint, reader: StateReader) -> None:
+        self._checkpoint = checkpoint
+        self._reader = reader
+
+    def __enter__(self) -> Savepoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Savepoint({self.path!r}: {self.kind.value} {self.checkpoint_id} of job {self.job_id})"
+
+    def close(self) -> None:
+        """Delete the temporary files of ``keyed_state``; its DataFrames cannot be used any more. Idempotent.
+
+        A Spark session that was made for them is stopped.
+        """
+        self._reader.close()
+
+    @property
+    def path(self) -> str:
+        """The directory that it was read from."""
+        return self._checkpoint.external_path
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number among the job's checkpoints and savepoints."""
+        return self._checkpoint.checkpoint_id
+
+    @property
+    def job_id(self) -> str:
+        """The job that took it: 32 hexadecimal digits."""
+        return self._checkpoint.job_id
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """CHECKPOINT, SAVEPOINT, or SYNC_SAVEPOINT for the one of ``weir stop``."""
+        return self._checkpoint.kind
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was triggered, in milliseconds since the Unix epoch."""
+        return self._checkpoint.timestamp_ms
+
+    @property
+    def drained(self) -> bool:
+        """The job was drained before: every operator is fully finished, and nothing is left to go on with."""
+        return self._checkpoint.drained
+
+    @property
+    def operators(self) -> tuple[SavedOperator, ...]:
+        """Every operator, in the order of the job's graph."""
+        return tuple(operator for task in self._checkpoint.tasks for operator in _operators(task))
+
+    def keyed_state(self, operator: str) -> dict[str, DataFrame]:
+        """The keyed state of the vertex of an operator, which may be named by uid, name or vertex.
+
+        One store is ``state``; a stream-stream join has ``left`` and ``right``, ``transformWithState`` a frame for each
+        state variable and ``timers``. With several stateful operators in one vertex their numbers stand behind: ``state_0``,
+        ``left_1``. Columns are those of Spark's state data source: ``key``, ``value``, ``partition_id``.
+
+        Raises ``StorageError`` if there is no such operator, or no keyed state in its vertex.
+        """
+        task = self._task(operator)
+        if not contents_of(task).stateful_operators:
+            others = ", ".join(dict.fromkeys(one.vertex for one in self.operators if one.partitions))
+            raise StorageError(
+                f"Vertex {task.vertex!r} has no keyed state in {self.path}, since {_why_no_state(task)}:"
+                f" {f'name one of {others}' if others else 'no other vertex has any either'}."
+            )
+        return self._reader.frames(self._checkpoint, task)
+
+    def _task(self, operator: str) -> TaskState:
+        for task in self._checkpoint.tasks:
+            names = {task.vertex, *(one.operator_id for one in task.operators)}
+            if operator in names or operator in {one.name for one in task.operators}:
+                return task
+        known = ", ".join(one.uid for one in self.operators)
+        raise StorageError(f"There is no operator {operator!r} in {self.path}: name one of {known}.")
+
+
+def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
+    """Read a savepoint or retained checkpoint: its directory or its ``_metadata``, local or of a Hadoop file system.
+
+    ``spark`` reads keyed state, and files that are not local; its tasks must see the driver's temporary directory. Without
+    it the process's session is used, else one on this machine is made.
+
+    Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``.
+    """
+    reader = StateReader(spark)
+    try:
+        directory = normalize(path)
+        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        return Savepoint(storage.read(directory), reader)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def dispose_savepoint(path: str) -> CompletedCheckpoint:
+    """Delete the savepoint at the path and return what it was; a path that is not local is reached through Spark.
+
+    Whether a job still needs it, its path does not tell: a job that was started from a savepoint falls back on it until it
+    has completed a checkpoint of its own. Raises ``StorageError`` if it is no savepoint, or has files that are not its own.
+    """
+    reader = StateReader()
+    try:
+        directory = normalize(path)
+        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        return storage.dispose_savepoint(directory)
+    finally:
+        reader.close()
+
+
+def _operators(task: TaskState) -> list[SavedOperator]:
+    contents = contents_of(task)
+    # All stateful operators of one query have the same partitions.
+    partitions = max((len(one.partition_sizes) for one in contents.stateful_operators), default=0)
+    return [
+        SavedOperator(
+            uid=operator.operator_id,
+            name=operator.name,
+            vertex=task.vertex,
+            fully_finished=operator.fully_finished,
+            partitions=partitions,
+            size=task.state_size,
+            position=task.position,
+            watermark_ms=contents.watermark_ms,
+            source_offsets=contents.source_offsets,
+        )
+        for operator in task.operators
+    ]
+
+
+def _why_no_state(task: TaskState) -> str:
+    if task.fully_finished:
+        return "it has finished, and every window and timer has fired"
+    if task.position < 0:
+        return "it had not run a step yet"
+    return "none of its steps keeps any"

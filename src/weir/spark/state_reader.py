@@ -1,0 +1,310 @@
+"""Reads what a snapshot holds of one vertex: without a JVM what its logs say, with one its keyed state.
+
+*Without a JVM* (``contents_of``): the entries of Spark's logs are kept inside the metadata, and the names of the state
+files say to which stateful operator and partition of Spark's plan they belong.
+
+*With Spark* (``StateReader``):
+
+1. The directory that Spark's readers want is rebuilt in a temporary one, as for a restore: entries are written, files are
+   linked, or copied where the file system has no links or is another one.
+2. Spark's ``state-metadata`` lists the stateful operators of the vertex, ``statestore`` reads the stores of each.
+3. The frames read these files when they are used, so the directory lives as long as the reader.
+
+A vertex is one query, and so has as many stateful operators as its chain. The frames get names that can be views:
+
+=================================  ========================================
+stateful operator                  its frames
+=================================  ========================================
+aggregation, session windows,      ``state``
+duplicates, one store in general
+stream-stream join                 ``left``, ``right``
+transformWithState                 each state variable by its name; ``timers`` if it has a time mode
+several in one vertex              the same with their number behind: ``state_0``, ``left_1``
+=================================  ========================================
+
+Columns are Spark's: ``key`` and ``value`` (structs) and ``partition_id``; a variable of ``transformWithState`` has those of
+its type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from weir.core.types import CompletedCheckpoint, TaskState, VertexId
+from weir.errors import ConfigurationError, StorageError
+from weir.spark.error_text import first_cause
+from weir.spark.hadoop import HadoopFileSystem
+from weir.spark.operator_metadata import relocate_operator_metadata
+from weir.spark.query_directory import QueryDirectory, decode_commit
+from weir.spark.segments import as_spark_path
+from weir.spark.session import REQUIRED, create_session
+from weir.spark.snapshots import restore_directory
+from weir.state.filesystem import FileSystem
+from weir.state.resolve import FileSystems
+from weir.state.storage import CheckpointStorage
+from weir.state.transfer import Transfer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_STATE_FILE = re.compile(r"state/(?P<operator>\d+)/(?P<partition>\d+)/.+")
+
+#: Spark's name of the operator whose stores are read by side.
+_JOIN = "symmetricHashJoin"
+
+#: PySpark prints an error that points into a query to the error stream, before it raises it.
+_PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+#: Whether ``commits/b`` names the files of the state.
+_FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+#: Fields of the control input's offset, which is no source of the user's.
+_CONTROL_OFFSETS = ({"control"}, {"control", "watermarks"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatefulOperator:
+    """What a snapshot holds of one stateful operator of Spark's plan."""
+
+    #: Spark's number of it in the query, from 0.
+    number: int
+    #: Bytes of each partition's files, in their order.
+    partition_sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexContents:
+    """How far a vertex was, and what it keeps; empty for one that has finished or had not begun."""
+
+    #: The watermark of its last step; 0 before the first event time, None if there was no step.
+    watermark_ms: int | None = None
+    #: The watermark that its next step would have.
+    next_watermark_ms: int | None = None
+    #: Where it stands in each of its sources, as these spell it, in Spark's order; none for a vertex that reads channels.
+    source_offsets: tuple[str, ...] = ()
+    stateful_operators: tuple[StatefulOperator, ...] = ()
+
+
+def contents_of(task: TaskState) -> VertexContents:
+    """What the snapshot's own entries say of a vertex."""
+    offsets = task.entries.get(f"offsets/{task.position}")
+    commit = task.entries.get(f"commits/{task.position}")
+    if offsets is None or commit is None:
+        return VertexContents()
+    _, metadata, *of_sources = offsets.split("\n")
+    committed = decode_commit(commit)
+    sizes: Counter[tuple[int, int]] = Counter()
+    for handle in task.files:
+        match = _STATE_FILE.fullmatch(handle.key)
+        if match is not None:
+            sizes[int(match["operator"]), int(match["partition"])] += handle.size
+    unique_ids: Mapping[str, list[Any]] = committed.get("stateUniqueIds") or {}
+    return VertexContents(
+        watermark_ms=json.loads(metadata).get("batchWatermarkMs"),
+        next_watermark_ms=committed.get("nextBatchWatermarkMs"),
+        # What a consumer has read of its inboxes is nobody's offset: they are empty after a restore.
+        source_offsets=() if task.inputs else tuple(text for text in of_sources if not _is_control(text)),
+        stateful_operators=tuple(
+            StatefulOperator(
+                number=number,
+                partition_sizes=tuple(sizes[number, partition] for partition in range(len(partitions))),
+            )
+            for number, partitions in sorted((int(key), ids) for key, ids in unique_ids.items())
+        ),
+    )
+
+
+class StateReader:
+    """Reads keyed state of one checkpoint or savepoint, in a session and a temporary directory made when they are needed.
+
+    ``session`` None: the process's session is used, else one on this machine is made, and stopped by ``close``. The
+    tasks of the session must see the driver's temporary directory, as those of a local master do.
+    """
+
+    def __init__(self, session: SparkSession | None = None) -> None:
+        self._session = session
+        self._is_ours = False
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._frames: dict[VertexId, dict[str, DataFrame]] = {}
+        self._hadoop: dict[str, FileSystem] = {}
+        #: Paths that are not local are read through the session.
+        self.file_systems = FileSystems(self._hadoop_file_system)
+
+    def close(self) -> None:
+        """Delete the temporary directory, and stop the session if it was made here. Frames cannot be used any more."""
+        self._frames.clear()
+        if self._session is not None and self._is_ours:
+            self._session.stop()
+        self._session = None
+        if self._directory is not None:
+            self._directory.cleanup()
+        self._directory = None
+
+    def frames(self, checkpoint: CompletedCheckpoint, task: TaskState) -> dict[str, DataFrame]:
+        """The keyed state of a vertex, by the names of the module's table. Raises ``StorageError``."""
+        known = self._frames.get(task.vertex)
+        if known is None:
+            directory = self._rebuild(checkpoint, task)
+            try:
+                known = _read_stores(self._get_session(), as_spark_path(directory))
+            except Exception as error:
+                raise StorageError(
+                    f"Spark cannot read the state of vertex {task.vertex!r} in {checkpoint.external_path}"
+                    f" ({first_cause(error)}): use the Spark version that wrote it."
+                ) from error
+            self._frames[task.vertex] = known
+        return dict(known)
+
+    def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> str:
+        """The vertex's directory as it was, below the temporary one."""
+        path = tempfile.mkdtemp(dir=self._temporary_directory())
+        storage = CheckpointStorage(
+            fs=self.file_systems, base_directory=checkpoint.external_path, job_id=checkpoint.job_id
+        )
+        directory = QueryDirectory(self.file_systems(path), path)
+        restore_directory(
+            state=task,
+            checkpoint=checkpoint,
+            storage=storage,
+            transfer=Transfer(self.file_systems),
+            directory=directory,
+        )
+        relocate_operator_metadata(directory)
+        return path
+
+    def _temporary_directory(self) -> str:
+        if self._directory is None:
+            # It removes itself at the latest when the interpreter ends.
+            self._directory = tempfile.TemporaryDirectory(prefix="weir-state-")
+        return self._directory.name
+
+    def _get_session(self) -> SparkSession:
+        if self._session is None:
+            from pyspark import SparkContext
+            from pyspark.sql import SparkSession
+
+            if SparkContext._active_spark_context is not None:
+                self._session = SparkSession.builder.getOrCreate()
+            else:
+                self._session = create_session(
+                    name="saved state",
+                    master=None,
+                    conf={},
+                    parallelism=None,
+                    fast_working_directory=True,
+                    log_file=f"{self._temporary_directory()}/spark.log",
+                )
+                self._is_ours = True
+        return self._session
+
+    def _hadoop_file_system(self, path: str) -> FileSystem:
+        root = "/".join(path.split("/", 3)[:3])
+        if root not in self._hadoop:
+            self._hadoop[root] = HadoopFileSystem(self._get_session(), path)
+        return self._hadoop[root]
+
+
+def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
+    """The answer to a query over temporary views of these names. Raises ``ConfigurationError`` if it cannot be run."""
+    session = next(iter(frames.values())).sparkSession
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"`{name}`")
+    with _told_in_one_sentence(frames):
+        return session.sql(sql)
+
+
+def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
+    """The first rows as text, each value as Spark shows it. Raises ``ConfigurationError`` if they cannot be computed."""
+    # Two columns of a query may share a name.
+    names = [f"column_{number}" for number in range(len(frame.columns))]
+    shown = frame.toDF(*names).selectExpr(*[f"CAST({name} AS STRING)" for name in names])
+    with _told_in_one_sentence({"the answer": frame}):
+        return [tuple(row) for row in shown.limit(limit).collect()]
+
+
+def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
+    """Rows (None: all) as JSON objects, nulls included. Raises ``ConfigurationError`` if they cannot be computed."""
+    rows = frame if limit is None else frame.limit(limit)
+    with _told_in_one_sentence({"the answer": frame}):
+        objects = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))").toLocalIterator()
+        yield from (str(row[0]) for row in objects)
+
+
+@contextmanager
+def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
+    """Turns what Spark raises into a ``ConfigurationError``, and keeps PySpark from printing it as well."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    except Exception as error:
+        known = "; ".join(
+            f"{name} has the columns {', '.join(frame.columns)}" for name, frame in frames.items()
+        )
+        raise ConfigurationError(
+            f"The query over the state cannot be run ({first_cause(error)}): correct it; {known}."
+        ) from error
+    finally:
+        for logger in loggers:
+            logger.disabled = False
+
+
+def _read_stores(session: SparkSession, path: str) -> dict[str, DataFrame]:
+    # All other settings of the state store Spark takes from the query's offset log, and this one from the session, at once.
+    before = session.conf.get(_FORMAT_VERSION) or "1"
+    session.conf.set(_FORMAT_VERSION, REQUIRED[_FORMAT_VERSION])
+    try:
+        return _frames(session, path)
+    finally:
+        session.conf.set(_FORMAT_VERSION, before)
+
+
+def _frames(session: SparkSession, path: str) -> dict[str, DataFrame]:
+    operators: dict[int, Row] = {}
+    for row in session.read.format("state-metadata").load(path).collect():
+        # A join has a row for each of its inner stores.
+        operators.setdefault(int(row["operatorId"]), row)
+    frames: dict[str, DataFrame] = {}
+    for number, row in sorted(operators.items()):
+        suffix = "" if len(operators) == 1 else f"_{number}"
+        for name, options in _stores(row):
+            reader = session.read.format("statestore").option("operatorId", number).options(**options)
+            frames[name + suffix] = reader.load(path)
+    return frames
+
+
+def _stores(operator: Row) -> Iterator[tuple[str, dict[str, str]]]:
+    """The name of each store of an operator, and the options that let Spark read it."""
+    if operator["operatorName"] == _JOIN:
+        yield "left", {"joinSide": "left"}
+        yield "right", {"joinSide": "right"}
+        return
+    properties = json.loads(operator["operatorProperties"] or "{}")
+    if "stateVariables" not in properties:
+        yield "state", {}
+        return
+    for variable in properties["stateVariables"]:
+        name = variable["stateName"]
+        # Timers are kept as inner variables, which have names of Spark's own.
+        if not name.startswith("$"):
+            yield name, {"stateVarName": name}
+    if properties.get("timeMode", "NoTime") != "NoTime":
+        yield "timers", {"readRegisteredTimers": "true"}
+
+
+def _is_control(offset: str) -> bool:
+    """Whether this is the offset of the input that Weir adds to every query."""
+    if not offset.startswith("{"):
+        return False
+    fields = json.loads(offset)
+    return isinstance(fields, dict) and set(fields) in _CONTROL_OFFSETS
