@@ -43,9 +43,11 @@ demo: setup ## kill a running job three times and prove that no row is lost or d
 sim: setup ## SIM_SEEDS runs of the simulator: minutes
 	$(BIN)/weir sim --seeds $(SIM_SEEDS)
 
-bench: setup ## Weir against plain Structured Streaming, one query and two, the coordinator, incremental checkpoints: an hour
+bench: setup ## Weir against plain Structured Streaming, backpressure, stops, the coordinator, incremental checkpoints: over an hour
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.graph
+	$(BIN)/python -m benchmarks.backpressure
+	$(BIN)/python -m benchmarks.stopping
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.incremental
 

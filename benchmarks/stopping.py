@@ -1,0 +1,201 @@
+"""How long a stop with savepoint takes under load: ``python -m benchmarks.stopping``.
+
+``weir run`` copies Parquet files to a Delta table, one file a batch, as fast as it can. In the middle of that ``weir stop``
+is called, and the clock runs from that command until the process of ``weir run`` is gone. Then ``weir run
+--from-savepoint`` goes on, and is stopped again. The input never ends meanwhile.
+
+``stopping`` is the longest of these times over all stops; its target is the longest batch of the run plus 3 seconds. The
+start of the ``weir stop`` process itself, about a second, is inside.
+
+Proof: after each stop the table must hold each number from 0 up to the end of a file exactly once, and more than before:
+what was committed last and what came first after the resumption meet exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from benchmarks.machine import describe_machine
+from benchmarks.processes import RunFailedError
+
+SLACK_MS = 3_000
+
+#: How long a process may take for anything.
+_PATIENCE_S = 180
+_LOOK_S = 0.05
+#: How many files a life must have committed before it is stopped.
+_FILES_BEFORE_STOP = 3
+
+_PIPELINE = '''
+import time
+import weir
+
+class Timed(weir.sinks.DeltaTable):
+    """Notes how long each batch takes to write."""
+
+    def stage(self, frame, step):
+        begun = time.perf_counter()
+        try:
+            return super().stage(frame, step)
+        finally:
+            with open("batches", "a") as file:
+                file.write(f"{(time.perf_counter() - begun) * 1000}\\n")
+
+job = weir.Job("stopping")
+job.source("numbers", lambda spark: spark.readStream.schema("id long, payload string")
+           .option("maxFilesPerTrigger", 1).parquet("input")).sink("copy", Timed("copy"))
+'''
+_CONF = (
+    "execution.checkpointing.interval=1s",
+    "spark.ui.enabled=false",
+    "spark.ui.showConsoleProgress=false",
+)
+
+
+class StopFailedError(Exception):
+    """The table is not what it must be."""
+
+
+class Bench:
+    """A directory with a pipeline, its input and its table."""
+
+    def __init__(self, directory: Path, files: int, rows: int) -> None:
+        self._directory = directory
+        self._rows = rows
+        self._savepoint: str | None = None
+        self._committed = 0
+        (directory / "pipeline.py").write_text(_PIPELINE)
+        (directory / "input").mkdir()
+        for number in range(files):
+            path = directory / "input" / f"{number:06}.parquet"
+            ids = np.arange(number * rows, (number + 1) * rows)
+            pq.write_table(pa.table({"id": ids, "payload": ids.astype(str)}), path)
+            os.utime(path, (1_700_000_000 + number,) * 2)
+
+    def stop_once(self) -> float:
+        """Run, stop under load, and check the table; the milliseconds from the command to the end of the process."""
+        arguments = [word for setting in _CONF for word in ("--conf", setting)]
+        if self._savepoint is not None:
+            arguments += ["--from-savepoint", self._savepoint]
+        with (self._directory / "output").open("w+") as output:
+            run = subprocess.Popen(
+                self._weir("run", "pipeline.py", "--rest-port", "0", *arguments),
+                cwd=self._directory,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                address = self._wait_for(r"REST server: (\S+)", run)
+                self._wait_for_rows(run)
+                begun = time.perf_counter()
+                stop = subprocess.run(
+                    self._weir("stop", "stopping", "-m", address),
+                    cwd=self._directory,
+                    capture_output=True,
+                    text=True,
+                    timeout=_PATIENCE_S,
+                    check=False,
+                )
+                run.wait(_PATIENCE_S)
+                elapsed_ms = (time.perf_counter() - begun) * 1000
+            finally:
+                run.kill()
+        found = re.search(r"Savepoint: (\S+)", stop.stdout)
+        if stop.returncode or run.returncode or found is None:
+            raise RunFailedError(f"{stop.stdout}{stop.stderr}{self._output()}")
+        self._savepoint = found[1]
+        self._check()
+        return elapsed_ms
+
+    @property
+    def longest_batch_ms(self) -> float:
+        """Of all runs."""
+        return max(map(float, (self._directory / "batches").read_text().split()))
+
+    @property
+    def committed(self) -> int:
+        """Rows in the table."""
+        return self._committed
+
+    def _check(self) -> None:
+        ids = np.sort(DeltaTable(self._directory / "copy").to_pyarrow_table(["id"])["id"].to_numpy())
+        if not np.array_equal(ids, np.arange(len(ids))) or len(ids) % self._rows:
+            raise StopFailedError(
+                f"The table's {len(ids)} rows are not the numbers of whole files, each once."
+            )
+        if len(ids) <= self._committed:
+            raise StopFailedError(f"The table has {len(ids)} rows, and had {self._committed} before.")
+        self._committed = len(ids)
+
+    def _wait_for_rows(self, run: subprocess.Popen[bytes]) -> None:
+        """Until this life has committed some files."""
+        wanted = self._committed + _FILES_BEFORE_STOP * self._rows
+        end = time.monotonic() + _PATIENCE_S
+        while self._count() < wanted:
+            self._check_alive(run, end)
+
+    def _count(self) -> int:
+        if not (self._directory / "copy" / "_delta_log").exists():
+            return 0
+        return int(DeltaTable(self._directory / "copy").count())
+
+    def _wait_for(self, pattern: str, run: subprocess.Popen[bytes]) -> str:
+        end = time.monotonic() + _PATIENCE_S
+        while (found := re.search(pattern, self._output())) is None:
+            self._check_alive(run, end)
+        return found[1]
+
+    def _check_alive(self, run: subprocess.Popen[bytes], end: float) -> None:
+        if run.poll() is not None or time.monotonic() > end:
+            raise RunFailedError(f"weir run ended, or does not go on:\n{self._output()}")
+        time.sleep(_LOOK_S)
+
+    def _output(self) -> str:
+        return (self._directory / "output").read_text()
+
+    @staticmethod
+    def _weir(*arguments: str) -> list[str]:
+        return [sys.executable, "-m", "weir", *arguments]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the target is met: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stopping", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--stops", type=int, default=5, help="how often the job is stopped and resumed")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows of an input file, and so of a batch")
+    parser.add_argument("--files", type=int, default=200, help="input files: more than are read")
+    parser.add_argument("--directory", type=Path, help="where everything lies (a temporary directory)")
+    options = parser.parse_args(arguments)
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
+        bench = Bench(Path(name), options.files, options.rows)
+        elapsed = []
+        for number in range(options.stops):
+            elapsed.append(bench.stop_once())
+            print(
+                f"stop {number + 1}: {elapsed[-1]:,.0f} ms, {bench.committed:,} rows committed, longest batch so far"
+                f" {bench.longest_batch_ms:,.0f} ms",
+                flush=True,
+            )
+        target = bench.longest_batch_ms + SLACK_MS
+    print(f"stopping ms={max(elapsed):.0f} target={target:.0f}")
+    return 0 if max(elapsed) <= target else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
