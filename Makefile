@@ -34,7 +34,7 @@ test: lint ## lint, then every test: what continuous integration runs
 test-fast: setup ## only the tests that start no JVM and kill no process: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow"
 
-test-slow: setup ## the tests that make test leaves out: minutes
+test-slow: setup ## the tests that make test leaves out, with 200 random kills of stops: over an hour
 	$(BIN)/pytest -m slow
 
 demo: setup ## kill a running job three times and prove that no row is lost or doubled

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
 
 
+@pytest.mark.slow
 def test_a_lost_executor_changes_no_result(place: Place) -> None:
     """SIGKILL to one of two executors in mid-run: the job finishes and every sink is exact."""
     place.land(16)

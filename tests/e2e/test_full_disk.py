@@ -153,7 +153,10 @@ def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint
 
 @pytest.mark.parametrize(
     ("trouble", "reason"),
-    [("full", "no space left on the device"), ("read-only", "the file system is read-only")],
+    [
+        ("full", "no space left on the device"),
+        pytest.param("read-only", "the file system is read-only", marks=pytest.mark.slow),
+    ],
 )
 def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str, reason: str
@@ -185,7 +188,7 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
     assert_counted(place)
 
 
-@pytest.mark.parametrize("trouble", ["full", "read-only"])
+@pytest.mark.parametrize("trouble", [pytest.param("full", marks=pytest.mark.slow), "read-only"])
 def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str
 ) -> None:

@@ -117,6 +117,7 @@ def print_restore(live: TimedJob, savepoint: CompletedCheckpoint, before: int, n
     print(f"\nrestored {size:,} bytes, {before} -> {now} partitions: {live.seconds_to_restore():.1f} s")
 
 
+@pytest.mark.slow
 def test_savepoints_taken_in_mid_stream_go_on_with_2_then_5_then_3_partitions(
     place: Place, spark: SparkSession
 ) -> None:

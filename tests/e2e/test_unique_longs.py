@@ -66,6 +66,7 @@ def longs_job(place: Place, marks: Path, rows: int) -> weir.Job:
     return job
 
 
+@pytest.mark.slow
 def test_failures_in_the_middle_of_a_graph_lose_and_double_nothing(place: Place, spark: SparkSession) -> None:
     """Lost 0, duplicated 0, after three failures of the map and one of a snapshot."""
     del spark

@@ -60,10 +60,10 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
 ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (a_savepoint_taken_before_the_drain, 0, "not drained"),
-        (a_drain_that_nobody_downstream_hears_of, 0, "not drained", "did not finish", "missing"),
-        (a_task_that_finishes_though_one_channel_did_not, 0, "missing", "Invariant"),
-        (a_stop_with_drain_taken_for_one_without, 0, "not drained"),
+        (a_savepoint_taken_before_the_drain, 87, "not drained"),
+        (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
+        (a_task_that_finishes_though_one_channel_did_not, 490, "missing", "Invariant"),
+        (a_stop_with_drain_taken_for_one_without, 87, "not drained"),
         (operators_closed_before_their_last_commit, 0, "closed", "Invariant", "missing", "totals"),
     )
 )

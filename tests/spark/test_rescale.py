@@ -89,6 +89,7 @@ def test_state_goes_from_2_to_5_to_3_partitions(spark: SparkSession, tmp_path: P
     assert rows == query.batch(landing.table(spark))
 
 
+@pytest.mark.slow
 def test_a_query_without_state_just_runs_with_the_new_number(spark: SparkSession, tmp_path: Path) -> None:
     """No batch is added, and the next one knows the number."""
     landing = Landing(tmp_path / "in")

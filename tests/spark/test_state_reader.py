@@ -227,6 +227,7 @@ def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
     assert (savepoint.checkpoint_id, savepoint.kind, savepoint.drained) == (7, SnapshotKind.SAVEPOINT, False)
 
 
+@pytest.mark.slow
 def test_the_state_of_session_windows_is_the_sessions_that_are_open(
     spark: SparkSession, saved: Saved
 ) -> None:
@@ -251,6 +252,7 @@ def test_the_state_of_session_windows_is_the_sessions_that_are_open(
     assert len(expected) == 4
 
 
+@pytest.mark.slow
 def test_the_state_of_duplicates_within_the_watermark_is_the_keys_that_may_come_again(
     spark: SparkSession, saved: Saved
 ) -> None:
@@ -294,6 +296,7 @@ def test_state_variables_and_timers_of_a_processor_are_read_by_their_names(
     assert timers == Counter((key, TIMER_MS) for key in range(3))
 
 
+@pytest.mark.slow
 def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
     spark: SparkSession, saved: Saved
 ) -> None:
