@@ -219,7 +219,7 @@ def by_minute(frame: DataFrame) -> DataFrame:
 def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds_some_back(
     place: Place, spark: SparkSession
 ) -> None:
-    """Windows stay in the savepoint, which may be moved, and are put out in the end: none early, none lost (MISSION G2, G3)."""
+    """Windows stay in the savepoint, which may be moved, and all are put out in the end (MISSION G2, G3)."""
     place.land(FILES)
     conf = settings(place)
     with LiveJob(windowed(place), conf) as live:
