@@ -29,6 +29,11 @@ def test_a_full_batch_in_time_doubles_the_bound() -> None:
     assert run(bound_of(64 << 20), 60 << 20, TARGET_MS // 2) == 128 << 20
 
 
+def test_a_batch_that_is_just_in_time_changes_nothing() -> None:
+    """Twice as much would last too long, and the bound would go up and down for ever."""
+    assert run(bound_of(64 << 20), 60 << 20, TARGET_MS * 3 // 4) == 64 << 20
+
+
 def test_a_small_batch_in_time_changes_nothing() -> None:
     """It says nothing of how long a large one would take."""
     assert run(bound_of(64 << 20), 1 << 20, 100) == 64 << 20

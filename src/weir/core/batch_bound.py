@@ -2,8 +2,8 @@
 
 A barrier waits for the batch that runs before it. A consumer that lags could read its whole backlog in one batch, and every
 checkpoint would wait for that; with one segment at a time it would pay a batch's fixed cost for each and never catch up.
-So the bound follows what batches took: a batch that lasted too long shrinks it in proportion, one that read all that the
-bound allows and was in time doubles it.
+So the bound follows what batches took: a batch that lasted too long shrinks it in proportion, and it is doubled by one that
+read more than half of what the bound allows, if twice as much would have been in time too.
 """
 
 from __future__ import annotations
@@ -37,5 +37,5 @@ class BatchBound:
         duration_ms = max(1, now_ms - begun_ms)
         if duration_ms > TARGET_MS:
             self.size = max(_LEAST, min(self.size, size) * TARGET_MS // duration_ms)
-        elif size * 2 > self.size:
+        elif duration_ms * 2 <= TARGET_MS and size * 2 > self.size:
             self.size = min(_MOST, self.size * 2)

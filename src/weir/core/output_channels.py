@@ -117,6 +117,12 @@ class OutputChannels:
             invariant(positions == sorted(set(positions)), f"the channel to {consumer} is out of order")
 
     def _is_behind(self, consumer: VertexId, behind: deque[tuple[int, int]]) -> bool:
-        size = sum(size for _, size in behind)
-        paced = len(behind) >= _STEPS_AHEAD and size >= _STEPS_AHEAD * self._batch_sizes[consumer]
-        return paced or len(behind) >= self._bound.segments or size >= self._bound.size
+        if len(behind) >= self._bound.segments or sum(size for _, size in behind) >= self._bound.size:
+            return True
+        # As the consumer will admit them: a step takes what fits, and one segment at least.
+        steps, room = 0, 0
+        for _, size in behind:
+            if size > room:
+                steps, room = steps + 1, self._batch_sizes[consumer]
+            room -= size
+        return steps >= _STEPS_AHEAD
