@@ -1,8 +1,9 @@
 """What a consumer ten times slower than its producer does to a job: ``python -m benchmarks.backpressure``.
 
 One job of two queries: a source of Parquet files, read file by file, writes a channel; behind it a query that sleeps for
-each row. Soon the channel is full and its producer rests in its planning calls. Then checkpoints are taken, one after the
-other, each triggered while the channel is full. Two runs, each in a process and JVM of its own:
+each row. Soon the producer rests in its planning calls: a step of such a consumer reads three segments, and a fourth one
+waits. Then checkpoints are taken, one after the other, each triggered while the channel is full. Two runs, each in a
+process and JVM of its own:
 
 1. *Aligned.* The barrier waits until the consumer has read what stands before it. A checkpoint should take as long as the
    backlog: the segments that were unread when it was triggered, at the pace at which the consumer reads segments.
@@ -42,7 +43,6 @@ from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input
 from benchmarks.runs import Batch
-from weir.core.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
 from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
@@ -60,6 +60,9 @@ SLOWER_TARGET = 10
 UNALIGNED_SLACK_MS = 200
 BYTES_TARGET = 1.0
 MEMORY_TARGET = 1.25
+
+#: Segments in a full channel: a step's worth, of 2 MiB for so slow a consumer, and the one with which another step begins.
+_FULL = 4
 
 _FAST, _SLOW = "numbers", "slow"
 _LOOK_S = 0.5
@@ -132,7 +135,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes_ratio(self) -> float:
         """The most bytes that lay in the channel, over what a full one and the segment being read may hold."""
-        return max(look.channel for look in self.looks) / ((DEFAULT_BOUND.segments + 1) * self.segment_size)
+        return max(look.channel for look in self.looks) / ((_FULL + 1) * self.segment_size)
 
     @property
     def memory_ratio(self) -> float:
@@ -246,7 +249,7 @@ class _Measurement:
         return next(stats for stats in history if stats.checkpoint_id == checkpoint_id)
 
     def _wait_until_full(self) -> None:
-        while len(self._segments()) < DEFAULT_BOUND.segments:
+        while len(self._segments()) < _FULL:
             check_running(self._over)
             time.sleep(0.02)
 
