@@ -82,17 +82,27 @@ def _rows_read(address: str) -> int:
     return int(vertex["metrics"]["read-records"])
 
 
-@pytest.mark.timeout(600)
-def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(place: Place) -> None:
-    """Ten lives: at every step of a stop, then of a drain, the last one when the drained savepoint counts already."""
+#: One life each: at every step of a stop, then of a drain, the last one when the drained savepoint counts already.
+LIVES = (
+    *((point, False) for point in BEFORE_THE_RECORD if point != "after-the-synchronous-part"),
+    *((point, False) for point in AFTER_THE_RECORD),
+    *((point, True) for point in OF_A_DRAIN),
+    ("between-two-sinks", True),
+)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [pytest.param(LIVES, marks=[pytest.mark.slow, pytest.mark.timeout(900)]), LIVES[1::3]],
+    ids=["every step", "some steps"],
+)
+def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(
+    place: Place, chosen: tuple[tuple[str, bool], ...]
+) -> None:
+    """One life after the other; a drained savepoint that counts is the end."""
     lives = Lives(place)
-    for point in ("before-the-barrier", "after-the-barrier", "before-the-metadata", "before-the-record"):
-        lives.die(point)
-    for point in AFTER_THE_RECORD:
-        lives.die(point)
-    for point in OF_A_DRAIN:
-        lives.die(point, drain=True)
-    lives.die("between-two-sinks", drain=True)
+    for point, drain in chosen:
+        lives.die(point, drain=drain)
     assert "FINISHED" in lives.finish().output
     place.assert_exact()
 
