@@ -159,7 +159,7 @@ def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[N
     """What a consumer has read is noted, and the producer that rested for it rests on (P30)."""
 
     def note_only(self: StreamTask, event: SegmentsConsumed) -> list[Any]:
-        self._outputs.consumed(event.consumer, event.position)
+        self._outputs.consumed(event.consumer, event.position, event.batch_size)
         return []
 
     return _with(
