@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
+from weir.core import output_channels as output_channels_module
 from weir.core.channel import ChannelAppended, Segment
 from weir.core.input_gate import InputGate
 from weir.core.task_snapshots import TaskSnapshots
@@ -59,7 +60,11 @@ def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
 
 def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:
     """A task whose producers have finished takes a triggered snapshot at once, whatever is still to be read (P31)."""
-    return _with(patch.object(InputGate, "has_open_channel", property(lambda self: False)))
+    return _with(
+        patch.object(InputGate, "has_open_channel", property(lambda self: False)),
+        # Producers run far ahead, so that there is more to ignore.
+        patch.object(output_channels_module, "_STEPS_AHEAD", 100),
+    )
 
 
 UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
