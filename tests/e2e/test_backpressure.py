@@ -68,8 +68,10 @@ def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
         taken = asked.result(PATIENCE_S)
     behind = taken.task("behind")
     assert behind is not None
-    # The first segment is in the batch that was held.
-    assert len(behind.in_flight) == (BOUND - 1 if unaligned else 0)
+    # The batch that is held has the first segments: one, or what was there when it was planned.
+    overtaken = [segment.position for segment in behind.in_flight]
+    assert overtaken == (list(range(overtaken[0], BOUND)) if unaligned else [])
+    assert len(overtaken) >= (BOUND // 2 if unaligned else 0)
 
     with LiveJob(two_queries(place, Gate(0)), conf) as again:
         assert again.result().status is JobStatus.FINISHED, again.notes

@@ -38,6 +38,7 @@ from weir.durable import recovery as recovery_module
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
 from weir.errors import StorageError
+from weir.sim import world as world_module
 from weir.sim.snapshots import SimSnapshots
 from weir.sim.table import SimTable
 from weir.state.filesystem import CreateResult
@@ -385,7 +386,11 @@ def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
 
 def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
     """A driver that was started before the job came to its end begins an attempt after it (P20)."""
-    return _with(patch.object(DurableJob, "_check_goes_on", lambda self, newest: None))
+    return _with(
+        patch.object(DurableJob, "_check_goes_on", lambda self, newest: None),
+        # A job that was drained has nothing left to write twice.
+        patch.object(world_module, "_DRAINS", 0.0),
+    )
 
 
 def no_minimum_pause() -> AbstractContextManager[None]:
