@@ -43,6 +43,7 @@ from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input
 from benchmarks.runs import Batch
+from weir.core.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
 from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
@@ -135,7 +136,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def bytes_ratio(self) -> float:
         """The most bytes that lay in the channel, over what a full one and the segment being read may hold."""
-        return max(look.channel for look in self.looks) / ((_FULL + 1) * self.segment_size)
+        return max(look.channel for look in self.looks) / ((DEFAULT_BOUND.segments + 1) * self.segment_size)
 
     @property
     def memory_ratio(self) -> float:
@@ -343,11 +344,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.backpressure", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--aligned", type=int, default=4, help="aligned checkpoints")
-    parser.add_argument("--unaligned", type=int, default=15, help="unaligned checkpoints")
+    parser.add_argument("--aligned", type=int, default=3, help="aligned checkpoints")
+    parser.add_argument("--unaligned", type=int, default=10, help="unaligned checkpoints")
     parser.add_argument("--rows", type=int, default=50_000, help="rows of an input file, and so of a segment")
     parser.add_argument("--files", type=int, default=300, help="input files: more than are read")
-    parser.add_argument("--sleep-us", type=float, default=80, help="what the consumer sleeps for each row")
+    parser.add_argument("--sleep-us", type=float, default=150, help="what the consumer sleeps for each row")
     parser.add_argument("--directory", type=Path, help="where the runs write (a temporary directory)")
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
