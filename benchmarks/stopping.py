@@ -131,7 +131,7 @@ class Bench:
         return self._committed
 
     def _check(self) -> None:
-        ids = np.sort(DeltaTable(self._directory / "copy").to_pyarrow_table(["id"])["id"].to_numpy())
+        ids = np.sort(DeltaTable(self._directory / "copy").to_pyarrow_table(columns=["id"])["id"].to_numpy())
         if not np.array_equal(ids, np.arange(len(ids))) or len(ids) % self._rows:
             raise StopFailedError(
                 f"The table's {len(ids)} rows are not the numbers of whole files, each once."
