@@ -40,15 +40,15 @@ from benchmarks.graph_sides import queries_of
 from benchmarks.inputs import InputSize, link_input, write_input
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
-from benchmarks.processes import run_in_process
+from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input
 from benchmarks.runs import Batch
+from benchmarks.weir_side import weir_session
 from weir.core.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
 from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
 from weir.runner import RunOptions
-from weir.spark.session import create_session
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,14 +149,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def run(spec: Spec) -> Result:
     """Run the job until its channel is full, then take the checkpoints."""
-    session = create_session(
-        name="benchmark",
-        master=MASTER,
-        conf=COMMON_SETTINGS,
-        parallelism=None,
-        fast_working_directory=True,
-        log_file=f"{spec.directory}/spark.log",
-    )
+    session = weir_session(spec.directory)
     link_input(Path(spec.input), Path(spec.directory, "input"))
     sleep_s = spec.sleep_us / 1e6
 
@@ -353,10 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
-        spec_path, result_path = options.run
-        result_path.write_bytes(
-            msgspec.json.encode(run(msgspec.json.decode(spec_path.read_bytes(), type=Spec)))
-        )
+        run_as_child(options.run, Spec, run)
         return 0
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
+from benchmarks.processes import run_as_child
+from benchmarks.runs import RunResult, RunSpec, Side
 
-from benchmarks.runs import RunSpec, Side
 
-
-def main(spec_path: str, result_path: str) -> None:
-    """Run what the first file says and write what was measured to the second."""
-    spec = msgspec.json.decode(Path(spec_path).read_bytes(), type=RunSpec)
+def run(spec: RunSpec) -> RunResult:
+    """Measure one side."""
     if spec.side is Side.WEIR:
-        from benchmarks.weir_side import run_weir as run
+        from benchmarks.weir_side import run_weir as side
     else:
-        from benchmarks.plain_side import run_plain as run
-    Path(result_path).write_bytes(msgspec.json.encode(run(spec)))
+        from benchmarks.plain_side import run_plain as side
+    return side(spec)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_as_child([Path(path) for path in sys.argv[1:]], RunSpec, run)

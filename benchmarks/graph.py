@@ -37,12 +37,10 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
 from benchmarks.machine import describe_machine
-from benchmarks.processes import run_in_process
+from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.runs import Batch, GraphResult, RunSpec, Side
 
 RATIO_TARGET = 0.9
@@ -172,12 +170,10 @@ def _median(values: Iterable[float]) -> float:
     return statistics.median(found) if found else float("inf")
 
 
-def _run_child(spec_path: Path, result_path: Path) -> None:
+def _run(spec: RunSpec) -> GraphResult:
     from benchmarks.graph_sides import run_plain, run_weir
 
-    spec = msgspec.json.decode(spec_path.read_bytes(), type=RunSpec)
-    result = run_weir(spec) if spec.side is Side.WEIR else run_plain(spec)
-    result_path.write_bytes(msgspec.json.encode(result))
+    return run_weir(spec) if spec.side is Side.WEIR else run_plain(spec)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -193,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
-        _run_child(*options.run)
+        run_as_child(options.run, RunSpec, _run)
         return 0
     print(describe_machine(), flush=True)
     size = InputSize(

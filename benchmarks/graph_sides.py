@@ -42,7 +42,7 @@ def run_plain(spec: RunSpec) -> GraphResult:
 
 def run_weir(spec: RunSpec) -> GraphResult:
     """One job of two queries with a channel between them. Warm up, then measure."""
-    session = weir_session(spec)
+    session = weir_session(spec.directory)
     try:
         _run_job(session, spec, spec.warm_up, f"{spec.directory}/warm-up")
         return _run_job(session, spec, spec.input, spec.directory)

@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 import weir
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
-from benchmarks.processes import RunFailedError, run_in_process
+from benchmarks.processes import RunFailedError, run_as_child, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER
 from weir.core.types import CheckpointType
 from weir.core.view import CheckpointStats
@@ -262,10 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:
-        spec_path, result_path = options.run
-        result_path.write_bytes(
-            msgspec.json.encode(run(msgspec.json.decode(spec_path.read_bytes(), type=Spec)))
-        )
+        run_as_child(options.run, Spec, run)
         return 0
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:

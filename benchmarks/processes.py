@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+Spec = TypeVar("Spec", bound=msgspec.Struct)
 Result = TypeVar("Result")
 
 _LOG_LINES_SHOWN = 80
@@ -19,6 +20,13 @@ _RUN_TIMEOUT_S = 3_600
 
 class RunFailedError(Exception):
     """A run ended without a result."""
+
+
+def run_as_child(paths: Sequence[Path], spec_type: type[Spec], run: Callable[[Spec], msgspec.Struct]) -> None:
+    """The other side of ``run_in_process``: run what the first file says and write what was measured to the second."""
+    spec_path, result_path = paths
+    spec = msgspec.json.decode(spec_path.read_bytes(), type=spec_type)
+    result_path.write_bytes(msgspec.json.encode(run(spec)))
 
 
 def run_in_process(

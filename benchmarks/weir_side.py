@@ -34,7 +34,7 @@ _LOOK_S = 0.5
 
 def run_weir(spec: RunSpec) -> RunResult:
     """Warm up, then measure from the start of the job until its sink has committed every row."""
-    session = weir_session(spec)
+    session = weir_session(spec.directory)
     try:
         _run_job(spec, spec.warm_up, f"{spec.directory}/warm-up")
         return _run_job(spec, spec.input, spec.directory)
@@ -42,7 +42,7 @@ def run_weir(spec: RunSpec) -> RunResult:
         session.stop()
 
 
-def weir_session(spec: RunSpec) -> SparkSession:
+def weir_session(directory: str) -> SparkSession:
     """A session as every Weir job gets it, made ahead so that the warm-up warms it."""
     return create_session(
         name="benchmark",
@@ -50,7 +50,7 @@ def weir_session(spec: RunSpec) -> SparkSession:
         conf=COMMON_SETTINGS,
         parallelism=None,
         fast_working_directory=True,
-        log_file=f"{spec.directory}/spark.log",
+        log_file=f"{directory}/spark.log",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from weir.core.types import Payload
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.kernel.concurrency import ThreadWaits, Waits
-from weir.sinks.base import Sink, SinkContext
+from weir.sinks.base import Sink, SinkContext, Step
 from weir.state.local import LocalFileSystem
 
 
@@ -21,6 +21,8 @@ class FakeSink(Sink):
         #: Raised by the next commits.
         self.errors: list[Exception] = []
         self.newest: int | None = None
+        #: What it stages at the end.
+        self.held_back: Payload | None = None
 
     def describe(self) -> str:
         return f"FakeSink({self.name!r})"
@@ -43,6 +45,13 @@ class FakeSink(Sink):
         if self.errors:
             raise self.errors.pop(0)
         return len(payloads)
+
+    def finish(self, step: Step) -> Payload | None:
+        self.calls.append(("finish", self.name, step.position))
+        return self.held_back
+
+    def close(self) -> None:
+        self.calls.append(("close", self.name))
 
     def newest_committed(self) -> int | None:
         return self.newest

@@ -289,6 +289,24 @@ def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
     assert sink.calls == []
 
 
+def test_sinks_finish_in_their_order_and_what_they_held_back_is_staged_in_that_step() -> None:
+    """One that holds nothing back stages nothing; sinks of other tasks are left alone (MISSION E2)."""
+    calls: list[tuple[Any, ...]] = []
+    first, second, other = (FakeSink(name, calls) for name in ("first", "second", "other"))
+    second.held_back = {"step": 5}
+    port = sink_port(first, second, other)
+    assert port.finish(["first", "second"], 5) == (item("second", 5),)
+    assert calls == [("finish", "first", 5), ("finish", "second", 5)]
+
+
+def test_the_sinks_of_a_task_are_closed_in_their_order() -> None:
+    """Those of other tasks stay open (MISSION E5)."""
+    calls: list[tuple[Any, ...]] = []
+    port = sink_port(*(FakeSink(name, calls) for name in ("first", "second", "other")))
+    port.close(["first", "second"])
+    assert calls == [("close", "first"), ("close", "second")]
+
+
 def test_cleaning_reaches_every_sink() -> None:
     """With the attempt before which everything that nobody committed may go (P22)."""
     calls: list[tuple[Any, ...]] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +28,8 @@ from tests.e2e.support import Place, Rows, assert_same, files_rows, parquet_rows
 
 import weir
 from weir.core.job_status import JobStatus
+from weir.core.types import Payload
+from weir.sinks.base import SinkContext, Step
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
@@ -248,3 +250,64 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     missing = place.minutes() - shown
     print(f"plain Structured Streaming holds back {missing.total()} of {place.minutes().total()} windows")
     assert missing, "Spark alone has put out windows that its watermark has not passed"
+
+
+class Tally(weir.sinks.Sink):
+    """Says how many rows there were in all, once and at the end: everything that it stages, it stages in ``finish``."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.committed: list[int] = []
+        self._rows = 0
+
+    def describe(self) -> str:
+        return "Tally()"
+
+    def check(self, context: SinkContext) -> None:
+        """Nothing to check."""
+
+    def open(self, context: SinkContext) -> None:
+        self._rows = 0
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        self._rows += frame.count()
+        return None
+
+    def finish(self, step: Step) -> Payload | None:
+        self.calls.append("finish")
+        return {"rows": self._rows}
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return list(payloads)
+
+    def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
+        self.calls += ["commit"] * len(payloads)
+        self.committed += [payload["rows"] for payload in payloads]
+        return len(payloads)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def newest_committed(self) -> int | None:
+        return None
+
+    def clean(self, attempt: int) -> None:
+        """Nothing lies anywhere."""
+
+
+@pytest.mark.parametrize("drain", [True, False], ids=["drain", "no drain"])
+def test_what_a_sink_has_held_back_is_committed_by_a_drain_and_only_by_a_drain(
+    place: Place, spark: SparkSession, drain: bool
+) -> None:
+    """``finish`` after the last rows, then the commit, then ``close``; without a drain only ``close`` (MISSION E2, E5)."""
+    del spark
+    place.land(3)
+    tally = Tally()
+    job = weir.Job("tally")
+    job.source("numbers", numbers(place)).sink("tally", tally)
+    with LiveJob(job, settings(place)) as live:
+        live.wait_for_steps(3)
+        live.gateway.stop_with_savepoint(None, drain=drain).result(120)
+        assert live.result().status is JobStatus.FINISHED
+    assert tally.calls == (["finish", "commit", "close"] if drain else ["close"])
+    assert tally.committed == ([place.rows().total()] if drain else [])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from fake_job import JOB_ID, FakeGateway, completed
+from fake_job import COMPLETED, JOB_ID, FakeGateway, completed
 
 from weir.core.job_status import JobStatus
 from weir.core.types import SnapshotKind
+from weir.core.view import RestoredCheckpointStats
 from weir.errors import JobError
 from weir.rest.operations import (
     MAX_OPERATIONS,
@@ -216,6 +218,28 @@ def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
     assert answer.status_code == 500
     assert f"{tmp_path} has no file _metadata" in answer.json()["errors"][0]
     assert tmp_path.exists()
+
+
+def test_the_restore_point_of_the_running_job_is_not_disposed_of(
+    http: httpx.Client, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    """409 until the job has a checkpoint of its own to fall back on (PROTOCOL P40)."""
+    directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
+    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
+    restored = RestoredCheckpointStats(
+        checkpoint_id=8, restore_timestamp_ms=1, is_savepoint=True, external_path=str(directory)
+    )
+    shown = replace(gateway.current.checkpoints, latest_restored=restored, latest_completed=None)
+    gateway.current = replace(gateway.current, checkpoints=shown)
+    refused = http.post("/savepoint-disposal", json={"savepoint-path": str(directory)})
+    assert refused.status_code == 409
+    assert str(directory) in refused.json()["errors"][0]
+    assert directory.exists()
+    gateway.current = replace(gateway.current, checkpoints=replace(shown, latest_completed=COMPLETED))
+    triggered = http.post("/savepoint-disposal", json={"savepoint-path": str(directory)})
+    polled(http, f"/savepoint-disposal/{triggered.json()['request-id']}")
+    assert not directory.exists()
 
 
 def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(http: httpx.Client) -> None:

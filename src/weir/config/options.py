@@ -158,7 +158,8 @@ DEFAULT_PARALLELISM = ConfigOption(
     "parallelism.default",
     integer(1).or_none("unset"),
     "unset",
-    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions.",
+    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions, and a restored job keeps"
+    " the number it has.",
 )
 REST_PORT = ConfigOption(
     "rest.port", integer(0, 65535), "8081", "Port of the REST server and web page; 0: any free port."

@@ -200,9 +200,17 @@ class _Handlers:
         )
 
     async def dispose_savepoint(self, request: Request) -> Json:
-        """The path alone does not tell whether a job still needs it, as ``weir.saved_state`` says."""
+        """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
         directory = normalize(body.savepoint_path)
+        checkpoints = self._gateway.view().checkpoints
+        restored = checkpoints.latest_restored
+        if restored is not None and restored.external_path == directory and not checkpoints.latest_completed:
+            raise HTTPException(
+                409,
+                f"{directory} is what this job was restored from, and it has completed no checkpoint of its own yet: dispose"
+                " of it once it has.",
+            )
         storage = CheckpointStorage(fs=self._file_systems, base_directory=directory, job_id="")
         return self._trigger(
             _DISPOSAL, body.trigger_id, lambda: in_background(lambda: storage.dispose_savepoint(directory))

@@ -167,31 +167,36 @@ class SimDriver:
         plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
         # A stream of its own: jobs without channels draw nothing from it.
         order = Random(f"order {job_id} {number}")
+        tasks = SimTaskPort(
+            loop=loop,
+            process=self.process,
+            file_system=fs,
+            storage=storage,
+            sinks=sinks,
+            tables=tables,
+            vertices=job.vertices,
+            random=random,
+            fails=strikes[Fault.TASK_FAILED],
+            writes_late=strikes[Fault.LATE_WRITE],
+            links=job.links,
+            upload_us=job.upload_us,
+            retain_us=2_000 * job.config.timeout_ms,
+            lists_early=lambda: order.random() < job.lists_early,
+            reader_us=job.reader_us,
+        )
         self.master = _master(job, job_id, plans)
-        self.dispatcher = Dispatcher(
+        self.dispatcher = self._dispatcher(plans, tasks)
+
+    def _dispatcher(self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort) -> Dispatcher:
+        """The product's dispatcher, between the machines and the simulated ports."""
+        return Dispatcher(
             master=self.master,
             plans=plans,
-            tasks=SimTaskPort(
-                loop=loop,
-                process=self.process,
-                file_system=fs,
-                storage=storage,
-                sinks=sinks,
-                tables=tables,
-                vertices=job.vertices,
-                random=random,
-                fails=strikes[Fault.TASK_FAILED],
-                writes_late=strikes[Fault.LATE_WRITE],
-                links=job.links,
-                upload_us=job.upload_us,
-                retain_us=2_000 * job.config.timeout_ms,
-                lists_early=lambda: order.random() < job.lists_early,
-                reader_us=job.reader_us,
-            ),
+            tasks=tasks,
             durable=self.durable,
             clock=self.clock,
             workers=self._workers,
-            chance=random.random,
+            chance=self._random.random,
             mailbox=self.post,
             on_effect=self._effect,
         )

@@ -44,10 +44,10 @@ from weir.sinks.staging import (
     is_hidden,
     is_local,
     partition_values,
-    stage_rows,
     staging_prefix,
     sync_below,
     visible_files,
+    write_frame,
 )
 from weir.state.filesystem import FileSystem, join
 
@@ -133,8 +133,8 @@ class DeltaTable(Sink):
         schema = self._fitting_schema(frame.schema.json())
         directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, directory, str(step.position))
-        fs = self._file_system
-        stage_rows(frame, step, fs, path, format_name="parquet", partition_by=self._partition_by)
+        fs, columns = self._file_system, self._partition_by
+        write_frame(frame, fs, path, format_name="parquet", partition_by=columns, written=step.files)
         files = visible_files(fs, path)
         if not files:
             return None

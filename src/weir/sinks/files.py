@@ -40,10 +40,10 @@ from weir.sinks.staging import (
     absolute_path,
     dead_attempts,
     slug,
-    stage_rows,
     staging_prefix,
     sync_below,
     visible_files,
+    write_frame,
 )
 from weir.state.filesystem import FileSystem, join
 
@@ -117,14 +117,14 @@ class Files(Sink):
         """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark wrote no file."""
         directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, _staged(directory, step.position))
-        stage_rows(
+        write_frame(
             frame,
-            step,
             self._file_system,
             path,
             format_name=self._format,
             partition_by=self._partition_by,
             options=self._options,
+            written=step.files,
         )
         files = visible_files(self._file_system, path)
         if not files:

@@ -29,7 +29,7 @@ from weir.state.filesystem import FileStatus, FileSystem, join
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from weir.sinks.base import SinkContext, Step
+    from weir.sinks.base import SinkContext
 
 #: The name of the partition directory in which Spark, like Hive, puts nulls (and empty strings).
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -93,37 +93,6 @@ def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int)
     ]
 
 
-def stage_rows(
-    frame: DataFrame,
-    step: Step,
-    file_system: FileSystem,
-    directory: str,
-    *,
-    format_name: str,
-    partition_by: Sequence[str] = (),
-    options: Mapping[str, str] | None = None,
-) -> None:
-    """Put all rows of a step into a directory: files that hold them already, or what Spark writes.
-
-    What the directory held before is deleted: a repeated step replaces what it staged.
-    """
-    plain = format_name == "parquet" and not partition_by and not options
-    if not (plain and step.files and all(map(is_local, (directory, *step.files)))):
-        write_frame(
-            frame,
-            file_system,
-            directory,
-            format_name=format_name,
-            partition_by=partition_by,
-            options=options,
-        )
-        return
-    file_system.delete(directory)
-    file_system.make_directory(directory)
-    for file in step.files:
-        file_system.link_or_copy(file, join(directory, file.rpartition("/")[2]))
-
-
 def write_frame(
     frame: DataFrame,
     file_system: FileSystem,
@@ -132,12 +101,21 @@ def write_frame(
     format_name: str,
     partition_by: Sequence[str] = (),
     options: Mapping[str, str] | None = None,
+    written: Sequence[str] = (),
 ) -> None:
-    """Write all rows of the frame into a directory: one Spark job, and the only one (see the module's docstring).
+    """Put all rows of the frame into a directory: one Spark job, and the only one (see the module's docstring).
 
-    What the directory held before is deleted.
+    ``written`` are Parquet files that hold exactly these rows already, if there are any: where they are what would be
+    written, they get a second name there, and no job runs. What the directory held before is deleted: a repeated step
+    replaces what it staged.
     """
     file_system.delete(directory)
+    plain = format_name == "parquet" and not partition_by and not options
+    if written and plain and all(map(is_local, (directory, *written))):
+        file_system.make_directory(directory)
+        for file in written:
+            file_system.link_or_copy(file, join(directory, file.rpartition("/")[2]))
+        return
     if is_local(directory):
         # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch. Nothing is synced
         # here: that is for ``flush``.

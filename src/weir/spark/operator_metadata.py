@@ -31,9 +31,15 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
             path = directory.file(f"{versions}/{status.name}")
             version, _, body = fs.read(path).decode().partition("\n")
             fields = json.loads(body)
+            moved = False
             for store in fields.get("stateStoreInfo", []):
-                schemas = store.get("stateSchemaFilePaths", [])
-                store["stateSchemaFilePaths"] = [_relocated(schema, directory) for schema in schemas]
+                before = store.get("stateSchemaFilePaths", [])
+                after = [_relocated(schema, directory) for schema in before]
+                if after != before:
+                    store["stateSchemaFilePaths"], moved = after, True
+            if not moved:
+                # Left alone, it is still the file that the next incremental checkpoint refers to.
+                continue
             text = f"{version}\n{json.dumps(fields, separators=(',', ':'))}"
             fs.write(path, text.encode())
 
