@@ -271,6 +271,10 @@ class LiveJob:
         """Wait until every task has taken so many steps."""
         self.wait_for(lambda view: min(v.position for v in view.vertices) >= steps - 1, f"{steps} steps")
 
+    def wait_for_records(self, records: int) -> None:
+        """Wait until every task has read so many. Steps do not say it: Spark adds some without data."""
+        self.wait_for(lambda view: min(v.records_in for v in view.vertices) >= records, f"{records} records")
+
     def checkpoint(self) -> CompletedCheckpoint:
         """Take a checkpoint as soon as the tasks run; raises ``JobError`` with the reason if it fails."""
         self.wait_until_it_runs()

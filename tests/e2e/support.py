@@ -35,7 +35,7 @@ SOURCES = HERE.parents[1] / "src"
 Rows = Counter[tuple[Any, ...]]
 
 _FIRST = datetime(2024, 1, 1, tzinfo=UTC)
-_ROWS_PER_FILE = 40
+ROWS_PER_FILE = 40
 #: Half a second between two numbers: three files make a minute.
 _STEP = timedelta(milliseconds=500)
 _POLL_S = 0.05
@@ -59,7 +59,7 @@ class Place:
         landing = self.directory / "in"
         landing.mkdir(exist_ok=True)
         for number in range(self._files, self._files + files):
-            ids = range(number * _ROWS_PER_FILE, (number + 1) * _ROWS_PER_FILE)
+            ids = range(number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE)
             columns = {
                 "id": pa.array(ids, pa.int64()),
                 "ts": pa.array([_FIRST + _STEP * one for one in ids], pa.timestamp("us", tz="UTC")),

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
-from tests.e2e.support import Place, Rows, assert_same, files_rows, parquet_rows
+from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows, parquet_rows
 
 import weir
 from weir.core.job_status import JobStatus
@@ -225,7 +225,7 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     place.land(FILES)
     conf = settings(place)
     with LiveJob(windowed(place), conf) as live:
-        live.wait_for_steps(FILES)
+        live.wait_for_records(FILES * ROWS_PER_FILE)
         stopped = live.gateway.stop_with_savepoint(None).result(120)
     held = place.minutes() - files_rows(place.directory / "out" / "minutes")
     assert held, "the newest windows are still open"
@@ -233,7 +233,7 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     moved = shutil.move(stopped.external_path, place.directory / "elsewhere")
     shutil.rmtree(place.directory / "checkpoints")
     with LiveJob(windowed(place), conf, from_savepoint=str(moved)) as again:
-        again.wait_for_steps(FILES + 2)
+        again.wait_for_records(2 * ROWS_PER_FILE)
         again.gateway.stop_with_savepoint(None, drain=True).result(120)
     assert_same(files_rows(place.directory / "out" / "minutes"), place.minutes(), "the minutes")
 
