@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def load_diagrams() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("diagrams", ROOT / "scripts" / "diagrams.py")
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -23,7 +24,30 @@ def test_the_state_diagrams_are_those_of_the_tables_that_run() -> None:
     """Run ``python scripts/diagrams.py`` after a table has changed."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 
-    assert load_diagrams().drawn(page) == page
+    assert load_script("diagrams").drawn(page) == page
+
+
+def test_the_configuration_page_is_that_of_the_table_that_is_read() -> None:
+    """Run ``python scripts/configuration.py`` after a key has changed."""
+    assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == load_script("configuration").page()
+
+
+def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
+    """Docstrings and tests name requirements and rules by numbers: docs/PROTOCOL.md has each of them once."""
+    page = (ROOT / "docs" / "PROTOCOL.md").read_text()
+    numbers = re.findall(r"^- ([A-GP]\d+)\. ", page.replace("**", ""), re.MULTILINE)
+    files = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
+    cited = {
+        number
+        for path in files
+        for run in re.findall(
+            r"(?:MISSION|PROTOCOL)((?: |, | and | to )?(?:[A-GP]\d+(?:, | and | to )?)+)", path.read_text()
+        )
+        for number in re.findall(r"[A-GP]\d+", run)
+    }
+    assert len(numbers) == len(set(numbers))
+    assert cited <= set(numbers)
+    assert len(cited) > 60, "citations are found"
 
 
 def test_every_dependency_earns_its_place_in_one_line() -> None:

@@ -57,7 +57,7 @@ _FORMER_KEYS = {"state.checkpoints.dir": CHECKPOINT_DIR.key, "state.savepoints.d
 
 
 def describe_options() -> list[ConfigOption[Any]]:
-    """Every key with its type, default and description, for ``--help`` and the reference page."""
+    """Every key with its type, default and description, for the reference page (``docs/CONFIGURATION.md``)."""
     return list(OPTIONS)
 
 
@@ -140,9 +140,7 @@ def _option(key: str) -> ConfigOption[Any]:
     option = _BY_KEY.get(key)
     if option is None:
         near = [_FORMER_KEYS[key]] if key in _FORMER_KEYS else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
-        hint = (
-            f"did you mean {near[0]}?" if near else "see the configuration reference for the keys there are."
-        )
+        hint = f"did you mean {near[0]}?" if near else "docs/CONFIGURATION.md lists the keys there are."
         raise ConfigurationError(f"There is no configuration key {key!r}: {hint}")
     return option
 

@@ -1,8 +1,9 @@
 """The table of configuration keys: how each value is written, what holds by default, and what it is for.
 
-``OPTIONS`` is the one table; reading (``weir/config``), help texts and the reference page are made from it. Keys and
-defaults are Flink's; where a default differs, the description says so (PROTOCOL P42). Defaults are text, read like any
-other value. How texts are read is in ``weir/config/values.py``, which values go together in ``weir/config/relations.py``.
+``OPTIONS`` is the one table; reading (``weir/config``) and the reference page (``docs/CONFIGURATION.md``) are made from it.
+Keys and defaults are Flink's; where a default differs, the description says so (PROTOCOL P42). Defaults are text, read like
+any other value. How texts are read is in ``weir/config/values.py``, which values go together in
+``weir/config/relations.py``.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ CHECKPOINT_MIN_PAUSE = ConfigOption(
     "Least time from the end of a checkpoint to the next periodic one. An interval below it is raised to it.",
 )
 CHECKPOINT_MAX_CONCURRENT = ConfigOption(
-    _CHECKPOINTING + "max-concurrent-checkpoints", integer(1), "1", "Checkpoints under way at the same time."
+    _CHECKPOINTING + "max-concurrent-checkpoints",
+    integer(1),
+    "1",
+    "Checkpoints under way at the same time; 1 with unaligned checkpoints.",
 )
 CHECKPOINT_TOLERABLE_FAILURES = ConfigOption(
     _CHECKPOINTING + "tolerable-failed-checkpoints",
@@ -161,14 +165,12 @@ DEFAULT_PARALLELISM = ConfigOption(
     "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions, and a restored job keeps"
     " the number it has.",
 )
-REST_PORT = ConfigOption(
-    "rest.port", integer(0, 65535), "8081", "Port of the REST server and web page; 0: any free port."
-)
+REST_PORT = ConfigOption("rest.port", integer(0, 65535), "8081", "Port of the REST server; 0: any free port.")
 REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address", TEXT, "127.0.0.1", "Address on which the REST server listens."
 )
 CHECKPOINT_HISTORY = ConfigOption(
-    "web.checkpoints.history", integer(1), "10", "Checkpoints that REST and the web page remember."
+    "web.checkpoints.history", integer(1), "10", "Checkpoints that REST remembers."
 )
 ASYNC_STORE_DURATION = ConfigOption(
     "rest.async.store-duration", DURATION, "5 min", "How long the result of a REST request can be asked for."
