@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from weir import errors, sinks
     from weir.consistent import ConsistentCut, read_consistent
     from weir.durable.hooks import MasterHook
+    from weir.durable.listeners import CheckpointListener
     from weir.job import Job, Stream
     from weir.saved_state import SavedOperator, Savepoint, read_savepoint
 
 __all__ = [
+    "CheckpointListener",
     "ConsistentCut",
     "Job",
     "MasterHook",
@@ -37,6 +39,8 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"weir.{name}")
     if name == "MasterHook":
         return importlib.import_module("weir.durable.hooks").MasterHook
+    if name == "CheckpointListener":
+        return importlib.import_module("weir.durable.listeners").CheckpointListener
     if name in ("ConsistentCut", "read_consistent"):
         return getattr(importlib.import_module("weir.consistent"), name)
     if name in ("SavedOperator", "Savepoint", "read_savepoint"):

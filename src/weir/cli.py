@@ -114,17 +114,13 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and SIGTERM suspend
     the job; a second one ends the process at once.
 
-    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled or not started, 2 wrong command line,
-    130 suspended by Ctrl-C, 143 suspended by SIGTERM.
+    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled, taken over or not started, 2 wrong command
+    line, 130 ended by Ctrl-C, 143 by SIGTERM (suspended, unless it took two).
     """
     from weir.config import Configuration
     from weir.run_command import run_pipeline
     from weir.runner import RunOptions
 
-    if fresh and from_savepoint is not None:
-        raise typer.BadParameter(
-            "--fresh starts without state and --from-savepoint with it: give one of them."
-        )
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
         raise typer.BadParameter(
             f"--claim stands for --claim-mode CLAIM, and --claim-mode is {claim_mode.value}: give one of them."

@@ -25,6 +25,7 @@ from weir.core.job_status import JobStatus
 from weir.core.messages import JobStatusChanged, TaskFailed
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.listeners import CheckpointListener, CheckpointListeners
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
@@ -36,6 +37,7 @@ from weir.kernel.ports import TaskPlan
 from weir.kernel.running_job import RunningJob
 from weir.lease_keeper import LeaseKeeper
 from weir.runner import JobResult, RunListener, RunOptions
+from weir.sinks.base import Sink
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, make_working_directory
@@ -208,6 +210,9 @@ def _make_ports(
             allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
             waits=ThreadWaits(),
         ),
+        listeners=CheckpointListeners(
+            {vertex.name: job.listeners(vertex) for vertex in job.vertices()}, ThreadWaits()
+        ),
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in job.vertices()},
             inputs={vertex.name: vertex.inputs for vertex in job.vertices()},
@@ -238,12 +243,16 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
 
 
 def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+    parts: list[CheckpointListener | Sink] = [
+        *job.listeners(vertex),
+        *(job.sinks[name] for name in vertex.sinks),
+    ]
     return TaskPlan(
         vertex=vertex.name,
         operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=vertex.bounded,
-        requires_final_checkpoint=any(job.sinks[name].requires_final_checkpoint for name in vertex.sinks),
+        requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
     )

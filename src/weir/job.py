@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
 from weir.core.types import OperatorId
 from weir.durable.hooks import MasterHook
+from weir.durable.listeners import CheckpointListener, listener_of
 from weir.errors import PipelineError
 from weir.sinks.base import Sink
 
@@ -119,6 +120,12 @@ class Job:
     def functions(self) -> Mapping[OperatorId, Callable[..., Any]]:
         """The user's functions of sources and transformations, by the id of the step."""
         return self._functions
+
+    def listeners(self, vertex: Vertex) -> tuple[CheckpointListener, ...]:
+        """The checkpoint listeners among the functions of a vertex, in the order of its chain."""
+        functions = (self._functions.get(step.operator_id) for step in vertex.steps)
+        found = (listener_of(function) for function in functions if function is not None)
+        return tuple(listener for listener in found if listener is not None)
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:

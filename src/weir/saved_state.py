@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from weir.core.graph import step_name
 from weir.core.types import CompletedCheckpoint, OperatorId, SnapshotKind, TaskState, VertexId
 from weir.errors import StorageError
 from weir.spark.state_reader import StateReader, contents_of
@@ -37,6 +38,7 @@ class SavedOperator:
 
     #: The step's ``uid``, which is its name where none was given.
     uid: OperatorId
+    #: What people call the step.
     name: str
     #: The chain that it belongs to, named after its last step.
     vertex: VertexId
@@ -132,8 +134,8 @@ class Savepoint:
 
     def _task(self, operator: str) -> TaskState:
         for task in self._checkpoint.tasks:
-            names = {task.vertex, *(one.operator_id for one in task.operators)}
-            if operator in names or operator in {one.name for one in task.operators}:
+            ids = {task.vertex, *(one.operator_id for one in task.operators)}
+            if operator in ids or operator in {step_name(one) for one in task.operators}:
                 return task
         known = ", ".join(one.uid for one in self.operators)
         raise StorageError(f"There is no operator {operator!r} in {self.path}: name one of {known}.")
@@ -179,7 +181,7 @@ def _operators(task: TaskState) -> list[SavedOperator]:
     return [
         SavedOperator(
             uid=operator.operator_id,
-            name=operator.name,
+            name=step_name(operator),
             vertex=task.vertex,
             fully_finished=operator.fully_finished,
             partitions=partitions,

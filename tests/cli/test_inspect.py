@@ -27,8 +27,8 @@ def savepoint(tmp_path: Path) -> Path:
         vertex="clean",
         position=12,
         operators=(
-            OperatorState(operator_id="orders", name="orders", fully_finished=True),
-            OperatorState(operator_id="out", name="out"),
+            OperatorState(operator_id="orders", name="source orders", fully_finished=True),
+            OperatorState(operator_id="out", name="sink out"),
         ),
         entries={
             "offsets/12": 'v1\n{"batchWatermarkMs":1704067200000}\n{"control":0}\n{"logOffset":11}\n{"orders":{"0":7}}',
@@ -48,7 +48,7 @@ def savepoint(tmp_path: Path) -> Path:
     ended = TaskState(
         vertex="ended",
         position=3,
-        operators=(OperatorState(operator_id="u1", name="ended", fully_finished=True),),
+        operators=(OperatorState(operator_id="u1", name="transform gone", fully_finished=True),),
     )
     checkpoint = replace(completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task, ended))
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
@@ -63,7 +63,7 @@ def test_inspect_shows_operators_positions_sizes_files_and_pending_commits(
     result = weir("inspect", str(savepoint))
     assert result.exit_code == 0
     for part in (
-        f"SAVEPOINT 8 of job {JOB_ID}", str(savepoint), "4.5 kB", "orders (finished), out", "state/1.sst",
+        f"SAVEPOINT 8 of job {JOB_ID}", str(savepoint), "4.5 kB", "source orders (finished), sink out", "state/1.sst",
         "crc32:0badcafe", "7, next", "12", "2024-01-01T00:00:00.000+00:00", "end of input",
     ):  # fmt: skip
         assert part in result.stdout
@@ -90,7 +90,7 @@ def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(weir: Wei
     assert "clean 0 2 1.8 kB 1.5 kB" in lines
     assert (
         next(line for line in lines if line.startswith("ended"))
-        == "ended 3 finished 0 0 bytes none none ended (finished)"
+        == "ended 3 finished 0 0 bytes none none transform gone (finished)"
     )
     (clean, ended) = json.loads(weir("inspect", "--json", str(savepoint)).stdout)["vertices"]
     assert clean == {
@@ -115,12 +115,13 @@ def test_questions_about_state_need_an_operator(
 
 def test_an_operator_without_keyed_state_is_one_sentence_without_spark(weir: Weir, savepoint: Path) -> None:
     """What has finished, and what is not there; both name the others."""
-    ended = weir("inspect", str(savepoint), "--operator", "u1")
-    assert (ended.exit_code, ended.stderr) == (
-        1,
-        f"weir: error: Vertex 'ended' has no keyed state in {savepoint}, since it has finished, and every window and"
-        " timer has fired: name one of clean.\n",
-    )
+    for name in ("u1", "gone", "ended"):
+        ended = weir("inspect", str(savepoint), "--operator", name)
+        assert (ended.exit_code, ended.stderr) == (
+            1,
+            f"weir: error: Vertex 'ended' has no keyed state in {savepoint}, since it has finished, and every window and"
+            " timer has fired: name one of clean.\n",
+        )
     unknown = weir("inspect", str(savepoint), "--operator", "nobody", "--json")
     assert (unknown.exit_code, unknown.stderr) == (
         1,
@@ -146,7 +147,7 @@ def test_a_savepoint_is_a_value_without_a_jvm(savepoint: Path) -> None:
     )
     assert (out.partitions, out.position, out.watermark_ms) == (2, 12, 1_704_067_200_000)
     assert out.source_offsets == ('{"logOffset":11}', '{"orders":{"0":7}}')
-    assert (ended.uid, ended.name, ended.partitions, ended.watermark_ms) == ("u1", "ended", 0, None)
+    assert (ended.uid, ended.name, ended.partitions, ended.watermark_ms) == ("u1", "gone", 0, None)
 
 
 def test_inspect_of_nothing_is_one_sentence(weir: Weir, tmp_path: Path) -> None:

@@ -142,7 +142,6 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
     ("arguments", "told"),
     [
         (("--conf", "novalue"), "not of the form K=V"),
-        (("--fresh", "-s", "/s"), "give one of them"),
         (("-s", "/s", "--claim-mode", "LEGACY"), "'LEGACY' is not one of"),
         (("-s", "/s", "--claim", "--claim-mode", "NO_CLAIM"), "--claim-mode is NO_CLAIM: give one of them"),
     ],

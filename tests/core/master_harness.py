@@ -103,6 +103,7 @@ class World:
         savepoint_directory: str | None = "/savepoints",
         hooks: tuple[str, ...] = (),
         cleans: bool = True,
+        producers: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
         #: Whether every deletion is over at once.
         self.cleans = cleans
@@ -119,6 +120,7 @@ class World:
             restart=restart,
             savepoint_directory=savepoint_directory,
             hooks=hooks,
+            producers=producers,
         )
 
     def handle(self, event: JobMasterEvent) -> list[JobMasterEffect]:

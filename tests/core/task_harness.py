@@ -19,9 +19,11 @@ from weir.core.messages import (
     SyncPartDone,
     TakeSnapshot,
     TaskStarted,
+    TellAborted,
     TriggerCheckpoint,
 )
 from weir.core.stream_task import StreamTask
+from weir.core.task_status import has_ended
 from weir.core.types import Committable, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
 VERTEX = "v"
@@ -101,7 +103,13 @@ class TaskHarness:
         return self.send(NotifyCheckpointComplete(vertex=VERTEX, checkpoint_id=checkpoint_id))
 
     def abort(self, checkpoint_id: int) -> list[StreamTaskEffect]:
-        return self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
+        """What follows from it, beside that listeners are told, while there are any."""
+        told = (
+            [] if has_ended(self.task.status) else [TellAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
+        )
+        effects = self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
+        assert effects[: len(told)] == told
+        return effects[len(told) :]
 
     def committed(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         return self.send(SinksCommitted(checkpoint_id=checkpoint_id))

@@ -31,23 +31,14 @@ COUNTED = {
     Reason.CHECKPOINT_EXPIRED,
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
-PRE_FLIGHT = {
-    Reason.PERIODIC_SCHEDULER_SHUTDOWN,
-    Reason.TOO_MANY_CHECKPOINT_REQUESTS,
-    Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS,
-    Reason.NOT_ALL_REQUIRED_TASKS_RUNNING,
-    Reason.IO_EXCEPTION,
-    Reason.BLOCKING_OUTPUT_EXIST,
-}
 
 # -- reasons and their count --------------------------------------------------------------------------------
 
 
-def test_there_are_twenty_four_reasons_of_which_five_count_and_six_are_pre_flight() -> None:
+def test_there_are_twenty_four_reasons_of_which_five_count() -> None:
     """Two equal values would silently become one member, so the number is checked too."""
     assert len(Reason) == 24
     assert {reason for reason in Reason if reason.counts} == COUNTED
-    assert {reason for reason in Reason if reason.pre_flight} == PRE_FLIGHT
 
 
 @pytest.mark.parametrize("reason", list(Reason))

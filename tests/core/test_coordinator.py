@@ -224,15 +224,16 @@ def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_p
 
 
 def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() -> None:
-    """MISSION D1, D4."""
-    world = World().running()
-    world.status(TaskStatus.FINISHED, "a")
+    """MISSION D1, D4: with the channels that it has read, by which a restore knows it again."""
+    world = World("a", "b", "c", producers={"b": ("a",)}).running()
+    world.status(TaskStatus.FINISHED, "a", "b")
     n, effects = world.allocate(request(world))
-    assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["b"]
-    record = only(world.acknowledge(n, "b"), RecordCheckpoint)
-    state = next(task for task in record.tasks if task.vertex == "a")
-    assert state.fully_finished
-    assert (state.entries, state.files, state.committables) == ({}, (), ())
+    assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["c"]
+    record = only(world.acknowledge(n, "c"), RecordCheckpoint)
+    for vertex, inputs in (("a", ()), ("b", ("a",))):
+        state = next(task for task in record.tasks if task.vertex == vertex)
+        assert state.fully_finished
+        assert (state.inputs, state.entries, state.files, state.committables) == (inputs, {}, (), ())
 
 
 @pytest.mark.parametrize(

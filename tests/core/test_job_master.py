@@ -11,6 +11,7 @@ from weir.core.messages import (
     AllocateLocation,
     AttemptFailed,
     BeginAttempt,
+    CheckpointRecorded,
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
@@ -125,6 +126,17 @@ def test_too_many_failed_checkpoints_fail_the_job() -> None:
     assert world.master.status is JobStatus.FAILING
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
     assert of(effects, StopTasks)
+
+
+def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_job() -> None:
+    """Every row is committed by then: a restart would bring nothing."""
+    world = World("a").running()
+    n, _ = world.allocate(snapshot(world))
+    world.acknowledge(n, "a")
+    world.status(TaskStatus.FINISHED, "a")
+    effects = world.handle(CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message="disk full"))
+    assert world.master.status is JobStatus.RUNNING
+    assert only(effects, RecordEnd).status is JobStatus.FINISHED
 
 
 def test_a_restart_waits_for_the_outcome_of_a_checkpoint_that_is_being_recorded() -> None:

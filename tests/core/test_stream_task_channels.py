@@ -136,7 +136,10 @@ def test_an_aborted_alignment_lets_records_flow_again() -> None:
     task.plan(-1)
     task.get("a", barrier(1))
     task.get("a", segment(0))
-    assert kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))) == ["AnswerPlanning"]
+    assert kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))) == [
+        "TellAborted",
+        "AnswerPlanning",
+    ]
 
 
 def test_a_task_drains_when_every_channels_records_have_ended() -> None:
@@ -196,18 +199,34 @@ def test_a_task_whose_channels_have_all_ended_is_triggered_by_the_coordinator() 
 def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> None:
     """P32: its marker precedes the end of the channel."""
     task = Task(consumers=("x",))
-    task.plan(-1)
-    task.step(0)
-    task.do(RecordsEnded(position=0))
-    task.do(Drained(position=0))
-    task.do(trigger(1))
-    task.snapshot(1, 0)
-    task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
-    task.do(SinksCommitted(checkpoint_id=1))
-    effects = task.do(trigger(2))
+    _end_with_checkpoint(task, 1)
+    task.do(trigger(2))
+    consumed = SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)
+    assert kinds(task.do(consumed)) == ["ReleaseSegments"], "checkpoint 2 is answered first"
+    effects = task.do(trigger(3))
     assert isinstance(effects[0], DeclineCheckpoint)
     assert effects[0].reason == "CHECKPOINT_DECLINED_TASK_CLOSING"
     assert kinds(effects)[1:] == ["CancelCheckpointMarker"]
+
+
+def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_have_read_all() -> None:
+    """Else no checkpoint would complete while they do, and a stop would fail the job over."""
+    task = Task(consumers=("x",))
+    _end_with_checkpoint(task, 1)
+    assert kinds(task.do(trigger(2))) == ["CheckpointBarrier", "TakeSnapshot"]
+
+
+def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
+    """One step that nobody has read, the end of the records, and the final checkpoint, committed."""
+    task.plan(-1)
+    task.do(StepStaged(position=0, committables=(), segment=segment(0)))
+    task.plan(0)
+    task.do(RecordsEnded(position=0))
+    task.do(Drained(position=0))
+    task.do(trigger(checkpoint_id))
+    task.snapshot(checkpoint_id, 0)
+    task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=checkpoint_id))
+    task.do(SinksCommitted(checkpoint_id=checkpoint_id))
 
 
 def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:

@@ -123,6 +123,23 @@ def test_barriers_wait_for_the_timeout_before_they_overtake() -> None:
     assert in_flight(task.plan(1, now_ms=150)) == [("a", 0)]
 
 
+def test_a_task_that_rests_under_backpressure_overtakes_when_the_timeout_is_over() -> None:
+    """No event comes then: the machine says when it wants to be asked again."""
+    task = unaligned("a", timeout_ms=100, consumers=("x",))
+    task.plan(-1)
+    for position in range(8):
+        task.get("a", segment(position))
+        task.do(StepStaged(position=position, committables=(), segment=segment(position)))
+        if "AnswerPlanning" in kinds(task.plan(position, a=position)):
+            task.plan(position)
+    assert task.get("a", segment(8), now_ms=50) == [], "the channel to x is full"
+    assert task.machine.next_deadline() is None
+    task.get("a", barrier(1), now_ms=60)
+    assert task.machine.next_deadline() == 160
+    assert in_flight(task.machine.on_deadline(160)) == [("a", 8)]
+    assert task.machine.next_deadline() is None
+
+
 def test_a_savepoints_barrier_overtakes_nothing() -> None:
     """Savepoints are always aligned."""
     task = unaligned("a")

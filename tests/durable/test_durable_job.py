@@ -20,7 +20,7 @@ from weir.core.job_status import JobStatus
 from weir.core.messages import CommitSinks, RecordEnd
 from weir.core.types import Committable, Payload, Recorded
 from weir.durable.hooks import MasterHook
-from weir.errors import JobEndedError, JobFencedError, SinkError
+from weir.errors import DuplicatesError, JobEndedError, JobFencedError, SinkError
 from weir.kernel.concurrency import ThreadWaits
 from weir.state.job_log import JobLog, JobRecord, RecordKind, RecordStatus
 from weir.state.local import LocalFileSystem
@@ -342,6 +342,33 @@ def test_a_checkpoint_that_was_won_stays_so_whatever_the_deletion_of_the_claimed
     assert running.complete().checkpoint_id == 1
 
 
+def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    """Somebody may have put another savepoint there: a later driver knows that the claim is over."""
+    running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    running.complete()
+    running.complete()
+    other = Driver(tmp_path / "other", ORIGIN)
+    other.job.begin_attempt()
+    Path(other.savepoint().external_path).rename(snapshot)
+    later = driver(tmp_path)
+    later.job.begin_attempt()
+    later.complete()
+    assert (snapshot / "_metadata").exists()
+
+
+def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(tmp_path: Path, snapshot: Path) -> None:
+    """As with --dispose: nobody said that those may go."""
+    (snapshot / "notes.txt").write_text("mine")
+    running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    running.complete()
+    assert (snapshot / "notes.txt").exists()
+    assert (snapshot / "_metadata").exists()
+
+
 # -- restoring ---------------------------------------------------------------------------------------------------------
 
 
@@ -375,3 +402,20 @@ def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after
         ("commit", "out", 1, [{"step": 4}]),
         ("clean", "out", 2),
     ]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_savepoint_behind_what_its_job_has_committed_since_is_refused_unless_duplicates_are_accepted(
+    tmp_path: Path, snapshot: Path, *, accepted: bool
+) -> None:
+    """The sinks are asked under the id of the job that it was taken of (P19, P21)."""
+    sink = FakeSink()
+    sink.newest = 10
+    later = driver(tmp_path, sink, from_savepoint=str(snapshot), accept_duplicates=accepted)
+    if accepted:
+        later.job.begin_attempt()
+        return
+    with pytest.raises(DuplicatesError, match=r"has committed checkpoint 10 .* --accept-duplicates"):
+        later.job.begin_attempt()
+    assert [call[2] for call in sink.calls if call[0] == "open"] == [JOB, ORIGIN]
+    assert [call for call in sink.calls if call[0] in ("commit", "clean")] == []

@@ -282,6 +282,39 @@ def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Pa
     assert commits(sink) == [("out", 9, [4])]
 
 
+def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error(tmp_path: Path) -> None:
+    """A checkpoint has no copy of them: at another target they are missing, and nothing is committed there."""
+    sink = StagingSink(tmp_path)
+    with pytest.raises(JobError, match=rf"checkpoint 9 .*sink 'out'.*{tmp_path}/4-a.*start from a savepoint"):
+        sink_port(sink).commit_again(checkpoint((item("out", 4),)), never)
+    assert commits(sink) == []
+
+
+@pytest.mark.parametrize(("barrier", "epoch"), [(7, 7), (None, 9)])
+def test_what_a_savepoint_had_pending_for_an_older_checkpoint_is_committed_under_the_id_of_that(
+    barrier: int | None, epoch: int
+) -> None:
+    """The origin went on and may have committed it so: the savepoint has overtaken that checkpoint (P14, P19)."""
+    sink = FakeSink()
+    pending = replace(item("out", 4), barrier=barrier)
+    savepoint = replace(checkpoint((pending,)), kind=SnapshotKind.SAVEPOINT)
+    sink_port(sink).commit_again(savepoint, never)
+    assert commits(sink) == [("out", epoch, [4])]
+
+
+def test_a_snapshot_is_refused_once_its_job_has_committed_beyond_it() -> None:
+    """Rows would be there twice, or be left out; the sentence names both ids, the target and the ways out (P21)."""
+    sink = FakeSink()
+    port = sink_port(sink)
+    for sink.newest in (None, 8, 9):
+        port.check_newest(checkpoint())
+    sink.newest = 10
+    with pytest.raises(
+        DuplicatesError, match=r"/chk-9 is checkpoint 9 .* committed checkpoint 10 to FakeSink\('out'\)"
+    ):
+        port.check_newest(checkpoint())
+
+
 def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
     """A checkpoint that knows nothing of it is no hindrance."""
     sink = FakeSink("new")

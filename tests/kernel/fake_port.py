@@ -30,6 +30,7 @@ from weir.core.messages import (
     StepStaged,
     TakeSnapshot,
     TaskStarted,
+    TellAborted,
 )
 from weir.core.types import (
     Committable,
@@ -188,6 +189,9 @@ class FakePort:
 
     def commit_sinks(self, effect: CommitSinks) -> None:
         self._called(f"commit_sinks {effect.checkpoint_id}", effect)
+
+    def tell_aborted(self, effect: TellAborted) -> None:
+        self._called(f"tell_aborted {effect.checkpoint_id}", effect)
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
         self._called("allocate", effect)

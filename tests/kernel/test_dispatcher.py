@@ -29,6 +29,7 @@ from weir.core.messages import (
     NotifyCheckpointAborted,
     StartDrain,
     TaskErrored,
+    TellAborted,
     TriggerCheckpoint,
 )
 from weir.core.requests import (
@@ -219,9 +220,10 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
     bench.port.errors["start_task"] = [PipelineError("It does not start.")]
     bench.run()
     bench.post(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
-    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][-2:] == [
+    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][-3:] == [
         TriggerCheckpoint,
         NotifyCheckpointAborted,
+        TellAborted,
     ]
     # Else it would take a snapshot of a checkpoint that is over, and nobody would delete that.
     bench.port.step("b", 0)

@@ -232,9 +232,15 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
     )
     shown = replace(gateway.current.checkpoints, latest_restored=restored, latest_completed=None)
     gateway.current = replace(gateway.current, checkpoints=shown)
-    refused = http.post("/savepoint-disposal", json={"savepoint-path": str(directory)})
-    assert refused.status_code == 409
-    assert str(directory) in refused.json()["errors"][0]
+    before = replace(COMPLETED, trigger_timestamp_ms=0)
+    for completed_before in (None, before):
+        gateway.current = replace(
+            gateway.current, checkpoints=replace(shown, latest_completed=completed_before)
+        )
+        for path in (str(directory), f"{directory}/_metadata"):
+            refused = http.post("/savepoint-disposal", json={"savepoint-path": path})
+            assert refused.status_code == 409
+            assert str(directory) in refused.json()["errors"][0]
     assert directory.exists()
     gateway.current = replace(gateway.current, checkpoints=replace(shown, latest_completed=COMPLETED))
     triggered = http.post("/savepoint-disposal", json={"savepoint-path": str(directory)})

@@ -10,10 +10,12 @@ from unittest.mock import patch
 from tests.sim.mutants import Mutant, _with
 
 from weir.core.input_gate import InputGate
+from weir.core.ledger import CheckpointLedger
 from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.pending_commits import PendingCommits
 from weir.core.stream_task import StreamTask
 from weir.core.task_flow import TaskFlow
+from weir.core.types import TaskState
 
 
 def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
@@ -57,6 +59,16 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
     )
 
 
+def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[None]:
+    """A restore takes the task for another one, and nothing goes on from the checkpoint (D4, D5)."""
+    real = CheckpointLedger._finished_state
+
+    def unlinked(self: CheckpointLedger, vertex: str, last: Any) -> TaskState:
+        return replace(real(self, vertex, last), inputs=())
+
+    return _with(patch.object(CheckpointLedger, "_finished_state", unlinked))
+
+
 ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
@@ -64,6 +76,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_drain_that_nobody_downstream_hears_of, 11, "not drained", "did not finish", "missing"),
         (a_task_that_finishes_though_one_channel_did_not, 490, "missing", "Invariant"),
         (a_stop_with_drain_taken_for_one_without, 87, "not drained"),
+        (a_finished_task_recorded_without_its_channels, 258, "did not finish"),
         (operators_closed_before_their_last_commit, 0, "closed", "Invariant", "missing", "totals"),
     )
 )

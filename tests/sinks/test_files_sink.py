@@ -206,6 +206,7 @@ def test_an_epoch_without_rows_shows_nothing(spark, tmp_path):
     assert sink.commit(2, [flushed(sink, spark.range(0), 0)]) == 0
     assert visible(tmp_path / "f") == []
     assert sink.newest_committed() is None
+    assert list((tmp_path / "f" / "_weir" / "staged").glob("*/*")) == [], "what was staged for it is deleted"
 
 
 def test_a_flushed_payload_is_recognised(spark, tmp_path):

@@ -129,8 +129,8 @@ class Saved:
         snapshots = TaskSnapshots(
             vertex="query",
             operators=(
-                OperatorState(operator_id="in", name="in"),
-                OperatorState(operator_id="u1", name="query"),
+                OperatorState(operator_id="in", name="source in"),
+                OperatorState(operator_id="u1", name="transform query"),
             ),
             directory=QueryDirectory(FILES, str(work)),
             storage=storage,

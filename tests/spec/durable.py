@@ -25,6 +25,7 @@ from weir.core.types import (
 )
 from weir.durable.hooks import MasterHook, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.listeners import CheckpointListener, CheckpointListeners
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.kernel.concurrency import ThreadWaits
@@ -57,9 +58,11 @@ class Driver:
         *,
         from_savepoint: str | None = None,
         claims_snapshot: bool = False,
+        accept_duplicates: bool = False,
         num_retained: int = 1,
         sinks: SinkPort | None = None,
         hooks: Sequence[MasterHook] = (),
+        listeners: Sequence[CheckpointListener] = (),
         files: FileSystem = _FILES,
     ) -> None:
         self.savepoints = directory / "savepoints"
@@ -71,13 +74,14 @@ class Driver:
         self.job = DurableJob(
             storage=self.storage,
             sinks=sinks or sink_port(FakeSink()),
+            listeners=CheckpointListeners({"a": listeners}, ThreadWaits()),
             hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=ThreadWaits()),
             state_mapping=StateMapping(vertices={"a": _OPERATORS}, allow_non_restored_state=False),
             settings=DurableSettings(
                 job_name="orders",
                 savepoint_directory=str(self.savepoints),
                 from_savepoint=from_savepoint,
-                accept_duplicates=False,
+                accept_duplicates=accept_duplicates,
                 claims_snapshot=claims_snapshot,
                 num_retained=num_retained,
             ),

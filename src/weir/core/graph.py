@@ -102,6 +102,11 @@ class Vertex:
         return tuple(OperatorState(operator_id=operator_id, name=label) for operator_id, label in labels)
 
 
+def step_name(operator: OperatorState) -> str:
+    """What people call the step of an operator: its label without the kind."""
+    return operator.name.partition(" ")[2] or operator.name
+
+
 def source_names(operators: Iterable[OperatorState]) -> tuple[OperatorId, ...]:
     """The ids of the sources among the operators of a vertex, in their order, told by the label of a step."""
     return tuple(

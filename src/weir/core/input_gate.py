@@ -188,29 +188,25 @@ class InputGate:
         ``timeout_ms`` have passed since the first one arrived. Only while the query rests and with a snapshot to follow
         at once, since what is in flight is what is unread at this point.
         """
-        places = {
-            name: self._place(channel)
-            for name, channel in self._channels.items()
-            if not channel.ended and not self.barriers.holds(name)
-        }
-        found = {one.barrier.checkpoint_id: one.barrier for one in places.values() if one and one.barrier}
-        if len(found) != 1 or None in places.values():
+        due_ms = self.overtakes_at(timeout_ms)
+        standing = self._standing()
+        if due_ms is None or now_ms < due_ms or standing is None:
             return None
-        [(n, barrier)] = found.items()
-        if self.barriers.aligning not in (None, n) or barrier.kind.is_savepoint:
-            return None
-        if now_ms - self._arrived_ms[n] < timeout_ms:
-            return None
+        barrier, places = standing
         in_flight: list[InFlightSegment] = []
         outcomes: list[AlignmentOutcome] = []
         for name, place in places.items():
-            if place is not None:
-                in_flight += self._pass(name, place)
-                outcomes += self.barriers.barrier(name, barrier, now_ms)
+            in_flight += self._pass(name, place)
+            outcomes += self.barriers.barrier(name, barrier, now_ms)
         [aligned] = outcomes
         if not isinstance(aligned, Aligned):
-            raise InvariantError(f"barrier {n} stands in every channel, but gave {aligned}")
+            raise InvariantError(f"{barrier} stands in every channel, but gave {aligned}")
         return replace(aligned, in_flight=tuple(in_flight))
+
+    def overtakes_at(self, timeout_ms: int) -> int | None:
+        """When a barrier may pass what was not read; None if there is none that may."""
+        standing = self._standing()
+        return None if standing is None else self._arrived_ms[standing[0].checkpoint_id] + timeout_ms
 
     def admit(self, now_ms: int) -> tuple[Admission, ...]:
         """Let the next batch read what may be read."""
@@ -266,6 +262,22 @@ class InputGate:
     def _arrived(self, barrier: CheckpointBarrier, now_ms: int) -> None:
         self._arrived_ms = {n: ms for n, ms in self._arrived_ms.items() if not self.barriers.is_over(n)}
         self._arrived_ms.setdefault(barrier.checkpoint_id, now_ms)
+
+    def _standing(self) -> tuple[CheckpointBarrier, dict[VertexId, _Place]] | None:
+        """The barrier of the next checkpoint, and its place in every channel that is open, if it stands in each."""
+        places: dict[VertexId, _Place] = {}
+        for name, channel in self._channels.items():
+            if not channel.ended and not self.barriers.holds(name):
+                place = self._place(channel)
+                if place is None:
+                    return None
+                places[name] = place
+        found = {one.barrier.checkpoint_id: one.barrier for one in places.values() if one.barrier}
+        if len(found) != 1:
+            return None
+        [(n, barrier)] = found.items()
+        may = self.barriers.aligning in (None, n) and not barrier.kind.is_savepoint
+        return (barrier, places) if may else None
 
     def _place(self, channel: _Channel) -> _Place | None:
         """The first barrier among the entries that counts, or the end of the channel, if that comes first."""

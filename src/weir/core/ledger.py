@@ -216,7 +216,8 @@ class CheckpointLedger:
             OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
             for o in self._execution.operators(vertex)
         )
-        return TaskState(vertex=vertex, position=last.get(vertex, -1), operators=operators)
+        inputs = self._execution.producers.get(vertex, ())
+        return TaskState(vertex=vertex, position=last.get(vertex, -1), operators=operators, inputs=inputs)
 
     def _complete(self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
         checkpoint_id, kind = pending.checkpoint_id, pending.kind
@@ -277,7 +278,8 @@ class CheckpointLedger:
         )
         self._discard(checkpoint_id, pending.target)
         what = "Savepoint" if pending.kind.is_savepoint else "Checkpoint"
-        self._fail(pending.request, reason, f"{what} {checkpoint_id} failed: {message}", checkpoint_id)
+        message = f"{what} {checkpoint_id} failed: {message}"
+        self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
 
     def _reject(self, rejected: Rejected, now_ms: int) -> None:
         """A request is over before it was a pending checkpoint."""
@@ -288,10 +290,18 @@ class CheckpointLedger:
         self._fail(rejected.request, rejected.reason, message, None)
 
     def _fail(
-        self, request: CheckpointRequest, reason: Reason, message: str, checkpoint_id: int | None
+        self,
+        request: CheckpointRequest,
+        reason: Reason,
+        message: str,
+        checkpoint_id: int | None,
+        *,
+        tasks_know: bool = False,
     ) -> None:
         self._answer_failure(request, message)
-        self._out.append(RequestFailed(request=request, reason=reason, message=message))
+        self._out.append(
+            RequestFailed(request=request, reason=reason, message=message, tasks_know=tasks_know)
+        )
         # Only checkpoints count: a failed savepoint is answered to the user who asked for it.
         if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(reason, checkpoint_id):
             self._out.append(TolerableFailuresExceeded(message=f"{EXCEEDED_MESSAGE} {message}"))

@@ -125,7 +125,9 @@ class JobLifecycle:
                 case RequestFailed():
                     self._request_failed(fact, now_ms)
                 case TolerableFailuresExceeded():
-                    self._fail(fact.message, now_ms)
+                    # A job that has finished its records, and committed them, needs no further checkpoint.
+                    if self._goal is Goal.RUN:
+                        self._fail(fact.message, now_ms)
                 case AttemptFenced():
                     self._fenced(fact.message, now_ms)
 
@@ -146,8 +148,8 @@ class JobLifecycle:
         if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
             return
         self._fail_stop(fact.message)
-        if self._goal is Goal.RUN and fact.reason.pre_flight:
-            # No task knows of the savepoint: the job simply goes on.
+        if self._goal is Goal.RUN and not fact.tasks_know:
+            # The job simply goes on.
             self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
         else:
             self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)

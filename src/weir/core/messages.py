@@ -326,13 +326,21 @@ class CloseOperators:
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Let every sink of the task commit one epoch, with retries; ``payloads`` names every sink, with an empty tuple
-    for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``. Never issued before the
-    record of ``checkpoint_id`` is durable."""
+    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint listeners. ``payloads`` names
+    every sink, with an empty tuple for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or
+    ``SinkCommitFailed``. Never issued before the record of ``checkpoint_id`` is durable."""
 
     vertex: VertexId
     checkpoint_id: int
     payloads: dict[OperatorId, tuple[Payload, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TellAborted:
+    """Tell the task's checkpoint listeners that the checkpoint is over. Owes ``TaskErrored`` if one raises."""
+
+    vertex: VertexId
+    checkpoint_id: int
 
 
 StreamTaskEffect: TypeAlias = (
@@ -348,6 +356,7 @@ StreamTaskEffect: TypeAlias = (
     | StartDrain
     | CloseOperators
     | CommitSinks
+    | TellAborted
     | ChannelAppended
     | SegmentsConsumed
     | ReleaseSegments

@@ -31,6 +31,8 @@ class RequestFailed:
     request: CheckpointRequest
     reason: CheckpointFailureReason
     message: str
+    #: Whether tasks were triggered for it.
+    tasks_know: bool
 
 
 @dataclass(frozen=True, kw_only=True)

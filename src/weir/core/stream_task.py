@@ -24,9 +24,9 @@ The rules of this file:
 6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``); its snapshot is taken when a
    barrier is there on all of them, or, unaligned, has overtaken what was not read, which is part of it then. Its own
    barrier goes downstream before its snapshot is taken.
-7. A task that ends answers first what it has begun (P32): it is FINISHED when its final epoch is committed, no commit
-   is left, each snapshot under way is acknowledged, declined or dropped, consumers have processed all that it put out,
-   and its operators are closed. New triggers are declined meanwhile.
+7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers have processed all that
+   it put out. Then it declines new triggers, answers what it has begun (P32), and is FINISHED when no commit is left,
+   each snapshot under way is acknowledged, declined or dropped, and its operators are closed.
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is dropped when its
 part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine stands on in-order
@@ -59,6 +59,7 @@ from weir.core.messages import (
     SyncPartDone,
     TaskErrored,
     TaskStarted,
+    TellAborted,
     TriggerCheckpoint,
 )
 from weir.core.operator_status import OperatorStatus, next_operator_status
@@ -105,8 +106,15 @@ class StreamTask(TaskFlow):
         }
 
     def next_deadline(self) -> int | None:
-        """None: a task waits for events only. Checkpoints expire in the coordinator."""
-        return None
+        """When ``on_deadline`` is due: a barrier may overtake records then. Checkpoints expire in the coordinator."""
+        if self._call is None or self._closing or self._waiting or self._snapshots.is_syncing:
+            return None
+        return None if self._aligned_timeout_ms is None else self._gate.overtakes_at(self._aligned_timeout_ms)
+
+    def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
+        """The time that ``next_deadline`` named has come."""
+        self._now_ms = now_ms
+        return self._advance()
 
     # ---- from the job master
 
@@ -151,16 +159,16 @@ class StreamTask(TaskFlow):
 
     def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
+        effects: list[StreamTaskEffect] = [TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)]
         self._waiting.pop(checkpoint_id, None)
         self._alignments.pop(checkpoint_id, None)
         self._gate.barriers.aborted(checkpoint_id)
         snapshot = self._snapshots.get(checkpoint_id)
-        if snapshot is None:
-            return self._advance()
-        if snapshot.part is SnapshotPart.ACKNOWLEDGED:
-            return self._drop(checkpoint_id) + self._advance()
-        self._snapshots.abort(checkpoint_id)
-        return self._advance()
+        if snapshot is not None and snapshot.part is SnapshotPart.ACKNOWLEDGED:
+            effects += self._drop(checkpoint_id)
+        elif snapshot is not None:
+            self._snapshots.abort(checkpoint_id)
+        return effects + self._advance()
 
     # ---- from the query
 
@@ -271,8 +279,8 @@ class StreamTask(TaskFlow):
 
     def _on_sinks_committed(self, event: SinksCommitted) -> list[StreamTaskEffect]:
         self._commits.confirmed(event.checkpoint_id)
-        effects = self._close() if self._final == event.checkpoint_id else []
-        return effects + self._commit_next() + self._advance()
+        self._final_committed |= self._final == event.checkpoint_id
+        return self._commit_next() + self._advance()
 
     def _after_end(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
         """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late to matter."""

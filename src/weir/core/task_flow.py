@@ -3,7 +3,8 @@
 Whatever has happened, the same question is asked: what stands in the way of what? The order of the answers is the law
 of this file::
 
-    1. a task that is closing finishes as soon as nothing is under way
+    1. a task that has committed all, and whose consumers have read all, takes no checkpoint any more: it is closing, and
+       finishes as soon as nothing is under way
     2. while it initializes, or a synchronous part runs: nothing
     3. control entries of its channels are acted on, which may align a checkpoint
     4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints)
@@ -99,6 +100,7 @@ class TaskFlow:
         self._outputs = OutputChannels(vertex, consumers, bound)
         #: The completed checkpoint after whose commit the task is finished (PROTOCOL P29).
         self._final: int | None = None
+        self._final_committed = False
         #: The task takes no trigger any more and is finished as soon as nothing is under way (rule 7).
         self._closing = False
         self._newest_trigger = 0  # ids only grow
@@ -123,6 +125,13 @@ class TaskFlow:
         return self._stop_trigger if self._stop_trigger is not None else self._gate.stops_with
 
     @property
+    def _is_done(self) -> bool:
+        """Whether the task has only its consumers to wait for. Until they have read all, it takes part in checkpoints."""
+        if self._final_committed:
+            return True
+        return self._records is Records.DRAINED and not self._waits_at_the_end
+
+    @property
     def _waits_at_the_end(self) -> bool:
         """Whether the end of its records is followed by a checkpoint: a stop is, whatever its operators need (P36)."""
         return self._requires_final_checkpoint or self._stops_with is not None
@@ -131,10 +140,10 @@ class TaskFlow:
         """Do what nothing stands in the way of any more: the module's docstring has the order."""
         if self._closing:
             return self._finish()
+        if self._is_done and self._outputs.all_consumed:
+            return self._close() + self._finish()
         if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
             return []
-        if self._records is Records.DRAINED and not self._waits_at_the_end:
-            return self._close() + self._finish()
         effects = self._read_control()
         if self._call is not None and self._aligned_timeout_ms is not None and not self._waiting:
             aligned = self._gate.overtake(self._now_ms, self._aligned_timeout_ms)

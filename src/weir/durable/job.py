@@ -5,7 +5,7 @@ What happens when::
     begin_attempt      record "attempt began" -> restore point verified, mapped -> hooks -> commit again -> clean -> orphans
     allocate           the next id of the counter, and a savepoint's directory
     record_checkpoint  _metadata, then the job log's next number (PROTOCOL P17), then a claimed snapshot may go
-    commit_sinks       ``sink_port``, with retries; after the first one clean once more
+    commit_sinks       ``sink_port``, with retries, then listeners; after the first one clean once more
     record_end         the job log's next number, then deletions
 """
 
@@ -27,9 +27,11 @@ from weir.core.messages import (
     DiscardCheckpoint,
     RecordCheckpoint,
     RecordEnd,
+    TellAborted,
 )
 from weir.core.types import CompletedCheckpoint, Payload, Recorded, SnapshotKind, StateHandle
 from weir.durable.hooks import MasterHooks
+from weir.durable.listeners import CheckpointListeners
 from weir.durable.recovery import older_checkpoints, restore_point
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
@@ -78,6 +80,7 @@ class DurableJob:
         storage: CheckpointStorage,
         sinks: SinkPort,
         hooks: MasterHooks,
+        listeners: CheckpointListeners,
         settings: DurableSettings,
         clock: Clock,
         waits: Waits,
@@ -91,6 +94,7 @@ class DurableJob:
         self._storage = storage
         self._sinks = sinks
         self._hooks = hooks
+        self._listeners = listeners
         self._state_mapping = state_mapping
         self._settings = settings
         self._clock = clock
@@ -149,9 +153,10 @@ class DurableJob:
         self._sinks.stop()
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let every sink of the task commit the epoch; then once more clean what late executors wrote."""
+        """Let the sinks of the task commit the epoch, and tell listeners; then once more clean what came late."""
         attempt = self._attempt
         self._sinks.commit(effect.checkpoint_id, effect.payloads)
+        self._listeners.complete(effect.vertex, effect.checkpoint_id)
         with self._lock:
             # Not for a newer attempt, which has to commit again first.
             first = self._cleaned_attempt < attempt == self._attempt
@@ -159,6 +164,10 @@ class DurableJob:
                 self._cleaned_attempt = attempt
         if first:
             self._sinks.clean(attempt)
+
+    def tell_aborted(self, effect: TellAborted) -> None:
+        """Tell the listeners of the task that a checkpoint is over."""
+        self._listeners.aborted(effect.vertex, effect.checkpoint_id)
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
         """The next checkpoint id, and the directory of a savepoint."""
@@ -288,7 +297,7 @@ class DurableJob:
     def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
         """Win the next number. A number that stays in doubt may be ours or not: this driver must act no more."""
         try:
-            return writer.append(**fields)
+            return writer.append(**fields, claimed=writer.newest.claimed and not self._claim_is_over)
         except Exception as error:
             self._note(f"the job log cannot be written, so this driver ends: {error}")
             return Recorded.FENCED
@@ -297,16 +306,20 @@ class DurableJob:
         """Delete the claimed snapshot once as many checkpoints of the job's own are retained as there may be."""
         own = [known for known in record.checkpoints if known.path.startswith(self._storage.job_directory)]
         if self._claim_is_over or not record.claimed or len(own) < self._settings.num_retained:
+            # What lies at that path once it is deleted is somebody else's: the next record says so to later drivers.
             return
         if record.restored_from is not None:
             self._storage.discard_claimed(record.restored_from)
         self._claim_is_over = True
 
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
-        """A checkpoint of another job commits under that job's transaction ids (PROTOCOL P19)."""
+        """A checkpoint of another job commits under that job's transaction ids (PROTOCOL P19), and only if that job has
+        committed nothing later at these targets (P21)."""
         foreign = checkpoint.job_id != self._storage.job_id
         if foreign:
             self._sinks.open(checkpoint.job_id, record.attempt)
+            if not self._settings.accept_duplicates:
+                self._sinks.check_newest(checkpoint)
         self._sinks.commit_again(checkpoint, partial(self._put_back, checkpoint))
         if foreign:
             self._sinks.open(self._storage.job_id, record.attempt)

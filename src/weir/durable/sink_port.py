@@ -7,13 +7,21 @@ commits again what its checkpoint had staged (PROTOCOL P13).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import tenacity
 
-from weir.core.types import Committable, CompletedCheckpoint, JobId, OperatorId, Payload, StateHandle
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    JobId,
+    OperatorId,
+    Payload,
+    SnapshotKind,
+    StateHandle,
+)
 from weir.errors import DuplicatesError, JobError
 from weir.kernel.concurrency import Event, Waits
 from weir.sinks.base import Sink, SinkContext, Step
@@ -131,8 +139,7 @@ class SinkPort:
         pending: dict[OperatorId, dict[int, list[Committable]]] = {}
         for task in checkpoint.tasks:
             for item in task.committables:
-                epoch = item.epoch if item.epoch is not None else checkpoint.checkpoint_id
-                pending.setdefault(item.sink, {}).setdefault(epoch, []).append(item)
+                pending.setdefault(item.sink, {}).setdefault(_epoch(item, checkpoint), []).append(item)
         for name, epochs in pending.items():
             if name not in self._sinks:
                 raise JobError(
@@ -151,15 +158,30 @@ class SinkPort:
 
     def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
         """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint (PROTOCOL P21)."""
+        for name, newest in self._committed_beyond(checkpoint_id):
+            raise DuplicatesError(
+                f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id} would write"
+                f" rows twice, since sink {name!r} has committed checkpoint {newest}. Restore the damaged file"
+                " from a copy, or accept the duplicates with --accept-duplicates."
+            )
+
+    def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
+        """Raises ``DuplicatesError`` if the job that the checkpoint was taken of has committed beyond it (PROTOCOL P21)."""
+        for name, newest in self._committed_beyond(checkpoint.checkpoint_id):
+            raise DuplicatesError(
+                f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job {checkpoint.job_id}, which has"
+                f" committed checkpoint {newest} to {self._sinks[name].describe()} (sink {name!r}) since: rows would be"
+                " there twice, or be left out. Begin from a newer snapshot, write to new targets, or accept that with"
+                " --accept-duplicates."
+            )
+
+    def _committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, int]]:
+        """Sinks that are known to have committed a later epoch, with the newest."""
         for name, sink in self._sinks.items():
             with self._locks[name]:
                 newest = sink.newest_committed()
             if newest is not None and newest > checkpoint_id:
-                raise DuplicatesError(
-                    f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id} would write"
-                    f" rows twice, since sink {name!r} has committed checkpoint {newest}. Restore the damaged file"
-                    " from a copy, or accept the duplicates with --accept-duplicates."
-                )
+                yield name, newest
 
     def rows_committed(self, sinks: Sequence[OperatorId]) -> int:
         """Rows that these sinks have made visible since the driver started."""
@@ -168,20 +190,23 @@ class SinkPort:
     def _complete(
         self, name: OperatorId, epoch: int, items: Sequence[Committable], put_back: PutBack
     ) -> None:
-        """Put back every staged file that has a copy and is missing, unless the epoch is committed."""
-        if not any(item.files for item in items):
-            return
+        """Put back every staged file that is missing, unless the epoch is committed; ``JobError`` if one has no copy."""
         sink = self._sinks[name]
         with self._locks[name]:
             newest = sink.newest_committed()
             if newest is not None and newest >= epoch:
                 return
             for item in items:
-                if not item.files:
-                    continue
-                for handle, path in zip(item.files, sink.staged_files(item.payload), strict=True):
-                    if self._file_system(path).status(path) is None:
-                        put_back(handle, path)
+                for number, path in enumerate(sink.staged_files(item.payload)):
+                    if self._file_system(path).status(path) is not None:
+                        continue
+                    if not item.files:
+                        raise JobError(
+                            f"Rows of checkpoint {epoch} that sink {name!r} has not committed are not where they were"
+                            f" staged ({path}): let {sink.describe()} be the target that it was, or start from a"
+                            " savepoint, which has a copy of such rows."
+                        )
+                    put_back(item.files[number], path)
 
     def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload]) -> None:
         sink = self._sinks[name]
@@ -224,3 +249,13 @@ class SinkPort:
             file_system=self._file_system,
             job_directory=self._job_directory,
         )
+
+
+def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
+    """Under which id it is committed. An intermediate savepoint may have overtaken the checkpoint that was to commit it: if
+    that completed, or a later one, the job it was taken of has committed it under an id from its barrier on (P14, P19)."""
+    if item.epoch is not None:
+        return item.epoch
+    if checkpoint.kind is SnapshotKind.SAVEPOINT and item.barrier is not None:
+        return item.barrier
+    return checkpoint.checkpoint_id

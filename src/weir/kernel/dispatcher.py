@@ -57,6 +57,7 @@ from weir.core.messages import (
     TakeSnapshot,
     TaskErrored,
     TasksStopped,
+    TellAborted,
     TriggerCheckpoint,
 )
 from weir.core.requests import AnswerRequest
@@ -119,12 +120,17 @@ class Dispatcher:
 
     def next_deadline(self) -> int | None:
         """When ``on_deadline`` is due, in monotonic ms."""
-        return self._master.next_deadline()
+        deadlines = [self._master.next_deadline(), *(task.next_deadline() for task in self._tasks.values())]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_deadline(self, deadline: int) -> None:
         """The time that ``next_deadline`` named has come. The core is never told an earlier one."""
         now_ms = max(self._clock.now_ms(), deadline)
-        self._carry_out(self._master.on_deadline(now_ms), None)
+        if _is_due(self._master.next_deadline(), now_ms):
+            self._carry_out(self._master.on_deadline(now_ms), None)
+        for vertex, task in list(self._tasks.items()):
+            if _is_due(task.next_deadline(), now_ms):
+                self._carry_out(task.on_deadline(now_ms), vertex)
 
     def poster(self, vertex: VertexId, attempt: int) -> Callable[[StreamTaskEvent], None]:
         """A function that posts events of one task of one attempt."""
@@ -264,6 +270,11 @@ class Dispatcher:
                     on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
                     on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
                 )
+            case TellAborted():
+                self._work(
+                    lambda: self._durable.tell_aborted(effect),
+                    on_error=lambda e: post(TaskErrored(message=describe(e))),
+                )
             case _:  # a message to the job master
                 self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
 
@@ -380,6 +391,10 @@ class Dispatcher:
     def _stop_tasks(self, under_way: list[Work]) -> None:
         self.stop()
         self._workers.wait(under_way)
+
+
+def _is_due(deadline: int | None, now_ms: int) -> bool:
+    return deadline is not None and deadline <= now_ms
 
 
 def _log_error(what: str) -> Callable[[BaseException], None]:

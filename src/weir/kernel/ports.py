@@ -27,6 +27,7 @@ from weir.core.messages import (
     StartDrain,
     StreamTaskEvent,
     TakeSnapshot,
+    TellAborted,
 )
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import (
@@ -150,7 +151,11 @@ class DurablePort(Protocol):
         ...
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let every sink of the task commit the epoch, with retries."""
+        """Let every sink of the task commit the epoch, with retries; then tell its checkpoint listeners."""
+        ...
+
+    def tell_aborted(self, effect: TellAborted) -> None:
+        """Tell the task's checkpoint listeners that a checkpoint is over."""
         ...
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:

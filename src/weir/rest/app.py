@@ -28,6 +28,7 @@ from weir.rest.job_json import Json
 from weir.rest.operations import AsyncOperations, TooManyOperationsError, in_background
 from weir.rest.requests import CheckpointRequest, DisposalRequest, SavepointRequest, StopRequest
 from weir.state.filesystem import FileSystem
+from weir.state.metadata import METADATA_FILE
 from weir.state.resolve import normalize
 from weir.state.storage import CheckpointStorage
 
@@ -188,13 +189,13 @@ class _Handlers:
             raise HTTPException(
                 400, f"Cancelling with a savepoint is not available: POST to /jobs/{job_id}/stop instead."
             )
-        target = body.target_directory
+        target = _normalized(body.target_directory)
         return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target))
 
     async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
         self._view(job_id)
         body = await _body(request, StopRequest)
-        target, drain = body.target_directory, body.drain
+        target, drain = _normalized(body.target_directory), body.drain
         return self._trigger(
             _SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target, drain=drain)
         )
@@ -202,10 +203,8 @@ class _Handlers:
     async def dispose_savepoint(self, request: Request) -> Json:
         """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
-        directory = normalize(body.savepoint_path)
-        checkpoints = self._gateway.view().checkpoints
-        restored = checkpoints.latest_restored
-        if restored is not None and restored.external_path == directory and not checkpoints.latest_completed:
+        directory = normalize(body.savepoint_path).removesuffix(f"/{METADATA_FILE}")
+        if self._is_restore_point(directory):
             raise HTTPException(
                 409,
                 f"{directory} is what this job was restored from, and it has completed no checkpoint of its own yet: dispose"
@@ -215,6 +214,14 @@ class _Handlers:
         return self._trigger(
             _DISPOSAL, body.trigger_id, lambda: in_background(lambda: storage.dispose_savepoint(directory))
         )
+
+    def _is_restore_point(self, directory: str) -> bool:
+        """Whether a failover would go back to this snapshot: nothing has completed since the job was restored from it."""
+        checkpoints = self._gateway.view().checkpoints
+        restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
+        if restored is None or restored.external_path != directory:
+            return False
+        return completed is None or completed.trigger_timestamp_ms < restored.restore_timestamp_ms
 
     async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
         self._view(job_id)
@@ -275,6 +282,11 @@ class _Handlers:
         if failure is not None:
             raise HTTPException(500, str(failure) if isinstance(failure, WeirError) else repr(failure))
         return future.result()
+
+
+def _normalized(directory: str | None) -> str | None:
+    """A directory that a request names, as Weir spells it: a relative one lies below the driver's."""
+    return None if directory is None else normalize(directory)
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:

@@ -21,8 +21,10 @@ from weir.core.pending import PendingState
 from weir.core.types import JobId, OperatorState, VertexId
 from weir.durable.hooks import MasterHook, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.listeners import CheckpointListener, CheckpointListeners
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
+from weir.errors import invariant
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Envelope, ToTask
 from weir.kernel.ports import TaskPlan
@@ -82,6 +84,30 @@ class CountingHook(MasterHook):
         """It must be the state that was made for this checkpoint."""
         if state != {"id": checkpoint_id}:
             raise AssertionError(f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}")
+
+
+class OrderedListener(CheckpointListener):
+    """A checkpoint listener that knows the law of its calls: none is told of what is over or was told before."""
+
+    def __init__(self) -> None:
+        self._completed = 0
+        self._aborted: set[int] = set()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Ids grow, and none was aborted."""
+        invariant(
+            checkpoint_id > self._completed and checkpoint_id not in self._aborted,
+            f"a listener is told that checkpoint {checkpoint_id} completed after {self._completed}",
+        )
+        self._completed = checkpoint_id
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Once, and none that completed."""
+        invariant(
+            checkpoint_id != self._completed and checkpoint_id not in self._aborted,
+            f"a listener is told that checkpoint {checkpoint_id} is over, which it knew",
+        )
+        self._aborted.add(checkpoint_id)
 
 
 class _Faults:
@@ -183,6 +209,7 @@ class SimDriver:
             retain_us=2_000 * job.config.timeout_ms,
             lists_early=lambda: order.random() < job.lists_early,
             reader_us=job.reader_us,
+            partitions=Random(f"partitions {job_id} {number}").choice(job.partitions),
         )
         self.master = _master(job, job_id, plans)
         self.dispatcher = self._dispatcher(plans, tasks)
@@ -349,8 +376,10 @@ def _durable(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
+        listeners=CheckpointListeners({one.name: [OrderedListener()] for one in job.vertices}, waits),
         state_mapping=StateMapping(
             vertices={vertex.name: _operators(vertex) for vertex in job.vertices},
+            inputs={vertex.name: vertex.inputs for vertex in job.vertices},
             allow_non_restored_state=False,
         ),
         settings=DurableSettings(

@@ -16,6 +16,8 @@ _TIMEOUT_MS_MIN = 500
 _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
 #: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
 _READER_US = (0, 10_000, 100_000)
+#: Between which numbers of state partitions the drivers of a job choose.
+_PARTITIONS = ((2,), (2,), (2, 3, 5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,16 @@ class SimJob:
     lists_early: float
     #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
     reader_us: int
+    #: How many state partitions a driver may ask for.
+    partitions: Sequence[int]
 
 
-def draw_job(random: Random, graph: Random, channels: Random, unaligned: Random) -> SimJob:
-    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave, and
-    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27)."""
+def draw_job(
+    random: Random, graph: Random, channels: Random, unaligned: Random, partitions: Random
+) -> SimJob:
+    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave,
+    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27), and ``partitions``
+    whether drivers differ in parallelism."""
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
@@ -84,4 +91,5 @@ def draw_job(random: Random, graph: Random, channels: Random, unaligned: Random)
         ),
         lists_early=channels.choice((0.0, 0.2, 0.5, 1.0)),
         reader_us=reader_us,
+        partitions=partitions.choice(_PARTITIONS),
     )

@@ -39,10 +39,12 @@ class SimTaskPort:
         upload_us: int,
         lists_early: Callable[[], bool],
         reader_us: int,
+        partitions: int,
     ) -> None:
         """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one still writes. Without
         ``links`` maintenance keeps old state files for ``retain_us``. ``upload_us`` is how long an asynchronous part takes
-        at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``lists_early``: see ``inbox.py``."""
+        at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``lists_early``: see ``inbox.py``.
+        ``partitions``: of the state of every query."""
         self.loop = loop
         self.process = process
         self.fs = file_system
@@ -56,6 +58,7 @@ class SimTaskPort:
         self.retain_us = retain_us
         self.lists_early = lists_early
         self.reader_us = reader_us
+        self.partitions = partitions
         self._upload_us = upload_us
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._queries: dict[VertexId, SimQuery] = {}

@@ -100,6 +100,19 @@ class SimQuery:
             self.snapshots = self._snapshots(state.files)
         if self._offset != int(state.entries["offset"]) or not self._is_past():
             raise LostStateError(f"{self._vertex.name}: {sorted(self._rows())}, not {state.entries}")
+        if int(state.entries["partitions"]) != self._port.partitions:
+            self._rescale()
+
+    def _rescale(self) -> None:
+        """As ``weir/spark/rescale.py``: all of the state anew, after one more batch, which reads nothing."""
+        rows, old = sorted(self._rows()), list(self._state)
+        self._position += 1
+        self._state = {}
+        for number in range(self._port.partitions):
+            key = f"state/{self._position}-part{number}-{self._port.random.getrandbits(32):08x}"
+            self._state[key] = rows[number :: self._port.partitions]
+            self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(self._state[key]))
+        self._delete(old)
 
     @property
     def _offset(self) -> int:
@@ -141,7 +154,11 @@ class SimQuery:
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
-        entries = {"offset": str(self._offset), "watermarks": self._inbox.dump()}
+        entries = {
+            "offset": str(self._offset),
+            "watermarks": self._inbox.dump(),
+            "partitions": str(self._port.partitions),
+        }
         self.snapshots.take(effect, entries=entries, keys=list(self._state))
 
     def start(self) -> None:

@@ -119,7 +119,7 @@ class SimSnapshots:
             for key in pending.new:
                 self._copy(pending, key)
         handles = [self._handle(pending, key) for key in pending.new]
-        keep = None if effect.kind.commits_side_effects else partial(self._keep, pending)
+        keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
         committables = self._flush(effect.committables, keep)
         fs.sync([self._target(pending, key) for key in pending.new])
         files = (*pending.reused, *handles)
@@ -127,6 +127,7 @@ class SimSnapshots:
             vertex=self._plan.vertex,
             position=effect.position,
             operators=tuple(replace(one, fully_finished=effect.finished) for one in self._plan.operators),
+            inputs=self._plan.inputs,
             entries=pending.entries,
             files=files,
             committables=committables,
@@ -147,9 +148,9 @@ class SimSnapshots:
     def confirm(self, checkpoint_id: int) -> None:
         """The checkpoint is the base of the next one."""
         files = self._acknowledged.get(checkpoint_id)
-        self._written.pop(checkpoint_id, None)
-        for older in [known for known in self._acknowledged if known <= checkpoint_id]:
-            del self._acknowledged[older]
+        for over in (self._written, self._acknowledged):
+            for older in [known for known in over if known <= checkpoint_id]:
+                del over[older]
         if files is not None:
             self._base = {handle.key: handle for handle in files}
 

@@ -30,6 +30,7 @@ from weir.core.messages import (
     LocationAllocated,
     StartDrain,
     TakeSnapshot,
+    TellAborted,
     TriggerCheckpoint,
 )
 from weir.core.request_decider import RequestOrigin
@@ -67,6 +68,7 @@ _AMONG_TASKS = (
     SegmentsConsumed,
     StartDrain,
     TakeSnapshot,
+    TellAborted,
 )
 
 
@@ -101,7 +103,7 @@ class World:
         self._loop = Loop()
         self._plan = draw_plan(random, seconds=seconds)
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
-        streams = (Random(f"{name} {seed}") for name in ("graph", "channels", "unaligned"))
+        streams = (Random(f"{name} {seed}") for name in ("graph", "channels", "unaligned", "partitions"))
         #: Whether a stop drains: of its own, so that older seeds tell the same story.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()

@@ -22,7 +22,8 @@ Worked timeline, one step per line::
     stage(step 1) stage(step 2) |barrier 7| stage(step 3) flush(1, 2) |7 complete| commit(epoch 7: 1, 2)
     stage(step 4) |barrier 8| flush(3, 4) -- crash -- restored from 7: commit(epoch 7: 1, 2) again, clean(3, 4)
 
-Every method but ``stage`` may be called on any thread of the driver, but never two of one sink at once.
+``stage`` is called on the query's thread, and may overlap any other method. The others may be called on any thread of the
+driver, but never two of one sink at once.
 """
 
 from __future__ import annotations

@@ -171,16 +171,9 @@ class Files(Sink):
         )
         moves = [move for payload in payloads for move in self._moves(payload)]
         newest = self.newest_committed()
-        if not moves or (newest is not None and newest >= epoch):
-            return 0
-        invariant(len({target for _, target, _ in moves}) == len(moves), f"epoch {epoch} names a file twice")
-        for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
-            self._file_system.make_directory(join(self._root, directory))
-        rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
-        sync_below(self._file_system, self._root, [target for _, target, _ in moves])
-        self._file_system.write(join(self._ledger, str(epoch)), json.dumps({"files": len(moves)}).encode())
-        for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
-            self._file_system.delete(join(self._ledger, str(entry)))
+        rows = 0
+        if moves and (newest is None or newest < epoch):
+            rows = self._commit_moves(epoch, moves)
         for payload in payloads:
             staged = _staged(payload["directory"], payload["position"])
             self._file_system.delete(join(self._root, staged))
@@ -195,6 +188,18 @@ class Files(Sink):
         base = join(self._root, "_weir", "staged")
         for directory in dead_attempts(self._file_system, base, staging_prefix(self._context), attempt):
             self._file_system.delete(join(base, directory))
+
+    def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
+        """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""
+        invariant(len({target for _, target, _ in moves}) == len(moves), f"epoch {epoch} names a file twice")
+        for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
+            self._file_system.make_directory(join(self._root, directory))
+        rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
+        sync_below(self._file_system, self._root, [target for _, target, _ in moves])
+        self._file_system.write(join(self._ledger, str(epoch)), json.dumps({"files": len(moves)}).encode())
+        for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
+            self._file_system.delete(join(self._ledger, str(entry)))
+        return rows
 
     @property
     def _context(self) -> SinkContext:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.sinks.staging import is_local
 from weir.state.filesystem import CreateResult, FileStatus
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 _RENAME_SCHEMES = frozenset({"hdfs", "viewfs", "file"})
 _CONDITIONAL_PUT_SCHEMES = frozenset({"s3a"})
 _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
+
+
+def as_spark_path(path: str) -> str:
+    """The path for Spark, which would look a plain one up on Hadoop's default file system."""
+    return f"file://{path}" if is_local(path) else path
 
 
 class HadoopFileSystem:

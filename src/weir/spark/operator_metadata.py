@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 
+from weir.spark.hadoop import as_spark_path
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.segments import as_spark_path
 
 _SCHEMA_FILE = re.compile(r".*/(state/\d+/_stateSchema/.+)")
 

@@ -34,6 +34,7 @@ from weir.spark.changed_plans import misfit
 from weir.spark.channel_input import has_event_time
 from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
+from weir.spark.hadoop import as_spark_path
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
@@ -205,7 +206,7 @@ class QueryTask:
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._vertex.name)
         writer = (
             frame.writeStream.foreachBatch(self._stage)
-            .option("checkpointLocation", self._directory.path)
+            .option("checkpointLocation", as_spark_path(self._directory.path))
             .outputMode("append")
             .queryName(f"{self._vertex.name}-{self._attempt}{'-drain' if self._draining else ''}")
         )

@@ -31,6 +31,7 @@ from weir.core.graph import Vertex
 from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.error_text import first_cause
+from weir.spark.hadoop import as_spark_path
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def rescaled(
     found = directory.state_partitions(position)
     what = f"The state of the chain that ends in {vertex!r} cannot go from {found} partitions to {partitions}"
     try:
-        session._streamingCheckpointManager.repartition(directory.path, partitions)
+        session._streamingCheckpointManager.repartition(as_spark_path(directory.path), partitions)
     except Exception as error:
         cause = first_cause(error)
         if not any(refusal in cause for refusal in _REFUSALS):

@@ -25,18 +25,14 @@ from weir.core.channel import Segment
 from weir.core.input_gate import Admission
 from weir.core.types import InFlightSegment, Payload, VertexId
 from weir.sinks.parquet import count_rows
-from weir.sinks.staging import is_local, visible_files, write_frame
+from weir.sinks.staging import visible_files, write_frame
+from weir.spark.hadoop import as_spark_path
 from weir.spark.query_directory import InboxLogs, QueryDirectory
 from weir.state.filesystem import FileSystem, join
 from weir.state.transfer import Transfer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-def as_spark_path(path: str) -> str:
-    """The path for Spark, which would look a plain one up on Hadoop's default file system."""
-    return f"file://{path}" if is_local(path) else path
 
 
 def _file_name(position: int, part: int) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from weir.config.options import DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.spark.environment import check_environment
-from weir.spark.hadoop import HadoopFileSystem, jvm_of
+from weir.spark.hadoop import HadoopFileSystem, as_spark_path, jvm_of
 from weir.state.filesystem import FileSystem, join
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         return
     probe = join(directory, "probe")
     try:
-        session.range(1).coalesce(1).write.mode("overwrite").parquet(probe)
+        session.range(1).coalesce(1).write.mode("overwrite").parquet(as_spark_path(probe))
         reached = any(status.name.startswith("part-") for status in fs.list(probe))
     except Exception as error:
         raise StorageError(

@@ -147,8 +147,8 @@ class TaskSnapshots:
             pending = self._pending[checkpoint_id]
         effect = pending.effect
         handles = [self._write(pending, key) for key in pending.new]
-        # A checkpoint finds staged output where it was staged; an intermediate savepoint may not (PROTOCOL P14).
-        keep = None if effect.kind.commits_side_effects else partial(self._keep, pending)
+        # A checkpoint finds staged output where it was staged; a savepoint may be restored elsewhere (PROTOCOL P14).
+        keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
         committables = self._flush(effect.committables, keep)
         self._fs(pending).sync([join(pending.directory, self._file_name(key)) for key in pending.new])
         self._unpin(pending)
@@ -190,9 +190,9 @@ class TaskSnapshots:
         """The checkpoint completed: it is the base of the next one, and older snapshots are over."""
         with self._lock:
             files = self._acknowledged.get(checkpoint_id)
-            self._written.pop(checkpoint_id, None)
-            for older in [known for known in self._acknowledged if known <= checkpoint_id]:
-                del self._acknowledged[older]
+            for over in (self._written, self._acknowledged):
+                for older in [known for known in over if known <= checkpoint_id]:
+                    del over[older]
         if files is not None:
             self._base = {handle.key: handle for handle in files}
 

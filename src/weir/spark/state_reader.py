@@ -40,10 +40,8 @@ from typing import TYPE_CHECKING, Any
 from weir.core.types import CompletedCheckpoint, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark.error_text import first_cause
-from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.operator_metadata import relocate_operator_metadata
+from weir.spark.hadoop import HadoopFileSystem, as_spark_path
 from weir.spark.query_directory import QueryDirectory, decode_commit
-from weir.spark.segments import as_spark_path
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
 from weir.state.filesystem import FileSystem
@@ -176,7 +174,6 @@ class StateReader:
             transfer=Transfer(self.file_systems),
             directory=directory,
         )
-        relocate_operator_metadata(directory)
         return path
 
     def _temporary_directory(self) -> str:

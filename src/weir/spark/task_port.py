@@ -34,12 +34,13 @@ from weir.durable.sink_port import SinkPort
 from weir.kernel.clock import Clock
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.frames import Frames
+from weir.spark.hadoop import as_spark_path
 from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
-from weir.spark.segments import Inboxes, OutputSegments, as_spark_path
+from weir.spark.segments import Inboxes, OutputSegments
 from weir.spark.session import check_alive
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
 from weir.state.filesystem import join

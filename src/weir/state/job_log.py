@@ -103,7 +103,7 @@ class JobRecord:
     savepoint: str | None = None
     #: The savepoint or checkpoint that the job was first started from.
     restored_from: str | None = None
-    #: The job owns that snapshot, and may delete it (``execution.state-recovery.claim-mode=CLAIM`` when it first began).
+    #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
     failure: str | None = None
@@ -249,6 +249,7 @@ class JobLogWriter:
         checkpoints: tuple[CheckpointReference, ...],
         savepoint: str | None = None,
         failure: str | None = None,
+        claimed: bool = False,
     ) -> Recorded:
         """Win the next number with this state of the job.
 
@@ -265,6 +266,7 @@ class JobLogWriter:
             checkpoints=checkpoints,
             savepoint=savepoint,
             failure=failure,
+            claimed=claimed,
         )
         outcome = self._record(record)
         if outcome is Recorded.FENCED and self._landed_late(record.number):

@@ -38,8 +38,8 @@ class FileSystems:
             return self._local
         if self._hadoop is None:
             raise UnsupportedEnvironmentError(
-                f"{path} can only be read through Spark ({scheme}: is not a local file system): run the command"
-                " with a pipeline, which starts Spark, or copy the files to a local directory first."
+                f"{path} can only be read through Spark ({scheme}: is not a local file system): use a command"
+                " that starts Spark, such as weir run or weir inspect --operator, or copy the files to a local directory."
             )
         return self._hadoop(path)
 

@@ -236,7 +236,9 @@ class CheckpointStorage:
             }
             fs.delete(join(directory, METADATA_FILE))
             self._delete_files(fs, base, tuple(sorted(claimed.files - needed)))
-        self._discard_directory(directory)
+            self._discard_directory(directory)
+            return
+        self.dispose_savepoint(directory)
 
     def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
         """Delete a savepoint because its owner asks for it, and return what it was.

@@ -1,0 +1,97 @@
+"""Checkpoint listeners: which functions are one, and what they are told when (MISSION E6; PROTOCOL P13, P36, P43)."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.durable.fake_sink import FakeSink, sink_port
+from tests.spec.durable import Driver
+
+from weir.core.messages import CommitSinks, TellAborted
+from weir.durable.listeners import CheckpointListener, listener_of
+
+
+class Told(CheckpointListener):
+    """Notes what it is told; its ``work`` is the function of a step."""
+
+    def __init__(self, name: str = "told", calls: list[tuple[Any, ...]] | None = None) -> None:
+        self.name = name
+        self.calls: list[tuple[Any, ...]] = [] if calls is None else calls
+
+    def work(self, frame: object) -> object:
+        return frame
+
+    def __call__(self, frame: object) -> object:
+        return frame
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.calls.append(("complete", self.name, checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self.calls.append(("aborted", self.name, checkpoint_id))
+
+
+def test_a_function_takes_part_by_itself_by_its_object_or_by_what_it_wraps() -> None:
+    """Wrapped functions are unwrapped until one takes part (P43)."""
+    told = Told()
+
+    @functools.wraps(told.work)
+    def wrapper(frame: object) -> object:
+        return told.work(frame)
+
+    assert listener_of(told) is told
+    assert listener_of(told.work) is told
+    assert listener_of(functools.partial(told.work)) is told
+    assert listener_of(wrapper) is told
+    assert listener_of(functools.partial(wrapper)) is told
+
+
+def test_an_ordinary_function_takes_no_part() -> None:
+    """It needs no final checkpoint either (P36)."""
+    assert listener_of(lambda frame: frame) is None
+    assert listener_of(functools.partial(len)) is None
+    assert listener_of("text".join) is None
+
+
+def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_committed(tmp_path: Path) -> None:
+    """What a listener sees of a sink's target has the checkpoint (P13)."""
+    calls: list[tuple[Any, ...]] = []
+    told = [Told("first", calls), Told("second", calls)]
+    driver = Driver(tmp_path, "0" * 32, sinks=sink_port(FakeSink("out", calls)), listeners=told)
+    driver.job.begin_attempt()
+    calls.clear()
+    driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))
+    driver.job.tell_aborted(TellAborted(vertex="a", checkpoint_id=2))
+    assert [call[:3] for call in calls if call[0] != "clean"] == [
+        ("commit", "out", 1),
+        ("complete", "first", 1),
+        ("complete", "second", 1),
+        ("aborted", "first", 2),
+        ("aborted", "second", 2),
+    ]
+
+
+def test_listeners_of_other_tasks_are_not_told(tmp_path: Path) -> None:
+    """Each task is told for itself, when its own sinks have committed."""
+    told = Told()
+    driver = Driver(tmp_path, "0" * 32, listeners=[told])
+    driver.job.begin_attempt()
+    driver.job.commit_sinks(CommitSinks(vertex="b", checkpoint_id=1, payloads={}))
+    driver.job.tell_aborted(TellAborted(vertex="b", checkpoint_id=2))
+    assert told.calls == []
+
+
+def test_what_a_listener_raises_is_raised(tmp_path: Path) -> None:
+    """It fails the task, as a sink that cannot commit does."""
+
+    class Broken(CheckpointListener):
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            raise OSError("the other system is away")
+
+    driver = Driver(tmp_path, "0" * 32, listeners=[Broken()])
+    driver.job.begin_attempt()
+    with pytest.raises(OSError, match="the other system is away"):
+        driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))

@@ -1,0 +1,95 @@
+"""A snapshot restored where its tables are not, or have gone on without it (PROTOCOL P14, P21), on real Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.e2e.live_job import LiveJob, numbers, settings
+from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows, wait_until
+
+import weir
+from weir.core.job_status import JobStatus
+
+pytestmark = pytest.mark.spark
+
+
+def copies(place: Place, out: str = "out") -> weir.Job:
+    """The numbers, one file in each step, into a Delta table and into files."""
+    job = weir.Job("copies")
+    read = job.source("numbers", numbers(place))
+    read.sink("table", weir.sinks.DeltaTable(str(place.directory / out / "table")))
+    read.sink("files", weir.sinks.Files(str(place.directory / out / "files")))
+    return job
+
+
+def table(place: Place, out: str = "out") -> Rows:
+    """What readers of the Delta table see."""
+    return delta_rows(place.directory / out / "table")
+
+
+@pytest.fixture
+def origin(place: Place, spark: SparkSession) -> LiveJob:
+    """A job without periodic checkpoints that is to read three files."""
+    del spark
+    place.land(3)
+    return LiveJob(copies(place), settings(place))
+
+
+def test_the_savepoint_of_a_stop_restored_into_new_tables_has_the_rows_that_it_committed_into_the_old_ones(
+    place: Place, origin: LiveJob
+) -> None:
+    """It is self-contained: it has copies of what was staged, also where the originals lie in other tables (G2)."""
+    with origin as live:
+        live.wait_for_records(3 * ROWS_PER_FILE)
+        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    assert_same(table(place), place.rows(), "the old table")
+    place.land(1)
+    with LiveJob(copies(place, "new"), settings(place), from_savepoint=savepoint) as again:
+        again.wait_for_records(ROWS_PER_FILE)
+        again.gateway.stop_with_savepoint(None).result(120)
+    assert_same(table(place, "new"), place.rows(), "the new table")
+    assert_same(files_rows(place.directory / "new" / "files"), place.rows(), "the new files")
+
+
+def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commit(
+    place: Place, origin: LiveJob
+) -> None:
+    """It has no copies of what was staged: one sentence says so, and no table shows a file that is not there."""
+    with origin as live:
+        live.wait_for_records(3 * ROWS_PER_FILE)
+        checkpoint = live.checkpoint().external_path
+        live.cancel()
+    with LiveJob(copies(place, "new"), settings(place), from_savepoint=checkpoint) as again:
+        result = again.result()
+    assert result.status is JobStatus.FAILED
+    assert "are not where they were staged" in (result.failure or "")
+    assert table(place, "new") == Rows()
+
+
+@pytest.mark.parametrize("accepted", [False, True], ids=["refused", "accepted"])
+def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
+    place: Place, origin: LiveJob, *, accepted: bool
+) -> None:
+    """What was committed since would be read again: refused in one sentence, unless duplicates are accepted (P21)."""
+    with origin as live:
+        live.wait_for_records(3 * ROWS_PER_FILE)
+        savepoint = str(live.savepoint())
+        place.land(1)
+        live.wait_for_records(4 * ROWS_PER_FILE)
+        live.checkpoint()
+        wait_until(lambda: table(place).total() == 4 * ROWS_PER_FILE, "the checkpoint is committed")
+        live.cancel()
+    options = {"from_savepoint": savepoint, "accept_duplicates": accepted}
+    with LiveJob(copies(place), settings(place), **options) as again:
+        if accepted:
+            again.wait_for_records(ROWS_PER_FILE)
+            again.gateway.stop_with_savepoint(None).result(120)
+            assert table(place).total() == 5 * ROWS_PER_FILE
+            return
+        result = again.result()
+    assert result.status is JobStatus.FAILED
+    assert "has committed checkpoint 2" in (result.failure or "")
+    assert Path(savepoint).exists()
+    assert_same(table(place), place.rows(), "the table")
