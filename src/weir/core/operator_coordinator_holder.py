@@ -1,0 +1,182 @@
+"""``OperatorCoordinatorHolder``: one operator coordinator in the protocol, with exactly-once events (MISSION C2 to C9).
+
+The rules of this file:
+
+1. For a checkpoint all gateways are marked, then the coordinator is asked for its snapshot. With the answer they close.
+2. The coordinator's part is complete when every event that it sent before its snapshot, held ones included, is confirmed
+   (PROTOCOL P2). So a later checkpoint waits for the acknowledgements of an earlier one, if events are held behind that.
+3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a completion or a restore opens all.
+4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not confirmed is lost, and
+   checkpoints that wait for either are declined. To the coordinator these events were sent to a failed subtask (C5).
+5. An answer that comes after its checkpoint is over changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weir.core.operator_events import (
+    CoordinatorAcknowledged,
+    CoordinatorDeclined,
+    DeliverEvent,
+    FailSubtask,
+    HolderOutput,
+    SnapshotCoordinator,
+)
+from weir.core.subtask_gateway import SubtaskGateway
+from weir.core.types import OperatorId, Payload
+from weir.errors import invariant
+
+
+@dataclass
+class _Snapshot:
+    """The coordinator's part of one checkpoint, until it is complete."""
+
+    #: Its snapshot is taken.
+    taken: bool = False
+    state: Payload | None = None
+    #: Numbers of the events that were sent before it and are not confirmed.
+    awaited: set[int] = field(default_factory=set)
+
+
+class OperatorCoordinatorHolder:
+    """The gateways, unconfirmed events and pending snapshots of one coordinator."""
+
+    def __init__(self, operator: OperatorId, parallelism: int) -> None:
+        invariant(parallelism > 0, f"{operator} has no subtasks")
+        self._operator = operator
+        self._gateways = [SubtaskGateway() for _ in range(parallelism)]
+        self._number = 0
+        #: Number -> subtask, of events that are held or under way.
+        self._unconfirmed: dict[int, int] = {}
+        self._snapshots: dict[int, _Snapshot] = {}
+
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks the operator has."""
+        return len(self._gateways)
+
+    # -- the coordinator
+
+    def send(self, subtask: int, payload: Payload) -> list[HolderOutput]:
+        """The coordinator sends an event: it passes, or is held for the next epoch (C3)."""
+        invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
+        self._number += 1
+        self._unconfirmed[self._number] = subtask
+        event = self._event(self._number, subtask, payload)
+        return [event] if self._gateways[subtask].send(event) else []
+
+    def snapshot_taken(self, checkpoint_id: int, state: Payload | None) -> list[HolderOutput]:
+        """The coordinator has taken its snapshot: close the gateways."""
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is None:
+            return []
+        invariant(not snapshot.taken, f"{self._operator} has taken snapshot {checkpoint_id} twice")
+        snapshot.taken, snapshot.state = True, state
+        snapshot.awaited = set(self._unconfirmed)
+        for gateway in self._gateways:
+            if not gateway.close(checkpoint_id):
+                # A subtask failed since the checkpoint began: what it was sent before is lost.
+                return self._decline(
+                    checkpoint_id, "a subtask failed while the coordinator took its snapshot"
+                )
+        return self._completed_snapshots()
+
+    def snapshot_failed(self, checkpoint_id: int, message: str) -> list[HolderOutput]:
+        """The coordinator takes no snapshot."""
+        return self._decline(checkpoint_id, message) if checkpoint_id in self._snapshots else []
+
+    # -- the checkpoint coordinator
+
+    def checkpoint(self, checkpoint_id: int) -> list[HolderOutput]:
+        """A checkpoint begins."""
+        for gateway in self._gateways:
+            gateway.mark(checkpoint_id)
+        self._snapshots[checkpoint_id] = _Snapshot()
+        return [SnapshotCoordinator(operator=self._operator, checkpoint_id=checkpoint_id)]
+
+    def over(self, checkpoint_id: int) -> list[HolderOutput]:
+        """The checkpoint was aborted, or has completed: no event waits for it any more."""
+        self._snapshots.pop(checkpoint_id, None)
+        return self._opened(checkpoint_id, range(self.parallelism))
+
+    def reset(self) -> None:
+        """The job is restored: every subtask begins anew, and no checkpoint is under way."""
+        for gateway in self._gateways:
+            gateway.reset()
+        self._unconfirmed.clear()
+        self._snapshots.clear()
+
+    # -- subtasks
+
+    def acknowledged(self, subtask: int, checkpoint_id: int) -> list[HolderOutput]:
+        """The subtask has taken its snapshot: what was held for it may come (C4)."""
+        return self._opened(checkpoint_id, [subtask])
+
+    def confirmed(self, number: int) -> list[HolderOutput]:
+        """A subtask has handled an event for good. One that is not known was sent before a failure."""
+        if self._unconfirmed.pop(number, None) is None:
+            return []
+        for snapshot in self._snapshots.values():
+            snapshot.awaited.discard(number)
+        return self._completed_snapshots()
+
+    def lost(self, number: int, message: str) -> list[HolderOutput]:
+        """An event did not reach its subtask, which must fail over to have all or nothing of its epoch."""
+        subtask = self._unconfirmed.get(number)
+        if subtask is None:
+            return []
+        return [
+            *self.subtask_failed(subtask),
+            FailSubtask(
+                operator=self._operator,
+                subtask=subtask,
+                message=(
+                    f"An event of the coordinator of {self._operator!r} to subtask {subtask} was lost ({message}):"
+                    " the subtask fails over, so that its state and the coordinator's agree."
+                ),
+            ),
+        ]
+
+    def subtask_failed(self, subtask: int) -> list[HolderOutput]:
+        """A subtask failed: events that it was to get are gone (C5)."""
+        self._gateways[subtask].reset()
+        gone = {number for number, receiver in self._unconfirmed.items() if receiver == subtask}
+        for number in gone:
+            del self._unconfirmed[number]
+        message = f"subtask {subtask} failed before it had handled an event that was sent to it"
+        declined = [n for n, snapshot in self._snapshots.items() if snapshot.awaited & gone]
+        return [output for n in declined for output in self._decline(n, message)]
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        for checkpoint_id, snapshot in self._snapshots.items():
+            invariant(snapshot.taken or not snapshot.awaited, f"{checkpoint_id} awaits events too early")
+            invariant(
+                snapshot.awaited <= self._unconfirmed.keys(), f"{checkpoint_id} awaits an event that is gone"
+            )
+            invariant(
+                not snapshot.taken or bool(snapshot.awaited), f"{checkpoint_id} is complete but not told"
+            )
+
+    # -- inside
+
+    def _event(self, number: int, subtask: int, payload: Payload) -> DeliverEvent:
+        return DeliverEvent(operator=self._operator, subtask=subtask, number=number, payload=payload)
+
+    def _opened(self, checkpoint_id: int, subtasks: range | list[int]) -> list[HolderOutput]:
+        return [event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)]
+
+    def _completed_snapshots(self) -> list[HolderOutput]:
+        done = [n for n, snapshot in self._snapshots.items() if snapshot.taken and not snapshot.awaited]
+        return [
+            CoordinatorAcknowledged(
+                operator=self._operator, checkpoint_id=n, state=self._snapshots.pop(n).state
+            )
+            for n in done
+        ]
+
+    def _decline(self, checkpoint_id: int, message: str) -> list[HolderOutput]:
+        """The checkpoint will be aborted, and ``over`` opens the gateways."""
+        del self._snapshots[checkpoint_id]
+        return [CoordinatorDeclined(operator=self._operator, checkpoint_id=checkpoint_id, message=message)]

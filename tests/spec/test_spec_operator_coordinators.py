@@ -1,0 +1,248 @@
+"""Flink's ``OperatorCoordinatorHolderTest``: events and the snapshots of one coordinator, exactly once (MISSION C2 to C9).
+
+Each test is one scenario, told with one holder; what Flink's coordinator context receives are the outputs here.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
+from weir.core.operator_events import (
+    CoordinatorAcknowledged,
+    CoordinatorDeclined,
+    DeliverEvent,
+    FailSubtask,
+    HolderOutput,
+    SnapshotCoordinator,
+)
+from weir.core.types import Payload
+from weir.errors import InvariantError
+
+
+class Bench:
+    """A holder, and all that came out of it."""
+
+    def __init__(self, parallelism: int = 2) -> None:
+        self.holder = OperatorCoordinatorHolder("op", parallelism)
+        self.outputs: list[HolderOutput] = []
+        self._sent = 0
+
+    def do(self, outputs: list[HolderOutput]) -> list[HolderOutput]:
+        """Note what a call returned."""
+        self.holder.validate()
+        self.outputs += outputs
+        return outputs
+
+    def send(self, *subtasks: int) -> None:
+        """Send the next values, one to each of these subtasks."""
+        for subtask in subtasks:
+            self.do(self.holder.send(subtask, {"value": self._sent}))
+            self._sent += 1
+
+    def snapshot(self, checkpoint_id: int, state: Payload | None = None) -> list[HolderOutput]:
+        """A checkpoint begins, and the coordinator takes its snapshot at once."""
+        self.do(self.holder.checkpoint(checkpoint_id))
+        return self.do(self.holder.snapshot_taken(checkpoint_id, state))
+
+    def confirm(self, *values: int) -> list[HolderOutput]:
+        """The subtasks have handled the events with these values."""
+        numbers = {
+            event.payload["value"]: event.number for event in self.outputs if isinstance(event, DeliverEvent)
+        }
+        return [output for value in values for output in self.do(self.holder.confirmed(numbers[value]))]
+
+    def delivered(self, subtask: int) -> list[int]:
+        """The values that have gone to a subtask, in order."""
+        events = [event for event in self.outputs if isinstance(event, DeliverEvent)]
+        return [event.payload["value"] for event in events if event.subtask == subtask]
+
+
+def acknowledged(checkpoint_id: int, state: Payload | None = None) -> CoordinatorAcknowledged:
+    """The coordinator's part is complete."""
+    return CoordinatorAcknowledged(operator="op", checkpoint_id=checkpoint_id, state=state)
+
+
+def test_a_checkpoint_asks_the_coordinator_and_waits_for_its_answer() -> None:
+    """29: ``checkpointFutureInitiallyNotDone``."""
+    bench = Bench()
+    assert bench.do(bench.holder.checkpoint(1)) == [SnapshotCoordinator(operator="op", checkpoint_id=1)]
+
+
+def test_the_answer_completes_the_coordinators_part() -> None:
+    """29: ``completedCheckpointFuture``: its state goes into the checkpoint."""
+    assert Bench().snapshot(1, {"splits": 3}) == [acknowledged(1, {"splits": 3})]
+
+
+def test_events_pass_until_the_snapshot_is_taken() -> None:
+    """30: ``eventsBeforeCheckpointFutureCompletionPassThrough``."""
+    bench = Bench()
+    bench.do(bench.holder.checkpoint(1))
+    bench.send(1)
+    assert bench.delivered(1) == [0]
+
+
+def test_events_are_held_once_the_snapshot_is_taken() -> None:
+    """30: ``eventsAreBlockedAfterCheckpointFutureCompletes``: they belong to the next epoch (C3)."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0, 1)
+    assert bench.delivered(0) == bench.delivered(1) == []
+
+
+def test_an_abort_releases_what_is_held() -> None:
+    """31: ``abortedCheckpointReleasesBlockedEvents``."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0)
+    bench.do(bench.holder.over(1))
+    assert bench.delivered(0) == [0]
+
+
+def test_a_subtasks_acknowledgement_releases_what_is_held_for_it_and_for_no_other() -> None:
+    """31: ``sourceBarrierInjectionReleasesBlockedEvents``, today by AcknowledgeCheckpointEvent (C4)."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0, 1, 0)
+    bench.do(bench.holder.acknowledged(0, 1))
+    assert (bench.delivered(0), bench.delivered(1)) == ([0, 2], [])
+    bench.do(bench.holder.acknowledged(1, 1))
+    assert bench.delivered(1) == [1]
+
+
+def test_a_restore_drops_what_is_held_and_lets_new_events_pass() -> None:
+    """31: ``restoreOpensValveEvents``: what was held was sent after the checkpoint that is restored (C5)."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0)
+    bench.holder.reset()
+    bench.send(0)
+    assert bench.delivered(0) == [1]
+
+
+def test_an_answer_after_the_abort_holds_nothing() -> None:
+    """32: ``lateCompleteCheckpointFutureDoesNotBlockEvents``."""
+    bench = Bench()
+    bench.do(bench.holder.checkpoint(1))
+    bench.do(bench.holder.over(1))
+    assert bench.do(bench.holder.snapshot_taken(1, None)) == []
+    bench.send(0)
+    assert bench.delivered(0) == [0]
+
+
+def test_a_second_checkpoint_may_begin_while_the_first_one_is_under_way() -> None:
+    """33: ``triggeringFailsIfOtherTriggeringInProgress`` is of old: an event waits for each one that it follows (C9)."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.snapshot(2)
+    bench.send(0)
+    bench.do(bench.holder.acknowledged(0, 1))
+    assert bench.delivered(0) == []
+    bench.do(bench.holder.acknowledged(0, 2))
+    assert bench.delivered(0) == [0]
+
+
+def test_checkpoint_ids_never_go_back() -> None:
+    """33: that is a bug, and said so."""
+    bench = Bench()
+    bench.snapshot(2)
+    with pytest.raises(InvariantError, match="checkpoint 2 is marked after checkpoint 2"):
+        bench.holder.checkpoint(2)
+
+
+@pytest.mark.parametrize("completes", [True, False], ids=["successful", "aborted"])
+def test_a_checkpoint_after_another_one_keeps_the_order_of_events(*, completes: bool) -> None:
+    """34: ``takeCheckpointAfterSuccessfulCheckpoint`` and ``...AbortedCheckpoint``: 0, 1, 2, 3."""
+    bench = Bench()
+    bench.send(0)
+    bench.confirm(0)
+    for checkpoint_id in (1, 2):
+        bench.snapshot(checkpoint_id)
+        bench.send(0)
+        if completes:
+            bench.do(bench.holder.acknowledged(0, checkpoint_id))
+        bench.do(bench.holder.over(checkpoint_id))
+        bench.confirm(checkpoint_id)
+    bench.send(0)
+    assert bench.delivered(0) == [0, 1, 2, 3]
+
+
+def test_a_coordinator_that_fails_its_snapshot_many_times_declines_once_for_each() -> None:
+    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``: what comes later changes nothing."""
+    bench = Bench()
+    bench.do(bench.holder.checkpoint(1))
+    declined = CoordinatorDeclined(operator="op", checkpoint_id=1, message="it is away")
+    assert bench.do(bench.holder.snapshot_failed(1, "it is away")) == [declined]
+    assert bench.do(bench.holder.snapshot_failed(1, "it is away")) == []
+
+
+def test_the_coordinators_part_waits_until_every_event_before_it_is_confirmed() -> None:
+    """36: ``checkpointCompletionWaitsForEventFutures`` (PROTOCOL P2)."""
+    bench = Bench()
+    bench.send(0, 1)
+    assert bench.snapshot(1) == []
+    assert bench.confirm(1) == []
+    assert bench.confirm(0) == [acknowledged(1)]
+
+
+def test_a_later_checkpoint_waits_for_events_that_an_earlier_one_holds() -> None:
+    """36 with two in flight: held events were sent before its snapshot too (PROTOCOL P2)."""
+    bench = Bench()
+    bench.snapshot(1)
+    bench.send(0)
+    assert bench.snapshot(2) == []
+    bench.do(bench.holder.acknowledged(0, 1))
+    assert bench.confirm(0) == [acknowledged(2)]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after a flush"])
+def test_the_order_of_events_around_a_checkpoint_is_kept(*, at_once: bool) -> None:
+    """37: ``verifyCheckpointEventOrder...``: the snapshot at once, or after many events have gone out."""
+    bench = Bench(parallelism=1)
+    bench.do(bench.holder.checkpoint(1))
+    before = 0 if at_once else 10
+    bench.send(*[0] * before)
+    bench.do(bench.holder.snapshot_taken(1, None))
+    bench.send(*[0] * 10)
+    assert bench.delivered(0) == list(range(before))
+    bench.confirm(*range(before))
+    bench.do(bench.holder.acknowledged(0, 1))
+    bench.send(0)
+    assert bench.delivered(0) == list(range(before + 11))
+
+
+def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined() -> None:
+    """C5: to the coordinator they were sent to a failed subtask after its latest complete checkpoint."""
+    bench = Bench()
+    bench.send(0, 1)
+    bench.snapshot(1)
+    bench.send(0)
+    (declined,) = bench.do(bench.holder.subtask_failed(0))
+    assert isinstance(declined, CoordinatorDeclined)
+    assert bench.do(bench.holder.over(1)) == []
+    bench.send(0)
+    assert bench.delivered(0) == [0, 3]
+
+
+def test_a_snapshot_taken_while_a_subtask_failed_is_declined() -> None:
+    """Its gateway is not marked any more: what it was sent before the snapshot is lost."""
+    bench = Bench()
+    bench.do(bench.holder.checkpoint(1))
+    bench.do(bench.holder.subtask_failed(1))
+    (declined,) = bench.do(bench.holder.snapshot_taken(1, None))
+    assert isinstance(declined, CoordinatorDeclined)
+    bench.do(bench.holder.over(1))
+    bench.send(0, 1)
+    assert (bench.delivered(0), bench.delivered(1)) == ([0], [1])
+
+
+def test_a_lost_event_fails_its_subtask_once() -> None:
+    """Its state and the coordinator's would disagree; what is said of it later changes nothing."""
+    bench = Bench()
+    bench.send(0, 0)
+    first, second = (event.number for event in bench.outputs if isinstance(event, DeliverEvent))
+    (failed,) = bench.do(bench.holder.lost(first, "no answer"))
+    assert isinstance(failed, FailSubtask)
+    assert (failed.subtask, "no answer" in failed.message) == (0, True)
+    assert bench.do(bench.holder.lost(second, "no answer")) == []
+    assert bench.do(bench.holder.confirmed(second)) == []
