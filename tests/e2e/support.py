@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from tests.e2e.class_archive import java_options
 
 HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
@@ -290,8 +291,7 @@ def environment_of(changes: dict[str, str]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",
-        # A JVM of these tests lives for seconds: it starts faster with the quick compiler alone.
-        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "JDK_JAVA_OPTIONS": java_options(),
         **changes,
     }
 

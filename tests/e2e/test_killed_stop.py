@@ -91,17 +91,11 @@ LIVES = (
 )
 
 
-@pytest.mark.parametrize(
-    "chosen",
-    [pytest.param(LIVES, marks=[pytest.mark.slow, pytest.mark.timeout(900)]), LIVES[1::3]],
-    ids=["every step", "some steps"],
-)
-def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(
-    place: Place, chosen: tuple[tuple[str, bool], ...]
-) -> None:
+@pytest.mark.timeout(900)
+def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(place: Place) -> None:
     """One life after the other; a drained savepoint that counts is the end."""
     lives = Lives(place)
-    for point, drain in chosen:
+    for point, drain in LIVES:
         lives.die(point, drain=drain)
     assert "FINISHED" in lives.finish().output
     place.assert_exact()

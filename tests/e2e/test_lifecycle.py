@@ -85,6 +85,7 @@ def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> N
     assert_same(files_rows(old / "minutes") + files_rows(new / "minutes"), place.minutes(), "the minutes")
 
 
+@pytest.mark.slow
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_pending(place: Place) -> None:
     """All rows are staged and none is committed; the origin is killed, fails over and ends; then it is restored (P14)."""
     place.land(4)

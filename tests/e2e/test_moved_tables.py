@@ -37,13 +37,20 @@ def origin(place: Place, spark: SparkSession) -> LiveJob:
     return LiveJob(copies(place), settings(place))
 
 
-def test_the_savepoint_of_a_stop_restored_into_new_tables_has_the_rows_that_it_committed_into_the_old_ones(
-    place: Place, origin: LiveJob
+@pytest.mark.parametrize("stops", [True, False], ids=["of a stop", "of a job that goes on"])
+def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_into_the_old_ones(
+    place: Place, origin: LiveJob, *, stops: bool
 ) -> None:
-    """It is self-contained: it has copies of what was staged, also where the originals lie in other tables (G2)."""
+    """It is self-contained: it has copies of what was staged, and the originals lie in other tables by then (G2, P14)."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
-        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        if stops:
+            savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+        else:
+            savepoint = str(live.savepoint())
+            live.checkpoint()
+            wait_until(lambda: table(place).total() == 3 * ROWS_PER_FILE, "the checkpoint is committed")
+            live.cancel()
     assert_same(table(place), place.rows(), "the old table")
     place.land(1)
     with LiveJob(copies(place, "new"), settings(place), from_savepoint=savepoint) as again:
