@@ -370,13 +370,8 @@ class Dispatcher:
         self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
 
     def _attempt_failed(self, error: BaseException) -> None:
-        self._mailbox(
-            AttemptFailed(
-                message=describe(error),
-                fatal=is_fatal(error),
-                timestamp_ms=self._clock.wall_ms(),
-            )
-        )
+        wall_ms = self._clock.wall_ms()
+        self._mailbox(AttemptFailed(message=describe(error), fatal=is_fatal(error), timestamp_ms=wall_ms))
 
     # -- blocking work -----------------------------------------------------------------------------------------
 
