@@ -77,8 +77,8 @@ def test_no_record_flows_when_the_snapshot_of_a_stop_fails() -> None:
     assert effects[1:] == [drop(7)]
 
 
-def test_a_trigger_that_waits_when_the_task_finishes_is_declined() -> None:
-    """CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL P32)."""
+def test_triggers_that_wait_when_the_final_epoch_is_committed_are_taken_first() -> None:
+    """Then the task is closing, and declines: CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL P32)."""
     harness = TaskHarness(closes_at_once=False)
     harness.wait_for_final()
     harness.trigger(7)
@@ -86,11 +86,12 @@ def test_a_trigger_that_waits_when_the_task_finishes_is_declined() -> None:
     harness.trigger(8)
     harness.trigger(9)
     harness.complete(7)
-    effects = harness.committed(7)
-    assert declined(effects) == [(9, "CHECKPOINT_DECLINED_TASK_CLOSING")]
-    assert effects[-1] != CLOSE, "checkpoint 8 is answered first"
-    harness.sync_done(8)
-    assert harness.async_done(8)[-1] == CLOSE
+    assert harness.committed(7) == []
+    assert taken_ids(harness.sync_done(8)) == [9]
+    assert CLOSE not in harness.async_done(8), "checkpoint 9 is answered first"
+    assert declined(harness.trigger(10)) == [(10, "CHECKPOINT_DECLINED_TASK_CLOSING")]
+    harness.sync_done(9)
+    assert harness.async_done(9)[-1] == CLOSE
 
 
 def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:

@@ -283,23 +283,32 @@ def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Pa
 
 
 def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error(tmp_path: Path) -> None:
-    """A checkpoint has no copy of them: at another target they are missing, and nothing is committed there."""
+    """A checkpoint of another job has no copy of them: at another target they are missing, and nothing is committed."""
     sink = StagingSink(tmp_path)
     with pytest.raises(JobError, match=rf"checkpoint 9 .*sink 'out'.*{tmp_path}/4-a.*start from a savepoint"):
-        sink_port(sink).commit_again(checkpoint((item("out", 4),)), never)
+        sink_port(sink).commit_again(checkpoint((item("out", 4),)), never, foreign=True)
     assert commits(sink) == []
 
 
-@pytest.mark.parametrize(("barrier", "epoch"), [(7, 7), (None, 9)])
-def test_what_a_savepoint_had_pending_for_an_older_checkpoint_is_committed_under_the_id_of_that(
-    barrier: int | None, epoch: int
+def test_the_jobs_own_rows_are_the_sinks_business_wherever_they_are_by_now(tmp_path: Path) -> None:
+    """It may have committed them before the crash, and need not be able to tell: the commit is idempotent (P13)."""
+    sink = StagingSink(tmp_path)
+    sink_port(sink).commit_again(checkpoint((item("out", 4),)), never)
+    assert commits(sink) == [("out", 9, [4])]
+
+
+@pytest.mark.parametrize(
+    ("barrier", "epoch", "under"), [(7, None, 7), (None, None, 9), (7, 8, 8), (None, 10, 9), (10, None, 9)]
+)
+def test_what_a_savepoint_had_pending_is_committed_under_the_id_that_its_origin_may_have_given_it(
+    barrier: int | None, epoch: int | None, under: int
 ) -> None:
-    """The origin went on and may have committed it so: the savepoint has overtaken that checkpoint (P14, P19)."""
+    """Savepoint 9 may have overtaken a checkpoint, or been overtaken; no id lies beyond it (P14, P19, P21)."""
     sink = FakeSink()
-    pending = replace(item("out", 4), barrier=barrier)
+    pending = replace(item("out", 4), barrier=barrier, epoch=epoch)
     savepoint = replace(checkpoint((pending,)), kind=SnapshotKind.SAVEPOINT)
     sink_port(sink).commit_again(savepoint, never)
-    assert commits(sink) == [("out", epoch, [4])]
+    assert commits(sink) == [("out", under, [4])]
 
 
 def test_a_snapshot_is_refused_once_its_job_has_committed_beyond_it() -> None:

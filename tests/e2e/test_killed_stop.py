@@ -11,16 +11,19 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 
 import httpx
 import pytest
-from tests.e2e.support import Place, Run, delta_rows, wait_until
+from tests.e2e.support import Place, Run, delta_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 UNBOUNDED = {"NUMBERS": "unbounded"}
 #: So that the savepoint of the stop is the first to hold what was read in a life.
 NO_CHECKPOINTS = ("--conf", "execution.checkpointing.interval=disabled")
+
+_POLL_S = 0.5
 
 #: Steps after which the stop has not become durable: the job goes on as if nobody had asked.
 BEFORE_THE_RECORD = (
@@ -63,7 +66,9 @@ class Lives:
     def _ask(self, run: Run, drain: bool) -> None:
         """Ask once all that has landed is read; the driver dies before it can answer."""
         address = run.address
-        wait_until(lambda: self._is_read(address) or run.process.poll() is not None, "the input is read")
+        while not self._is_read(address) and run.process.poll() is None:
+            # Not more often: two cores have enough to do.
+            time.sleep(_POLL_S)
         self.place.weir("stop", *(["--drain"] if drain else []), "numbers", "-m", address)
 
     def _is_read(self, address: str) -> bool:

@@ -3,8 +3,8 @@
 Whatever has happened, the same question is asked: what stands in the way of what? The order of the answers is the law
 of this file::
 
-    1. a task that has committed all, and whose consumers have read all, takes no checkpoint any more: it is closing, and
-       finishes as soon as nothing is under way
+    1. a task that has committed all, and whose consumers have read all, takes what checkpoint waits, and then none any more:
+       it is closing, and finishes as soon as nothing is under way
     2. while it initializes, or a synchronous part runs: nothing
     3. control entries of its channels are acted on, which may align a checkpoint
     4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints)
@@ -140,7 +140,7 @@ class TaskFlow:
         """Do what nothing stands in the way of any more: the module's docstring has the order."""
         if self._closing:
             return self._finish()
-        if self._is_done and self._outputs.all_consumed:
+        if self._is_done and self._outputs.all_consumed and not self._waiting:
             return self._close() + self._finish()
         if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
             return []

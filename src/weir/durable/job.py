@@ -130,6 +130,7 @@ class DurableJob:
         )
         if checkpoint is not None:
             self._state_mapping.check(checkpoint)
+            self._check_newest(checkpoint, record)
             self._restored(checkpoint)
         self._hooks.restore(checkpoint)
         if checkpoint is not None:
@@ -312,15 +313,20 @@ class DurableJob:
             self._storage.discard_claimed(record.restored_from)
         self._claim_is_over = True
 
+    def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
+        """Raise ``DuplicatesError`` if another job, of which the checkpoint is, has gone on at these targets (P21)."""
+        if checkpoint.job_id == self._storage.job_id or self._settings.accept_duplicates:
+            return
+        self._sinks.open(checkpoint.job_id, record.attempt)
+        self._sinks.check_newest(checkpoint)
+        self._sinks.open(self._storage.job_id, record.attempt)
+
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
-        """A checkpoint of another job commits under that job's transaction ids (PROTOCOL P19), and only if that job has
-        committed nothing later at these targets (P21)."""
+        """A checkpoint of another job commits under that job's transaction ids (PROTOCOL P19)."""
         foreign = checkpoint.job_id != self._storage.job_id
         if foreign:
             self._sinks.open(checkpoint.job_id, record.attempt)
-            if not self._settings.accept_duplicates:
-                self._sinks.check_newest(checkpoint)
-        self._sinks.commit_again(checkpoint, partial(self._put_back, checkpoint))
+        self._sinks.commit_again(checkpoint, partial(self._put_back, checkpoint), foreign=foreign)
         if foreign:
             self._sinks.open(self._storage.job_id, record.attempt)
 

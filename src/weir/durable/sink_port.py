@@ -131,10 +131,13 @@ class SinkPort:
             with self._locks[name]:
                 self._sinks[name].close()
 
-    def commit_again(self, checkpoint: CompletedCheckpoint, put_back: PutBack) -> None:
+    def commit_again(
+        self, checkpoint: CompletedCheckpoint, put_back: PutBack, *, foreign: bool = False
+    ) -> None:
         """Commit what the checkpoint had pending, sink by sink, epoch by epoch (PROTOCOL P5, P13).
 
-        What a savepoint has copies of is put back first where it is missing (P14).
+        What a savepoint has copies of is put back first where it is missing (P14). One of another job (``foreign``) may be
+        restored at other targets: what is missing there and has no copy raises ``JobError``.
         """
         pending: dict[OperatorId, dict[int, list[Committable]]] = {}
         for task in checkpoint.tasks:
@@ -147,7 +150,7 @@ class SinkPort:
                     " job has no sink of that name: put it back, let the job run once, and then remove it."
                 )
             for epoch in sorted(epochs):
-                self._complete(name, epoch, epochs[epoch], put_back)
+                self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
                 self._commit_one(name, epoch, [item.payload for item in epochs[epoch]])
 
     def clean(self, attempt: int) -> None:
@@ -188,9 +191,17 @@ class SinkPort:
         return sum(self._rows_committed[name] for name in sinks)
 
     def _complete(
-        self, name: OperatorId, epoch: int, items: Sequence[Committable], put_back: PutBack
+        self,
+        name: OperatorId,
+        epoch: int,
+        items: Sequence[Committable],
+        put_back: PutBack,
+        *,
+        foreign: bool,
     ) -> None:
-        """Put back every staged file that is missing, unless the epoch is committed; ``JobError`` if one has no copy."""
+        """Put back every staged file that is missing, unless the epoch is committed."""
+        if not foreign and not any(item.files for item in items):
+            return
         sink = self._sinks[name]
         with self._locks[name]:
             newest = sink.newest_committed()
@@ -200,13 +211,14 @@ class SinkPort:
                 for number, path in enumerate(sink.staged_files(item.payload)):
                     if self._file_system(path).status(path) is not None:
                         continue
-                    if not item.files:
+                    if not item.files and foreign:
                         raise JobError(
                             f"Rows of checkpoint {epoch} that sink {name!r} has not committed are not where they were"
                             f" staged ({path}): let {sink.describe()} be the target that it was, or start from a"
                             " savepoint, which has a copy of such rows."
                         )
-                    put_back(item.files[number], path)
+                    if item.files:
+                        put_back(item.files[number], path)
 
     def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload]) -> None:
         sink = self._sinks[name]
@@ -253,9 +265,10 @@ class SinkPort:
 
 def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
     """Under which id it is committed. An intermediate savepoint may have overtaken the checkpoint that was to commit it: if
-    that completed, or a later one, the job it was taken of has committed it under an id from its barrier on (P14, P19)."""
-    if item.epoch is not None:
-        return item.epoch
-    if checkpoint.kind is SnapshotKind.SAVEPOINT and item.barrier is not None:
-        return item.barrier
-    return checkpoint.checkpoint_id
+    that completed, or a later one, the job it was taken of has committed it under an id from its barrier on (P14, P19). The
+    other way round a later checkpoint may have completed first: the id is none beyond the savepoint's, since what is
+    committed there counts as what the job went on with (P21)."""
+    if checkpoint.kind is not SnapshotKind.SAVEPOINT:
+        return checkpoint.checkpoint_id if item.epoch is None else item.epoch
+    first = item.barrier if item.epoch is None else item.epoch
+    return checkpoint.checkpoint_id if first is None else min(first, checkpoint.checkpoint_id)

@@ -286,7 +286,7 @@ class _Handlers:
 
 def _normalized(directory: str | None) -> str | None:
     """A directory that a request names, as Weir spells it: a relative one lies below the driver's."""
-    return None if directory is None else normalize(directory)
+    return normalize(directory) if directory else None
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
