@@ -237,14 +237,16 @@ def newest_epoch_committed_first() -> AbstractContextManager[None]:
 def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
     """A restored job commits what was pending from the newest epoch to the oldest (P13)."""
 
-    def backwards(self: SinkPort, checkpoint: CompletedCheckpoint, put_back: Any) -> None:
+    def backwards(
+        self: SinkPort, checkpoint: CompletedCheckpoint, put_back: Any, *, foreign: bool = False
+    ) -> None:
         items = [item for task in checkpoint.tasks for item in task.committables]
         groups = {(item.sink, item.epoch or checkpoint.checkpoint_id) for item in items}
         for sink, epoch in sorted(groups, reverse=True):
             group = [
                 item for item in items if (item.sink, item.epoch or checkpoint.checkpoint_id) == (sink, epoch)
             ]
-            self._complete(sink, epoch, group, put_back)
+            self._complete(sink, epoch, group, put_back, foreign=foreign)
             self._commit_one(sink, epoch, [item.payload for item in group])
 
     return _with(patch.object(SinkPort, "commit_again", backwards))
