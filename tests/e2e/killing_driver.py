@@ -64,10 +64,10 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
     inside = threading.local()
     commit_again = SinkPort.commit_again
 
-    def marked(*arguments: Any) -> None:
+    def marked(*arguments: Any, **keywords: Any) -> None:
         inside.now = True
         try:
-            commit_again(*arguments)
+            commit_again(*arguments, **keywords)
         finally:
             inside.now = False
 

@@ -45,11 +45,11 @@ class Lives:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.place.land(3)
+        self.place.land(2)
 
     def die(self, point: str, *, nth: int = 1, drain: bool = False) -> None:
         """One life: read what has landed, be asked to stop, die at the step."""
-        self.place.land(2)
+        self.place.land(1)
         run = self.place.start_until(
             f"stop/{point}", nth, *NO_CHECKPOINTS, environment=UNBOUNDED, number=signal.SIGKILL
         )

@@ -124,13 +124,8 @@ def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savep
     with LiveJob(hooked_job(place, Counter(calls), bounded=False), conf) as live:
         place.land(1)
         savepoint = live.savepoint()
-        live.checkpoint()
         live.cancel()
-    assert calls == [
-        ("restore", 2, {"count": 2}),
-        ("trigger", 3, {"count": 3}),
-        ("trigger", 4, {"count": 4}),
-    ]
+    assert calls == [("restore", 2, {"count": 2}), ("trigger", 3, {"count": 3})]
     calls.clear()
     hooks = (Counter(other_calls, "another"), Counter(calls))
     with LiveJob(hooked_job(place, *hooks, bounded=True), conf, from_savepoint=str(savepoint)) as live:

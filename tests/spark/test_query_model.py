@@ -303,6 +303,7 @@ def trace_of_model(seed: int) -> list[str]:
         writes_late=lambda: False,
         lists_early=lambda: False,
         reader_us=0,
+        partitions=2,
         retain_us=0,
         upload_us=1,
         links=True,
