@@ -28,7 +28,7 @@ lint: setup ## ruff and mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict
 
-test: lint ## lint, then every test: what continuous integration runs
+test: lint ## lint, then all but the slow tests: what continuous integration runs
 	$(BIN)/pytest
 
 test-fast: setup ## only the tests that start no JVM and kill no process: seconds
