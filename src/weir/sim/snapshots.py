@@ -148,9 +148,10 @@ class SimSnapshots:
     def confirm(self, checkpoint_id: int) -> None:
         """The checkpoint is the base of the next one."""
         files = self._acknowledged.get(checkpoint_id)
-        for over in (self._written, self._acknowledged):
-            for older in [known for known in over if known <= checkpoint_id]:
-                del over[older]
+        # One of an older checkpoint may still have to be dropped, with the files that it wrote.
+        self._written.pop(checkpoint_id, None)
+        for older in [known for known in self._acknowledged if known <= checkpoint_id]:
+            del self._acknowledged[older]
         if files is not None:
             self._base = {handle.key: handle for handle in files}
 
