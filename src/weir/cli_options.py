@@ -73,7 +73,11 @@ AllowNonRestoredState = Annotated[
 ]
 AcceptDuplicates = Annotated[
     bool,
-    typer.Option("--accept-duplicates", help="Use an older checkpoint although sinks committed beyond it."),
+    typer.Option(
+        "--accept-duplicates",
+        help="Begin from a snapshot, or use an older checkpoint in place of a damaged one, although sinks have"
+        " committed beyond it: rows may be there twice, or be left out.",
+    ),
 ]
 RestPort = Annotated[
     int | None,

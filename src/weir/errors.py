@@ -15,6 +15,7 @@ the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad inp
     │   │   └── CheckpointDamagedError   a file of it is missing or differs from its checksum
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
     │   ├── HookError                    a master hook cannot be called
+    │   ├── ListenerError                a checkpoint listener has raised
     │   ├── JobError
     │   │   ├── JobNotFoundError         no job of this id or name
     │   │   ├── JobAlreadyRunningError   a live driver holds the job
@@ -74,6 +75,10 @@ class SinkError(WeirError):
 
 class HookError(WeirError):
     """A master hook cannot be called."""
+
+
+class ListenerError(WeirError):
+    """A checkpoint listener has raised."""
 
 
 class JobError(WeirError):

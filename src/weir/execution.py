@@ -189,11 +189,12 @@ def _make_ports(
     working = join(configuration.value(WORKING_DIR), submission.job_id)
     make_working_directory(storage.fs(working), working)
     check_reachable(session.get(), storage.fs(working), working)
+    vertices = job.vertices()
     tasks = SparkTaskPort(
         session=session.get(),
         pipeline=Pipeline(
             job_name=job.name,
-            vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in job.vertices()},
+            vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
             functions=job.functions,
             sinks=job.sinks,
         ),
@@ -202,30 +203,22 @@ def _make_ports(
         working_directory=working,
         clock=clock,
     )
+    allow_non_restored_state = configuration.value(IGNORE_UNCLAIMED_STATE)
     durable = DurableJob(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(
-            job.hooks.values(),
-            allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
-            waits=ThreadWaits(),
+            job.hooks.values(), allow_non_restored_state=allow_non_restored_state, waits=ThreadWaits()
         ),
         listeners=CheckpointListeners(
-            {vertex.name: job.listeners(vertex) for vertex in job.vertices()}, ThreadWaits()
+            {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
         ),
         state_mapping=StateMapping(
-            vertices={vertex.name: vertex.operators for vertex in job.vertices()},
-            inputs={vertex.name: vertex.inputs for vertex in job.vertices()},
-            allow_non_restored_state=configuration.value(IGNORE_UNCLAIMED_STATE),
+            vertices={vertex.name: vertex.operators for vertex in vertices},
+            inputs={vertex.name: vertex.inputs for vertex in vertices},
+            allow_non_restored_state=allow_non_restored_state,
         ),
-        settings=DurableSettings(
-            job_name=job.name,
-            savepoint_directory=configuration.value(SAVEPOINT_DIR),
-            from_savepoint=submission.from_savepoint,
-            accept_duplicates=options.accept_duplicates,
-            claims_snapshot=configuration.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM,
-            num_retained=configuration.checkpoint_config().num_retained,
-        ),
+        settings=_durable_settings(job, options, configuration, submission),
         clock=clock,
         waits=ThreadWaits(),
         token=lambda: secrets.token_hex(8),
@@ -233,6 +226,19 @@ def _make_ports(
         restored=listener.restored,
     )
     return tasks, durable
+
+
+def _durable_settings(
+    job: Job, options: RunOptions, configuration: Configuration, submission: Submission
+) -> DurableSettings:
+    return DurableSettings(
+        job_name=job.name,
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        from_savepoint=submission.from_savepoint,
+        accept_duplicates=options.accept_duplicates,
+        claims_snapshot=configuration.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM,
+        num_retained=configuration.checkpoint_config().num_retained,
+    )
 
 
 def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:

@@ -12,6 +12,7 @@ from tests.spec.durable import Driver
 
 from weir.core.messages import CommitSinks, TellAborted
 from weir.durable.listeners import CheckpointListener, listener_of
+from weir.errors import ListenerError
 
 
 class Told(CheckpointListener):
@@ -84,8 +85,8 @@ def test_listeners_of_other_tasks_are_not_told(tmp_path: Path) -> None:
     assert told.calls == []
 
 
-def test_what_a_listener_raises_is_raised(tmp_path: Path) -> None:
-    """It fails the task, as a sink that cannot commit does."""
+def test_a_listener_that_raises_fails_its_task_in_a_sentence_that_names_it(tmp_path: Path) -> None:
+    """As a sink that cannot commit does; the sentence has the chain and the checkpoint too."""
 
     class Broken(CheckpointListener):
         def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -93,5 +94,6 @@ def test_what_a_listener_raises_is_raised(tmp_path: Path) -> None:
 
     driver = Driver(tmp_path, "0" * 32, listeners=[Broken()])
     driver.job.begin_attempt()
-    with pytest.raises(OSError, match="the other system is away"):
+    named = r"Broken.notify_checkpoint_complete .* 'a' .* checkpoint 1 completed: OSError: the other system is away"
+    with pytest.raises(ListenerError, match=named):
         driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))

@@ -44,11 +44,13 @@ def java_options() -> str:
         archive.parent.mkdir(exist_ok=True)
         made = archive.with_suffix(f".{os.getpid()}")
         with tempfile.TemporaryDirectory() as directory:
-            subprocess.run(
+            done = subprocess.run(
                 [sys.executable, "-c", _JOB, directory],
                 env={**os.environ, "JDK_JAVA_OPTIONS": f"{_QUICK} -XX:ArchiveClassesAtExit={made}"},
-                check=True,
+                check=False,
                 capture_output=True,
+                text=True,
             )
+        assert made.exists(), f"the archive of classes was not made: {done.stderr}"
         made.rename(archive)
     return f"{_QUICK} -XX:SharedArchiveFile={archive}"

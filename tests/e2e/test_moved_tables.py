@@ -29,6 +29,12 @@ def table(place: Place, out: str = "out") -> Rows:
     return delta_rows(place.directory / out / "table")
 
 
+def commit(live: LiveJob, place: Place) -> None:
+    """Take a checkpoint, and wait until all that has landed is committed."""
+    live.checkpoint()
+    wait_until(lambda: table(place).total() == place.rows().total(), "the checkpoint is committed")
+
+
 @pytest.fixture
 def origin(place: Place, spark: SparkSession) -> LiveJob:
     """A job without periodic checkpoints that is to read three files."""
@@ -48,8 +54,7 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_i
             savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
         else:
             savepoint = str(live.savepoint())
-            live.checkpoint()
-            wait_until(lambda: table(place).total() == 3 * ROWS_PER_FILE, "the checkpoint is committed")
+            commit(live, place)
             live.cancel()
     assert_same(table(place), place.rows(), "the old table")
     place.land(1)
@@ -85,8 +90,7 @@ def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
         savepoint = str(live.savepoint())
         place.land(1)
         live.wait_for_records(4 * ROWS_PER_FILE)
-        live.checkpoint()
-        wait_until(lambda: table(place).total() == 4 * ROWS_PER_FILE, "the checkpoint is committed")
+        commit(live, place)
         live.cancel()
     options = {"from_savepoint": savepoint, "accept_duplicates": accepted}
     with LiveJob(copies(place), settings(place), **options) as again:

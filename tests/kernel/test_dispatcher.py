@@ -38,6 +38,7 @@ from weir.core.requests import (
     RequestKind,
     SnapshotRequested,
 )
+from weir.core.stream_task import StreamTask
 from weir.core.types import (
     CompletedCheckpoint,
     InFlightSegment,
@@ -212,6 +213,20 @@ class DecliningMaster:
             target=None,
             full=False,
         )
+
+
+def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier that waits for its timeout overtakes then, though no event comes."""
+    bench = Bench("a", "b").run()
+    woken: list[tuple[str, int]] = []
+    named = {"a": 900, "b": 700}
+    monkeypatch.setattr(StreamTask, "next_deadline", lambda self: named.get(self._vertex))
+    monkeypatch.setattr(
+        StreamTask, "on_deadline", lambda self, now_ms: woken.append((self._vertex, now_ms)) or []
+    )
+    assert bench.dispatcher.next_deadline() == 700
+    bench.dispatcher.on_deadline(700)
+    assert woken == [("b", 700)]
 
 
 def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> None:

@@ -115,11 +115,22 @@ def test_a_stop_is_polled_below_savepoints(http: httpx.Client, gateway: FakeGate
 def test_without_a_directory_the_configured_one_is_left_to_the_job(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """null, an absent field and an absent body are one."""
+    """null, an empty text, an absent field and an absent body are one."""
     http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": None})
+    http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": ""})
     http.post(f"{JOB}/savepoints", json={})
     http.post(f"{JOB}/stop")
-    assert gateway.calls == [("savepoint", None), ("savepoint", None), ("stop", None)]
+    assert gateway.calls == [("savepoint", None)] * 3 + [("stop", None)]
+
+
+def test_a_relative_directory_lies_below_the_drivers(
+    http: httpx.Client, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flink's command line sends it as it was typed."""
+    monkeypatch.chdir(tmp_path)
+    http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": "kept/"})
+    http.post(f"{JOB}/stop", json=STOP | {"targetDirectory": "file:///kept"})
+    assert gateway.calls == [("savepoint", f"{tmp_path}/kept"), ("stop", "/kept")]
 
 
 def test_a_failed_savepoint_answers_the_poll_with_500_and_the_reason(

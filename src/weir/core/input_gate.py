@@ -188,11 +188,12 @@ class InputGate:
         ``timeout_ms`` have passed since the first one arrived. Only while the query rests and with a snapshot to follow
         at once, since what is in flight is what is unread at this point.
         """
-        due_ms = self.overtakes_at(timeout_ms)
         standing = self._standing()
-        if due_ms is None or now_ms < due_ms or standing is None:
+        if standing is None:
             return None
         barrier, places = standing
+        if now_ms < self._arrived_ms[barrier.checkpoint_id] + timeout_ms:
+            return None
         in_flight: list[InFlightSegment] = []
         outcomes: list[AlignmentOutcome] = []
         for name, place in places.items():

@@ -13,6 +13,7 @@ The rules of this file:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weir.core.operator_events import (
@@ -164,7 +165,7 @@ class OperatorCoordinatorHolder:
     def _event(self, number: int, subtask: int, payload: Payload) -> DeliverEvent:
         return DeliverEvent(operator=self._operator, subtask=subtask, number=number, payload=payload)
 
-    def _opened(self, checkpoint_id: int, subtasks: range | list[int]) -> list[HolderOutput]:
+    def _opened(self, checkpoint_id: int, subtasks: Iterable[int]) -> list[HolderOutput]:
         return [event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)]
 
     def _completed_snapshots(self) -> list[HolderOutput]:

@@ -298,7 +298,7 @@ class DurableJob:
     def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
         """Win the next number. A number that stays in doubt may be ours or not: this driver must act no more."""
         try:
-            return writer.append(**fields, claimed=writer.newest.claimed and not self._claim_is_over)
+            return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
             self._note(f"the job log cannot be written, so this driver ends: {error}")
             return Recorded.FENCED

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weir.core.types import VertexId
+from weir.errors import ListenerError
 from weir.kernel.concurrency import Waits
+from weir.kernel.failures import describe
 
 
 class CheckpointListener:
@@ -62,13 +64,21 @@ class CheckpointListeners:
         self._locks = {vertex: waits.lock() for vertex in listeners}
 
     def complete(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Tell those of a vertex; raises what one of them raises."""
+        """Tell those of a vertex. Raises ``ListenerError`` if one of them raises."""
         for listener in self._listeners.get(vertex, ()):
-            with self._locks[vertex]:
-                listener.notify_checkpoint_complete(checkpoint_id)
+            self._tell(vertex, listener.notify_checkpoint_complete, checkpoint_id, "completed")
 
     def aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Tell those of a vertex; raises what one of them raises."""
+        """Tell those of a vertex. Raises ``ListenerError`` if one of them raises."""
         for listener in self._listeners.get(vertex, ()):
+            self._tell(vertex, listener.notify_checkpoint_aborted, checkpoint_id, "was aborted")
+
+    def _tell(self, vertex: VertexId, call: Callable[[int], None], checkpoint_id: int, what: str) -> None:
+        try:
             with self._locks[vertex]:
-                listener.notify_checkpoint_aborted(checkpoint_id)
+                call(checkpoint_id)
+        except Exception as error:
+            raise ListenerError(
+                f"{call.__qualname__} of a step of the chain that ends in {vertex!r} failed when it was told that checkpoint"
+                f" {checkpoint_id} {what}: {describe(error)}"
+            ) from error

@@ -208,17 +208,18 @@ class SinkPort:
             if newest is not None and newest >= epoch:
                 return
             for item in items:
-                for number, path in enumerate(sink.staged_files(item.payload)):
+                paths = sink.staged_files(item.payload)
+                for path, copy in zip(paths, item.files or [None] * len(paths), strict=True):
                     if self._file_system(path).status(path) is not None:
                         continue
-                    if not item.files and foreign:
+                    if copy is not None:
+                        put_back(copy, path)
+                    elif foreign:
                         raise JobError(
                             f"Rows of checkpoint {epoch} that sink {name!r} has not committed are not where they were"
                             f" staged ({path}): let {sink.describe()} be the target that it was, or start from a"
                             " savepoint, which has a copy of such rows."
                         )
-                    if item.files:
-                        put_back(item.files[number], path)
 
     def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload]) -> None:
         sink = self._sinks[name]

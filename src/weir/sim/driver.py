@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
-from typing import Any
 
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
@@ -19,12 +18,11 @@ from weir.core.messages import (
 )
 from weir.core.pending import PendingState
 from weir.core.types import JobId, OperatorState, VertexId
-from weir.durable.hooks import MasterHook, MasterHooks
+from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
-from weir.durable.listeners import CheckpointListener, CheckpointListeners
+from weir.durable.listeners import CheckpointListeners
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.errors import invariant
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Envelope, ToTask
 from weir.kernel.ports import TaskPlan
@@ -34,6 +32,7 @@ from weir.sim.job import SimJob
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
+from weir.sim.user_code import CountingHook, OrderedListener
 from weir.sim.vertices import SimVertex
 from weir.state.storage import CheckpointStorage
 
@@ -58,56 +57,6 @@ class SimClock:
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch."""
         return _WALL_CLOCK_BASE_MS + self._loop.now_us // 1_000 + self.wall_offset_ms
-
-
-class CountingHook(MasterHook):
-    """A master hook that takes its time, and whose state says for which checkpoint it was made."""
-
-    def __init__(self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]) -> None:
-        self._identifier = identifier
-        self._pause = pause
-        self._fails = fails
-
-    @property
-    def identifier(self) -> str:
-        """Its name."""
-        return self._identifier
-
-    def trigger(self, checkpoint_id: int, timestamp_ms: int) -> dict[str, Any]:
-        """The id."""
-        self._pause()
-        if self._fails():
-            raise RuntimeError("simulated failure of a hook")
-        return {"id": checkpoint_id}
-
-    def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
-        """It must be the state that was made for this checkpoint."""
-        if state != {"id": checkpoint_id}:
-            raise AssertionError(f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}")
-
-
-class OrderedListener(CheckpointListener):
-    """A checkpoint listener that knows the law of its calls: none is told of what is over or was told before."""
-
-    def __init__(self) -> None:
-        self._completed = 0
-        self._aborted: set[int] = set()
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Ids grow, and none was aborted."""
-        invariant(
-            checkpoint_id > self._completed and checkpoint_id not in self._aborted,
-            f"a listener is told that checkpoint {checkpoint_id} completed after {self._completed}",
-        )
-        self._completed = checkpoint_id
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Once, and none that completed."""
-        invariant(
-            checkpoint_id != self._completed and checkpoint_id not in self._aborted,
-            f"a listener is told that checkpoint {checkpoint_id} is over, which it knew",
-        )
-        self._aborted.add(checkpoint_id)
 
 
 class _Faults:
@@ -191,17 +140,36 @@ class SimDriver:
             hook_fails=strikes[Fault.HOOK_FAILED],
         )
         plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
-        # A stream of its own: jobs without channels draw nothing from it.
-        order = Random(f"order {job_id} {number}")
-        tasks = SimTaskPort(
-            loop=loop,
+        tasks = self._task_port(
+            number, job, fs=fs, storage=storage, sinks=sinks, tables=tables, strikes=strikes
+        )
+        self.master = _master(job, job_id, plans)
+        self.dispatcher = self._dispatcher(plans, tasks)
+
+    def _task_port(
+        self,
+        number: int,
+        job: SimJob,
+        *,
+        fs: ProcessFileSystem,
+        storage: CheckpointStorage,
+        sinks: SinkPort,
+        tables: dict[str, SimTable],
+        strikes: Mapping[Fault, Callable[[], bool]],
+    ) -> SimTaskPort:
+        """The queries of this driver, as the job has them."""
+        # Streams of their own: jobs without channels, or with one parallelism, draw nothing from them.
+        order = Random(f"order {self.job_id} {number}")
+        partitions = Random(f"partitions {self.job_id} {number}")
+        return SimTaskPort(
+            loop=self._loop,
             process=self.process,
             file_system=fs,
             storage=storage,
             sinks=sinks,
             tables=tables,
             vertices=job.vertices,
-            random=random,
+            random=self._random,
             fails=strikes[Fault.TASK_FAILED],
             writes_late=strikes[Fault.LATE_WRITE],
             links=job.links,
@@ -209,10 +177,8 @@ class SimDriver:
             retain_us=2_000 * job.config.timeout_ms,
             lists_early=lambda: order.random() < job.lists_early,
             reader_us=job.reader_us,
-            partitions=Random(f"partitions {job_id} {number}").choice(job.partitions),
+            partitions=partitions.choice(job.partitions),
         )
-        self.master = _master(job, job_id, plans)
-        self.dispatcher = self._dispatcher(plans, tasks)
 
     def _dispatcher(self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort) -> Dispatcher:
         """The product's dispatcher, between the machines and the simulated ports."""

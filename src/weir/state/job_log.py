@@ -249,9 +249,9 @@ class JobLogWriter:
         checkpoints: tuple[CheckpointReference, ...],
         savepoint: str | None = None,
         failure: str | None = None,
-        claimed: bool = False,
+        claim_is_over: bool = False,
     ) -> Recorded:
-        """Win the next number with this state of the job.
+        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is deleted.
 
         Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job; touch no file.
         FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
@@ -266,7 +266,7 @@ class JobLogWriter:
             checkpoints=checkpoints,
             savepoint=savepoint,
             failure=failure,
-            claimed=claimed,
+            claimed=self._newest.claimed and not claim_is_over,
         )
         outcome = self._record(record)
         if outcome is Recorded.FENCED and self._landed_late(record.number):
