@@ -30,11 +30,14 @@ LAYERS: dict[str, set[str]] = {
     "config": LOWER | {"state"},
     "kernel": LOWER,
     "durable": LOWER | {"kernel", "state", "sinks"},
-    "sim": LOWER | {"kernel", "state", "sinks", "durable"},
+    "coordinators": LOWER | {"kernel"},
+    "operators": LOWER,
+    "sim": LOWER | {"kernel", "state", "sinks", "durable", "coordinators"},
     "state": LOWER,
     "sinks": LOWER | {"state"},
     "sources": LOWER | {"state"},
-    "spark": LOWER | {"config", "kernel", "state", "sinks", "sources", "durable"},
+    "spark": LOWER
+    | {"config", "kernel", "state", "sinks", "sources", "durable", "coordinators", "operators"},
 }
 
 #: Modules that the core must not import: there the clock, ids, chance and I/O come in from outside.

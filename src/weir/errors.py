@@ -16,6 +16,8 @@ the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad inp
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
     │   ├── HookError                    a master hook cannot be called
     │   ├── ListenerError                a checkpoint listener has raised
+    │   ├── CoordinatorError             an operator coordinator does what it may not
+    │   ├── OperatorStateError           the state of a Python operator is used as it may not be
     │   ├── JobError
     │   │   ├── JobNotFoundError         no job of this id or name
     │   │   ├── JobAlreadyRunningError   a live driver holds the job
@@ -79,6 +81,14 @@ class HookError(WeirError):
 
 class ListenerError(WeirError):
     """A checkpoint listener has raised."""
+
+
+class CoordinatorError(WeirError):
+    """An operator coordinator sends or returns something that cannot be."""
+
+
+class OperatorStateError(WeirError):
+    """A Python operator asks for a state, or writes to one, in a way that cannot be kept."""
 
 
 class JobError(WeirError):

@@ -19,6 +19,7 @@ from weir.config.options import (
     WORKING_DIR,
 )
 from weir.config.values import RecoveryClaimMode
+from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
@@ -31,7 +32,7 @@ from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
 from weir.job import Job
 from weir.kernel.clock import Clock
-from weir.kernel.concurrency import ThreadWaits
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import TaskPlan
 from weir.kernel.running_job import RunningJob
@@ -100,6 +101,7 @@ class Execution:
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
+            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
             clock=clock,
             configuration=configuration.in_force(),
             observe=self._observe,

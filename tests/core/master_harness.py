@@ -22,6 +22,7 @@ from weir.core.messages import (
     RecordCheckpoint,
     TaskStatusChanged,
 )
+from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
@@ -73,6 +74,7 @@ def completed(record: RecordCheckpoint, *, job_id: str = JOB_ID) -> CompletedChe
         attempt=record.attempt,
         tasks=record.tasks,
         external_path=record.target or f"/checkpoints/{job_id}/chk-{record.checkpoint_id}",
+        coordinator_states=record.coordinator_states,
     )
 
 
@@ -104,6 +106,7 @@ class World:
         hooks: tuple[str, ...] = (),
         cleans: bool = True,
         producers: dict[str, tuple[str, ...]] | None = None,
+        coordinated: dict[str, CoordinatedOperator] | None = None,
     ) -> None:
         #: Whether every deletion is over at once.
         self.cleans = cleans
@@ -121,6 +124,7 @@ class World:
             savepoint_directory=savepoint_directory,
             hooks=hooks,
             producers=producers,
+            coordinated=coordinated,
         )
 
     def handle(self, event: JobMasterEvent) -> list[JobMasterEffect]:

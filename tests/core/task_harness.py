@@ -24,7 +24,7 @@ from weir.core.messages import (
 )
 from weir.core.stream_task import StreamTask
 from weir.core.task_status import has_ended
-from weir.core.types import Committable, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
+from weir.core.types import Committable, OperatorState, SentEvent, SnapshotKind, SnapshotMetrics, TaskState
 
 VERTEX = "v"
 METRICS = SnapshotMetrics(sync_duration_ms=2, async_duration_ms=30, checkpointed_size=400)
@@ -41,6 +41,8 @@ class TaskHarness:
         bounded: bool = True,
         started: bool = True,
         closes_at_once: bool = True,
+        takes_barriers: bool = False,
+        sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
         """``closes_at_once``: operators are closed as soon as that is asked for, and nothing is said of it."""
         self.closes_at_once = closes_at_once
@@ -51,6 +53,8 @@ class TaskHarness:
             sinks=sinks,
             bounded=bounded,
             requires_final_checkpoint=requires_final_checkpoint,
+            takes_barriers=takes_barriers,
+            sent_events=sent_events,
         )
         self.effects: list[StreamTaskEffect] = []
         #: What ``TakeSnapshot`` said, by checkpoint id.

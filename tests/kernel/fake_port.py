@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from weir.coordinators.runner import CoordinatorRunner
 from weir.core.channel import ReleaseSegments
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job_master import JobMaster
@@ -42,6 +43,7 @@ from weir.core.types import (
     TaskState,
 )
 from weir.kernel.clock import SystemClock
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.kernel.running_job import RunningJob
 
@@ -265,6 +267,7 @@ class World:
             plans=plans,
             tasks=self.port,
             durable=self.port,
+            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
             clock=SystemClock(),
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,

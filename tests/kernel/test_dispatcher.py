@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from tests.kernel.fake_port import FakePort, job_master, plan
 
+from weir.coordinators.runner import CoordinatorRunner
 from weir.core.channel import ReleaseSegments, Segment, SegmentsConsumed
 from weir.core.input_gate import Admission
 from weir.core.job_master import JobMaster
@@ -47,6 +48,7 @@ from weir.core.types import (
     TaskState,
 )
 from weir.errors import PipelineError
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Envelope
 
@@ -96,6 +98,7 @@ class Bench:
             plans=plans,
             tasks=self.port,
             durable=self.port,
+            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
             clock=self,
             workers=self,
             chance=lambda: 0.5,

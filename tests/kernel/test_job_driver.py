@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from tests.kernel.fake_port import FakePort, World
 
+from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
@@ -23,6 +24,7 @@ from weir.core.messages import (
 from weir.core.requests import SuspendRequested
 from weir.core.types import Committable, TaskStatus
 from weir.errors import InvariantError, PipelineError, StorageError
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.driver import JobDriver
 
 
@@ -308,6 +310,7 @@ def driver_of(master: TimedMaster, clock: StoppedClock) -> JobDriver:
         plans={},
         tasks=FakePort(),
         durable=FakePort(),
+        coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
         clock=clock,
         on_effect=lambda _: None,
     )

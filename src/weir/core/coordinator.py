@@ -6,8 +6,8 @@ It is a part of ``JobMaster``: every method takes the time and returns a list of
 
 1. A request (of the timer, a user, or the job master) enters the queue; ``CheckpointRequestDecider`` says when it runs.
 2. Its id and location are allocated outside, since that blocks; one at a time. All pre-checks are repeated afterwards.
-3. The master hooks are triggered. When all have answered, the tasks of the ``CheckpointPlan`` are; each acknowledges or
-   declines. Whatever does not answer lets the checkpoint expire.
+3. The operator coordinators are asked, then the master hooks are triggered (MISSION C2, A8). When all have answered, the
+   tasks of the ``CheckpointPlan`` are; each acknowledges or declines. Whatever does not answer lets the checkpoint expire.
 4. When all have acknowledged, the record is written. Records are written one at a time, since the outcome of one decides
    under which epoch the next says that its output is committed (``epochs``). Until the outcome is known nothing aborts it.
 5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, what nobody needs is
@@ -29,6 +29,8 @@ from weir.core.messages import (
     DeclineCheckpoint,
     LocationAllocated,
 )
+from weir.core.operator_coordinators import OperatorCoordinators
+from weir.core.operator_events import CoordinatorEvent, TaskOperatorEvent
 from weir.core.outcomes import (
     AttemptFenced,
     CoordinatorOutput,
@@ -60,8 +62,11 @@ class CheckpointCoordinator(CheckpointLedger):
         execution: Execution,
         stats: CheckpointStatsTracker,
         hooks: tuple[str, ...] = (),
+        coordinators: OperatorCoordinators,
     ) -> None:
-        super().__init__(config=config, execution=execution, stats=stats, hooks=hooks)
+        super().__init__(
+            config=config, execution=execution, stats=stats, hooks=hooks, coordinators=coordinators
+        )
         self._job_id = job_id
         self._shutdown = False
 
@@ -178,19 +183,26 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
-    # -- answers of hooks and tasks -------------------------------------------------------------------------
+    # -- answers of coordinators, hooks and tasks -------------------------------------------------------------------------
+
+    def operator_event(
+        self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int
+    ) -> list[CoordinatorOutput]:
+        """An operator coordinator or a task says something of operator events, or of the coordinator's snapshot."""
+        if isinstance(event, TaskOperatorEvent):
+            outputs = self._coordinators.from_task(event)
+        else:
+            outputs = self._coordinators.from_coordinator(event)
+        self._heard(outputs, now_ms)
+        self._settle(now_ms)
+        return self._drain()
 
     def hook_triggered(self, event: HookTriggered, now_ms: int) -> list[CoordinatorOutput]:
         """A master hook has done its part; one that answers for a checkpoint that is over comes too late to matter."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return []
-        result = pending.hook_triggered(event.identifier, event.state)
-        invariant(
-            result is TaskAcknowledgeResult.SUCCESS,
-            f"{pending} does not wait for master hook {event.identifier!r}",
-        )
-        if not pending.not_yet_acknowledged_hooks:
+        if pending.answered(Party.MASTER_HOOK, event.identifier, event.state):
             self._ask(pending, now_ms)
             self._settle(now_ms)
         return self._drain()
@@ -247,6 +259,8 @@ class CheckpointCoordinator(CheckpointLedger):
         """A task is FINISHED, FAILED or CANCELED: checkpoints that still wait for it are aborted (PROTOCOL P32)."""
         status = self._execution.statuses[vertex]
         finished = status is TaskStatus.FINISHED
+        if finished:
+            self._heard(self._coordinators.finished(vertex), now_ms)
         reason = Reason.CHECKPOINT_DECLINED_TASK_CLOSING if finished else Reason.TASK_FAILURE
         for pending in self.pending:
             if pending.awaits(Party.TASK, vertex):
@@ -322,7 +336,14 @@ class CheckpointCoordinator(CheckpointLedger):
         invariant(self._pending.keys().isdisjoint(self._recently_completed), "a completed one is pending")
         invariant(not self._recent.keys() & set(self._store.ids), "an aborted checkpoint is retained")
         invariant(not self._out, "an effect was not handed over")
-        for part in (self._trigger, self._store, self._epochs, self._failures, self._stats):
+        for part in (
+            self._trigger,
+            self._store,
+            self._epochs,
+            self._failures,
+            self._stats,
+            self._coordinators,
+        ):
             part.validate()
 
     # -- inside ---------------------------------------------------------------------------------------------

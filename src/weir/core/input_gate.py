@@ -183,17 +183,22 @@ class InputGate:
                 moved = True
         return outcomes
 
-    def overtake(self, now_ms: int, timeout_ms: int) -> Aligned | None:
-        """Let the barrier of the next checkpoint pass what was not read, if it may: it stands in every channel, and
-        ``timeout_ms`` have passed since the first one arrived. Only while the query rests and with a snapshot to follow
-        at once, since what is in flight is what is unread at this point.
-        """
+    def may_overtake(self, now_ms: int, timeout_ms: int) -> int | None:
+        """The checkpoint whose barrier may pass what was not read: it stands in every channel, and ``timeout_ms`` have
+        passed since the first one arrived. None if there is none."""
         standing = self._standing()
         if standing is None:
             return None
+        n = standing[0].checkpoint_id
+        return n if now_ms >= self._arrived_ms[n] + timeout_ms else None
+
+    def overtake(self, now_ms: int) -> Aligned:
+        """Let the barrier that may pass what was not read. Only while the query rests and with a snapshot to follow at once,
+        since what is in flight is what is unread at this point."""
+        standing = self._standing()
+        if standing is None:
+            raise InvariantError("a barrier overtakes that stands nowhere")
         barrier, places = standing
-        if now_ms < self._arrived_ms[barrier.checkpoint_id] + timeout_ms:
-            return None
         in_flight: list[InFlightSegment] = []
         outcomes: list[AlignmentOutcome] = []
         for name, place in places.items():

@@ -34,6 +34,8 @@ from weir.core.messages import (
     TasksStopped,
     TaskStatusChanged,
 )
+from weir.core.operator_coordinators import CoordinatedOperator
+from weir.core.operator_events import CoordinatorEvent, TaskOperatorEvent
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.requests import (
     CancelRequested,
@@ -42,7 +44,7 @@ from weir.core.requests import (
     SuspendRequested,
 )
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint
-from weir.core.types import OperatorState, Recorded, TaskStatus, VertexId
+from weir.core.types import OperatorId, OperatorState, Recorded, TaskStatus, VertexId
 from weir.core.view import CheckpointStatsSnapshot
 from weir.errors import invariant
 
@@ -78,9 +80,10 @@ class JobMaster(JobLifecycle):
         savepoint_directory: str | None,
         hooks: tuple[str, ...] = (),
         producers: Mapping[VertexId, tuple[VertexId, ...]] | None = None,
+        coordinated: Mapping[OperatorId, CoordinatedOperator] | None = None,
     ) -> None:
         """``hooks`` are the identifiers of the master hooks, which are asked all at once (P44); ``producers`` are the tasks
-        whose channels a task reads."""
+        whose channels a task reads; ``coordinated`` are the operators that have a coordinator."""
         super().__init__(
             job_id=job_id,
             vertices=vertices,
@@ -88,6 +91,7 @@ class JobMaster(JobLifecycle):
             restart=restart,
             hooks=hooks,
             producers=producers or {},
+            coordinated=coordinated or {},
         )
         self._savepoint_directory = savepoint_directory
         #: (time, event, status before, status after): made into entries when somebody reads them.
@@ -158,6 +162,10 @@ class JobMaster(JobLifecycle):
             self._after_the_end(event)
         elif isinstance(event, AcknowledgeCheckpoint):
             self._acknowledged(event, now_ms)
+        elif isinstance(event, CoordinatorEvent | TaskOperatorEvent):
+            if self._hears(event.attempt):
+                self._take(self._coordinator.operator_event(event, now_ms), now_ms)
+                self._progress(now_ms)
         else:
             self._dispatch(event, now_ms)
             self._progress(now_ms)
@@ -260,6 +268,8 @@ class JobMaster(JobLifecycle):
                 self._take(self._coordinator.decline(event, now_ms), now_ms)
             case TaskStatusChanged():
                 self._execution.set_status(event.vertex, event.status)
+                if event.status is TaskStatus.RUNNING:
+                    self._effects.extend(self._operator_coordinators.ready(event.vertex))
                 if event.status in (TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED):
                     self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
             case TaskFailed():
@@ -275,6 +285,7 @@ class JobMaster(JobLifecycle):
         self._execution.begin(event.attempt, event.restored)
         begin = self._coordinator.begin_attempt
         self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
+        self._effects.extend(self._operator_coordinators.begin_attempt(event.attempt, event.restored))
         if self._goal is Goal.RUN:
             self._move(JobStatus.RUNNING)
             self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)

@@ -26,6 +26,8 @@ from weir.core.messages import (
     RecordCheckpoint,
     TriggerCheckpoint,
 )
+from weir.core.operator_coordinators import OperatorCoordinators
+from weir.core.operator_events import CoordinatorAcknowledged, CoordinatorDeclined, HolderOutput
 from weir.core.outcomes import (
     CoordinatorOutput,
     RequestFailed,
@@ -61,6 +63,7 @@ class CheckpointLedger:
         execution: Execution,
         stats: CheckpointStatsTracker,
         hooks: tuple[str, ...],
+        coordinators: OperatorCoordinators,
     ) -> None:
         invariant(len(set(hooks)) == len(hooks), f"two master hooks have one identifier: {hooks}")
         self._config = config
@@ -68,6 +71,7 @@ class CheckpointLedger:
         self._stats = stats
         #: Identifiers of the master hooks, which are asked all at once.
         self._hooks = hooks
+        self._coordinators = coordinators
         self._trigger = CheckpointTrigger(config=config, execution=execution)
         self._store = CompletedCheckpointStore(num_retained=config.num_retained)
         self._epochs = CommitEpochs()
@@ -134,6 +138,7 @@ class CheckpointLedger:
             deadline_ms=now_ms + self._config.timeout_ms,
             full=self._full.applies_to(request, self._pending.values()),
             hooks=self._hooks,
+            coordinators=self._coordinators.names,
         )
         newest = max((*self._pending, *self._recent, *self._store.ids), default=0)
         invariant(event.checkpoint_id > newest, f"checkpoint id {event.checkpoint_id} follows {newest}")
@@ -146,6 +151,8 @@ class CheckpointLedger:
     def _ask(self, pending: PendingCheckpoint, now_ms: int) -> None:
         """Ask the next party, now that all before it have answered."""
         match pending.next_party:
+            case Party.OPERATOR_COORDINATOR:
+                self._heard(self._coordinators.checkpoint(pending.checkpoint_id), now_ms)
             case Party.MASTER_HOOK:
                 self._out.extend(
                     TriggerHook(
@@ -157,6 +164,23 @@ class CheckpointLedger:
                 )
             case _:
                 self._trigger_tasks(pending, now_ms)
+
+    def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
+        """What the holders of operator coordinators make known: parts of checkpoints are complete, or have failed."""
+        for output in outputs:
+            pending = self._pending.get(getattr(output, "checkpoint_id", 0))
+            match output:
+                case CoordinatorAcknowledged():
+                    invariant(pending is not None, f"nobody waits for {output}")
+                    party = Party.OPERATOR_COORDINATOR
+                    if pending is not None and pending.answered(party, output.operator, output.state):
+                        self._ask(pending, now_ms)
+                case CoordinatorDeclined():
+                    detail = f"The coordinator of {output.operator!r}: {output.message}"
+                    if pending is not None:
+                        self._abort(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, detail, now_ms)
+                case _:
+                    self._out.append(output)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, now_ms: int) -> None:
         """The last step of triggering; the pre-check of the plan is repeated, since hooks took their time."""
@@ -203,7 +227,8 @@ class CheckpointLedger:
                 attempt=self._execution.attempt,
                 tasks=(*acknowledged, *(self._finished_state(v, last) for v in pending.plan.finished_tasks)),
                 retained=self._store.ids if kind.is_savepoint else self._store.ids_with(checkpoint_id),
-                hook_states=pending.hook_states,
+                hook_states=pending.states(Party.MASTER_HOOK),
+                coordinator_states=pending.states(Party.OPERATOR_COORDINATOR),
             )
         )
 
@@ -242,6 +267,8 @@ class CheckpointLedger:
                 NotifyCheckpointComplete(vertex=vertex, checkpoint_id=checkpoint_id)
                 for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
             )
+        told = kind.commits_side_effects
+        self._heard(self._coordinators.over(checkpoint_id, completed=True, notifies=told), now_ms)
         if pending.request.request is not None:
             self._out.append(AnswerRequest(request=pending.request.request, checkpoint=checkpoint))
         self._out.append(
@@ -276,6 +303,7 @@ class CheckpointLedger:
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
             for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for if tell_tasks else ())
         )
+        self._heard(self._coordinators.over(checkpoint_id, completed=False), now_ms)
         self._discard(checkpoint_id, pending.target)
         what = "Savepoint" if pending.kind.is_savepoint else "Checkpoint"
         message = f"{what} {checkpoint_id} failed: {message}"

@@ -34,8 +34,11 @@ from weir.core.messages import (
     RecordEnd,
     StopTasks,
 )
+from weir.core.operator_coordinators import CoordinatedOperator, OperatorCoordinators
+from weir.core.operator_events import FailJob, FailSubtask
 from weir.core.outcomes import (
     AttemptFenced,
+    CoordinatorFact,
     CoordinatorOutput,
     RequestFailed,
     SnapshotCompleted,
@@ -46,7 +49,7 @@ from weir.core.requests import AnswerRequest
 from weir.core.restart import make_restart_strategy
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint
-from weir.core.types import OperatorState, VertexId
+from weir.core.types import OperatorId, OperatorState, VertexId
 
 
 class Goal(enum.Enum):
@@ -74,12 +77,19 @@ class JobLifecycle:
         restart: RestartConfig,
         hooks: tuple[str, ...],
         producers: Mapping[VertexId, tuple[VertexId, ...]],
+        coordinated: Mapping[OperatorId, CoordinatedOperator],
     ) -> None:
         self._config = config
         self._execution = Execution(vertices, producers)
         self._stats = CheckpointStatsTracker(config.history_size)
+        self._operator_coordinators = OperatorCoordinators(coordinated)
         self._coordinator = CheckpointCoordinator(
-            job_id=job_id, config=config, execution=self._execution, stats=self._stats, hooks=hooks
+            job_id=job_id,
+            config=config,
+            execution=self._execution,
+            stats=self._stats,
+            hooks=hooks,
+            coordinators=self._operator_coordinators,
         )
         self._restart_strategy = make_restart_strategy(restart)
         self._status = JobStatus.CREATED
@@ -106,11 +116,9 @@ class JobLifecycle:
 
     def _take(self, outputs: list[CoordinatorOutput], now_ms: int) -> None:
         """Pass effects on in their order, then act on the facts among them."""
-        facts: list[SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced] = []
+        facts: list[CoordinatorFact] = []
         for output in outputs:
-            if isinstance(
-                output, SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced
-            ):
+            if isinstance(output, CoordinatorFact):
                 facts.append(output)
             elif isinstance(output, DiscardCheckpoint) and self._goal is Goal.FENCED:
                 self._coordinator.discard_dropped(output.checkpoint_id)
@@ -130,6 +138,8 @@ class JobLifecycle:
                         self._fail(fact.message, now_ms)
                 case AttemptFenced():
                     self._fenced(fact.message, now_ms)
+                case FailSubtask() | FailJob():
+                    self._fail(fact.message, now_ms)
 
     @property
     def _tasks_are_leaving(self) -> bool:
@@ -236,6 +246,7 @@ class JobLifecycle:
         self._failure = message
         self._restart_strategy.notify_failure(now_ms)
         self._move(JobStatus.FAILING)
+        self._effects.extend(self._operator_coordinators.failed(message))
         self._leave(goal, message, now_ms)
 
     def _leave(self, goal: Goal, message: str, now_ms: int) -> None:

@@ -1,12 +1,13 @@
 """Everything that goes in and out of the two core machines, ``JobMaster`` and ``StreamTask``.
 
-Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel carries
-the effects out; when a blocking one is done, the outcome comes back as another event. Messages pass from one machine to the
-other (section "Between job master and task"): an effect of one is an event of the other, delivered in order.
+Both have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel carries effects
+out; the outcome of a blocking one comes back as another event. Messages pass between the machines (section "Between job
+master and task"): an effect of one is an event of the other, delivered in order.
 
 How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
 
     M  AllocateLocation ............ kernel takes the next id .......... LocationAllocated      M
+    M  SnapshotCoordinator (if any)  the coordinator answers ........... CoordinatorSnapshotTaken M
     M  TriggerHook (if there are any) kernel calls each hook ........... HookTriggered          M
     M  TriggerCheckpoint ........... delivered ......................... TriggerCheckpoint      S
     S  (next PlanningCalled) TakeSnapshot .. kernel: synchronous part .. SyncPartDone           S
@@ -29,6 +30,7 @@ from weir.core.channel import ChannelAppended, ReleaseSegments, Segment, Segment
 from weir.core.input_gate import Admission
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
+from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent, DeliverEvent, TaskOperatorEvent
 from weir.core.requests import AnswerRequest, CancelRequested, SnapshotRequested, SuspendRequested
 from weir.core.types import (
     Committable,
@@ -37,6 +39,7 @@ from weir.core.types import (
     OperatorId,
     Payload,
     Recorded,
+    SentEvent,
     SnapshotKind,
     SnapshotMetrics,
     TaskState,
@@ -133,10 +136,8 @@ class TaskStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningCalled:
-    """Between two steps: all steps up to ``position`` are complete and no other has begun.
-
-    The task owes exactly one ``AnswerPlanning(call)``; until then the query rests.
-    """
+    """Between two steps: all steps up to ``position`` are complete and no other has begun. The task owes exactly one
+    ``AnswerPlanning(call)``; until then the query rests."""
 
     call: int
     position: int
@@ -154,6 +155,10 @@ class StepStaged:
     committables: tuple[Committable, ...]
     #: What it put out for the task's consumers; None if it has none, or put out nothing.
     segment: Segment | None = None
+    #: What operators sent to their coordinators in it.
+    sent_events: tuple[SentEvent, ...] = ()
+    #: Of a step that carried a barrier: the operator that could not take its snapshot, and why (PROTOCOL P6, P9).
+    declined: tuple[OperatorId, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +170,8 @@ class RecordsEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, and every operator of the chain
-    has finished, in order (MISSION E1, E2)."""
+    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, every operator of the chain has
+    finished, in order (MISSION E1, E2)."""
 
     position: int
 
@@ -244,6 +249,7 @@ StreamTaskEvent: TypeAlias = (
     | TaskErrored
     | ChannelAppended
     | SegmentsConsumed
+    | DeliverEvent
 )
 
 # -- StreamTask: effects ------------------------------------------------------------------------------------------
@@ -258,6 +264,9 @@ class AnswerPlanning:
     admitted: tuple[Admission, ...] = ()
     #: The watermark of each channel that has one, as of what the steps before it have read (PROTOCOL P25).
     watermarks_ms: dict[VertexId, int] = field(default_factory=dict)
+    #: What operators handle before the records; for which checkpoint they prepare behind them (P6). Either forces a step.
+    events: tuple[DeliverEvent, ...] = ()
+    barrier: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,29 +315,27 @@ class ConfirmBase:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDrain:
-    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish every operator of the chain, in order. Owes
-    ``Drained`` or ``TaskErrored``."""
+    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish the operators. Owes ``Drained``."""
 
     vertex: VertexId
     position: int
-    #: The planning call that is held, of a task whose records end because its channels do or the job is stopped; None if
-    #: its query has ended.
+    #: The planning call that is held; None if the task's query has ended.
     call: int | None = None
+    #: What operators handle before they finish.
+    events: tuple[DeliverEvent, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloseOperators:
-    """Close every operator of the chain: all is committed, and nobody needs the task any more (MISSION E5). Owes
-    ``OperatorsClosed`` or ``TaskErrored``."""
+    """Close every operator: all is committed, nobody needs the task any more (MISSION E5). Owes ``OperatorsClosed``."""
 
     vertex: VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint listeners. ``payloads`` names
-    every sink, with an empty tuple for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or
-    ``SinkCommitFailed``. Never issued before the record of ``checkpoint_id`` is durable."""
+    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint listeners, AFTER the record of the
+    checkpoint. ``payloads`` names every sink (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -360,6 +367,7 @@ StreamTaskEffect: TypeAlias = (
     | ChannelAppended
     | SegmentsConsumed
     | ReleaseSegments
+    | TaskOperatorEvent
 )
 
 # -- JobMaster: events --------------------------------------------------------------------------------------------
@@ -469,6 +477,8 @@ JobMasterEvent: TypeAlias = (
     | DeclineCheckpoint
     | TaskStatusChanged
     | TaskFailed
+    | TaskOperatorEvent
+    | CoordinatorEvent
 )
 
 # -- JobMaster: effects -------------------------------------------------------------------------------------------
@@ -515,8 +525,9 @@ class RecordCheckpoint:
     attempt: int
     tasks: tuple[TaskState, ...]
     retained: tuple[int, ...]
-    #: By identifier, sorted: becomes ``CompletedCheckpoint.hook_states``.
+    #: By identifier or operator, sorted: they become those of ``CompletedCheckpoint``.
     hook_states: dict[str, Payload] = field(default_factory=dict)
+    coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -584,4 +595,6 @@ JobMasterEffect: TypeAlias = (
     | RecordEnd
     | JobStatusChanged
     | JobEnded
+    | CoordinatorEffect
+    | DeliverEvent
 )

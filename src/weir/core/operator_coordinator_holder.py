@@ -9,6 +9,7 @@ The rules of this file:
 4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not confirmed is lost, and
    checkpoints that wait for either are declined. To the coordinator these events were sent to a failed subtask (C5).
 5. An answer that comes after its checkpoint is over changes nothing.
+6. What is sent to an operator that has finished is dropped, and no checkpoint waits for it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class OperatorCoordinatorHolder:
         self._operator = operator
         self._gateways = [SubtaskGateway() for _ in range(parallelism)]
         self._number = 0
+        #: The operator has finished: what it is sent goes nowhere.
+        self._finished = False
         #: Number -> subtask, of events that are held or under way.
         self._unconfirmed: dict[int, int] = {}
         self._snapshots: dict[int, _Snapshot] = {}
@@ -61,11 +64,11 @@ class OperatorCoordinatorHolder:
 
     def send(self, subtask: int, payload: Payload) -> list[HolderOutput]:
         """The coordinator sends an event: it passes, or is held for the next epoch (C3)."""
-        invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
-        self._number += 1
-        self._unconfirmed[self._number] = subtask
-        event = self._event(self._number, subtask, payload)
-        return [event] if self._gateways[subtask].send(event) else []
+        return self._send(subtask, payload)
+
+    def acknowledge(self, subtask: int, number: int) -> list[HolderOutput]:
+        """The coordinator has handled an event of the subtask's: the word of it keeps to the epochs as every event does."""
+        return self._send(subtask, {}, acknowledges=number)
 
     def snapshot_taken(self, checkpoint_id: int, state: Payload | None) -> list[HolderOutput]:
         """The coordinator has taken its snapshot: close the gateways."""
@@ -103,10 +106,19 @@ class OperatorCoordinatorHolder:
 
     def reset(self) -> None:
         """The job is restored: every subtask begins anew, and no checkpoint is under way."""
+        self._finished = False
         for gateway in self._gateways:
             gateway.reset()
         self._unconfirmed.clear()
         self._snapshots.clear()
+
+    def finished(self) -> list[HolderOutput]:
+        """No subtask will ever handle an event again: all are done with those that they were sent."""
+        self._finished = True
+        self._unconfirmed.clear()
+        for snapshot in self._snapshots.values():
+            snapshot.awaited.clear()
+        return self._completed_snapshots()
 
     # -- subtasks
 
@@ -162,11 +174,24 @@ class OperatorCoordinatorHolder:
 
     # -- inside
 
-    def _event(self, number: int, subtask: int, payload: Payload) -> DeliverEvent:
-        return DeliverEvent(operator=self._operator, subtask=subtask, number=number, payload=payload)
+    def _send(self, subtask: int, payload: Payload, acknowledges: int | None = None) -> list[HolderOutput]:
+        invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
+        if self._finished:
+            return []
+        self._number += 1
+        self._unconfirmed[self._number] = subtask
+        event = DeliverEvent(
+            operator=self._operator,
+            subtask=subtask,
+            number=self._number,
+            payload=payload,
+            acknowledges=acknowledges,
+        )
+        return [event] if self._gateways[subtask].send(event) else []
 
     def _opened(self, checkpoint_id: int, subtasks: Iterable[int]) -> list[HolderOutput]:
-        return [event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)]
+        opened = [event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)]
+        return [] if self._finished else [*opened]
 
     def _completed_snapshots(self) -> list[HolderOutput]:
         done = [n for n, snapshot in self._snapshots.items() if snapshot.taken and not snapshot.awaited]

@@ -1,7 +1,7 @@
 """What the checkpoint coordinator tells the job master beside its effects.
 
 The coordinator is a part of the job master, with the same shape: calls in, a list out. Effects in that list
-are passed on; the four facts here stay inside, and the job master acts on them.
+are passed on; the facts here stay inside, and the job master acts on them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from weir.core.failure_reason import CheckpointFailureReason
 from weir.core.messages import JobMasterEffect
+from weir.core.operator_events import FailJob, FailSubtask
 from weir.core.request_decider import CheckpointRequest
 from weir.core.types import CompletedCheckpoint, VertexId
 
@@ -49,6 +50,8 @@ class AttemptFenced:
     message: str
 
 
-CoordinatorOutput: TypeAlias = (
-    JobMasterEffect | SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced
+#: What the job master acts on itself.
+CoordinatorFact: TypeAlias = (
+    SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced | FailSubtask | FailJob
 )
+CoordinatorOutput: TypeAlias = JobMasterEffect | CoordinatorFact

@@ -19,7 +19,7 @@ import enum
 from weir.core.messages import AcknowledgeCheckpoint
 from weir.core.plan import CheckpointPlan
 from weir.core.request_decider import CheckpointRequest
-from weir.core.types import Payload, SnapshotKind, TaskState, VertexId
+from weir.core.types import OperatorId, Payload, SnapshotKind, TaskState, VertexId
 from weir.errors import invariant
 
 
@@ -48,6 +48,7 @@ class Party(enum.Enum):
     A party is asked when all before it have answered (MISSION C2, A8); the tasks come last.
     """
 
+    OPERATOR_COORDINATOR = "operator coordinators"
     MASTER_HOOK = "master hooks"
     TASK = "tasks"
 
@@ -79,6 +80,7 @@ class PendingCheckpoint:
         deadline_ms: int,
         full: bool = False,
         hooks: tuple[str, ...] = (),
+        coordinators: tuple[OperatorId, ...] = (),
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.request = request
@@ -95,13 +97,14 @@ class PendingCheckpoint:
         self._state = PendingState.TRIGGERING
         #: Who has not answered yet, in the order of the question. Law: tasks of the plan, and never one that answered.
         self._awaited: dict[Party, dict[str, None]] = {
+            Party.OPERATOR_COORDINATOR: dict.fromkeys(coordinators),
             Party.MASTER_HOOK: dict.fromkeys(hooks),
             Party.TASK: dict.fromkeys(plan.tasks_to_wait_for),
         }
         #: What each task acknowledged.
         self._acknowledged: dict[VertexId, TaskState] = {}
-        #: What each master hook returned that returned anything.
-        self._hook_states: dict[str, Payload] = {}
+        #: What those before the tasks returned, of each party that returned anything.
+        self._states: dict[Party, dict[str, Payload]] = {party: {} for party in Party}
 
     @property
     def state(self) -> PendingState:
@@ -143,10 +146,9 @@ class PendingCheckpoint:
         """Tasks whose records had ended when they took their snapshot."""
         return frozenset(v for v, state in self._acknowledged.items() if state.fully_finished)
 
-    @property
-    def hook_states(self) -> dict[str, Payload]:
-        """What the master hooks returned so far, sorted by identifier."""
-        return dict(sorted(self._hook_states.items()))
+    def states(self, party: Party) -> dict[str, Payload]:
+        """What a party before the tasks returned so far, sorted by name."""
+        return dict(sorted(self._states[party].items()))
 
     def awaits(self, party: Party, name: str) -> bool:
         """Whether this one of the party has not answered yet."""
@@ -159,15 +161,18 @@ class PendingCheckpoint:
             return "all acknowledged, and its record waited for an older one"
         return f"{party.value} that did not acknowledge: {', '.join(self._awaited[party])}"
 
-    def hook_triggered(self, identifier: str, state: Payload | None) -> TaskAcknowledgeResult:
-        """Take one master hook's answer, and say what became of it."""
-        if identifier not in self._awaited[Party.MASTER_HOOK]:
-            return TaskAcknowledgeResult.UNKNOWN
-        invariant(self._state is PendingState.TRIGGERING, f"{self} takes the answer of a master hook")
-        del self._awaited[Party.MASTER_HOOK][identifier]
+    def answered(self, party: Party, name: str, state: Payload | None) -> bool:
+        """Take the answer of one of a party before the tasks. Whether all of it have answered now."""
+        invariant(
+            name in self._awaited[party], f"{self} does not wait for {party.value.removesuffix('s')} {name!r}"
+        )
+        invariant(
+            self._state is PendingState.TRIGGERING, f"{self} takes the answer of one of the {party.value}"
+        )
+        del self._awaited[party][name]
         if state is not None:
-            self._hook_states[identifier] = state
-        return TaskAcknowledgeResult.SUCCESS
+            self._states[party][name] = state
+        return not self._awaited[party]
 
     def tasks_triggered(self, plan: CheckpointPlan) -> None:
         """The triggers are on their way: TRIGGERING -> WAITING. ``plan`` is the plan as of now, with the same tasks."""
@@ -222,7 +227,8 @@ class PendingCheckpoint:
         if self._state is PendingState.TRIGGERING:
             invariant(not answered, f"{self} was acknowledged before its tasks were triggered")
         elif self._state is PendingState.WAITING:
-            invariant(not self._awaited[Party.MASTER_HOOK], f"{self} triggered its tasks before its hooks")
+            before = [party for party in Party if party is not Party.TASK and self._awaited[party]]
+            invariant(not before, f"{self} triggered its tasks before {before}")
 
     def __str__(self) -> str:
         return f"pending checkpoint {self.checkpoint_id} ({self._state.name})"

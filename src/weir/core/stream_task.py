@@ -62,9 +62,10 @@ from weir.core.messages import (
     TellAborted,
     TriggerCheckpoint,
 )
+from weir.core.operator_events import DeliverEvent
 from weir.core.operator_status import OperatorStatus, next_operator_status
 from weir.core.task_flow import TaskFlow
-from weir.core.task_snapshots import SnapshotPart
+from weir.core.task_snapshots import SnapshotPart, barrier_of
 from weir.core.task_status import Records, has_ended
 from weir.core.types import TaskStatus
 from weir.errors import invariant
@@ -101,6 +102,7 @@ class StreamTask(TaskFlow):
             SinksCommitted: self._on_sinks_committed,
             ChannelAppended: self._on_appended,
             SegmentsConsumed: self._on_consumed,
+            DeliverEvent: self._on_operator_event,
             SinkCommitFailed: lambda event: self._fail(event.message),
             TaskErrored: lambda event: self._fail(event.message, fatal=event.fatal),
         }
@@ -133,7 +135,7 @@ class StreamTask(TaskFlow):
         if event.kind.is_synchronous:
             self._stop_trigger = checkpoint_id
         if self._gate.has_open_channel:
-            self._gate.trigger(self._barrier_of(event), self._now_ms)
+            self._gate.trigger(barrier_of(event), self._now_ms)
         else:
             self._waiting[checkpoint_id] = event
         return self._advance()
@@ -175,14 +177,16 @@ class StreamTask(TaskFlow):
     def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
         moved = self._move(TaskStatus.RUNNING)
         self._position = max(self._position, event.position)
-        return moved + self._advance()
+        # Those of a restored task are told again (P41).
+        return [*moved, *self._events.complete(), *self._advance()]
 
     def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
         invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
         invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
         effects: list[StreamTaskEffect] = []
         if self._records is Records.FLOWING:
-            effects = [*self._come_to(event.position), *self._outputs.advanced(event.watermark_ms)]
+            effects = self._complete_step(event.position)
+            effects += self._outputs.advanced(event.watermark_ms)
         self._call = event.call
         self._gate.batch.ended(self._now_ms)
         return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
@@ -198,7 +202,19 @@ class StreamTask(TaskFlow):
         self._commits.stage(event.position, event.committables)
         if event.segment is not None:
             self._outputs.staged(event.segment)
-        return []
+        self._events.sent(event.sent_events)
+        if event.declined is None or self._waiting.pop(self._carried_barrier, None) is None:
+            return []
+        n = self._carried_barrier
+        self._alignments.pop(n, None)
+        return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
+
+    def _complete_step(self, position: int) -> list[StreamTaskEffect]:
+        """All steps up to ``position`` are complete. If there was none since the last call was answered, the events that it
+        was to carry wait for the next."""
+        if position == self._position:
+            self._events.not_run()
+        return [*self._come_to(position), *self._events.complete()]
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
@@ -206,7 +222,7 @@ class StreamTask(TaskFlow):
             self._status is TaskStatus.RUNNING and self._records is Records.FLOWING and self._call is None,
             f"the records of {self._vertex} cannot end now",
         )
-        effects = self._come_to(event.position)
+        effects = self._complete_step(event.position)
         self._records = Records.ENDED
         return effects + self._advance()
 
@@ -214,7 +230,7 @@ class StreamTask(TaskFlow):
         invariant(
             self._records is Records.DRAINING and self._call is None, f"{self._vertex} cannot be drained now"
         )
-        effects = self._come_to(event.position) + self._tell_end(finished=True)
+        effects = [*self._complete_step(event.position), *self._events.end(), *self._tell_end(finished=True)]
         self._records = Records.DRAINED
         self._operators = next_operator_status(self._operators, OperatorStatus.FINISHED)
         if self._waits_at_the_end:
@@ -237,6 +253,11 @@ class StreamTask(TaskFlow):
         effects = self._advance()
         return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
 
+    def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
+        # Operators take part in the drain's step.
+        drained = self._records is Records.DRAINED
+        return [*self._events.deliver(event, may_step=not drained), *self._advance()]
+
     # ---- outcomes of effects
 
     def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
@@ -245,7 +266,9 @@ class StreamTask(TaskFlow):
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
         self._snapshots.go_on(checkpoint_id, SnapshotPart.ASYNC)
-        return [ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._advance()]
+        told = [self._report.synchronous_part_over(checkpoint_id)] if self._takes_barriers else []
+        go_on = ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)
+        return [*told, go_on, *self._advance()]
 
     def _on_async_part_done(self, event: AsyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -291,3 +314,43 @@ class StreamTask(TaskFlow):
         if isinstance(event, SyncPartDone | AsyncPartDone | SnapshotFailed):
             return self._drop(event.checkpoint_id) if self._snapshots.get(event.checkpoint_id) else []
         return []
+
+    def validate(self) -> None:
+        """Check the laws of this machine and of its parts; raises ``InvariantError``."""
+        self._snapshots.validate()
+        self._commits.validate()
+        ended = has_ended(self._status)
+        held = self._snapshots.is_syncing or self._closing or self._records is Records.STOPPED
+        initializing = self._status is TaskStatus.INITIALIZING
+        invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
+        invariant(self._call is None or not ended, "a task that ended holds a planning call")
+        held_back = self._outputs.is_full or (
+            bool(self._gate.channels) and not self._gate.wants_step and self._idle_at == self._position
+        )
+        invariant(
+            self._call is None or held or initializing or held_back,
+            f"{self._vertex} holds a planning call for no reason",
+        )
+        self._gate.validate()
+        self._outputs.validate()
+        invariant(
+            self._records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain"
+        )
+        invariant(
+            self._held_back.keys() <= self._snapshots.channels_in_use,
+            f"{self._vertex} does not tell a producer how far it has read",
+        )
+        invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
+        invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")
+        waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+        invariant(
+            not waits
+            or self._records is Records.STOPPED
+            or (self._records is Records.DRAINED and self._waits_at_the_end),
+            f"{self._vertex} waits for a final checkpoint that it does not need yet",
+        )
+        finished = self._operators is OperatorStatus.FINISHED
+        invariant(
+            finished == (self._records is Records.DRAINED) or ended or self._closing,
+            f"the operators of {self._vertex} are {self._operators.name}, its records {self._records.name}",
+        )

@@ -7,7 +7,8 @@ of this file::
        it is closing, and finishes as soon as nothing is under way
     2. while it initializes, or a synchronous part runs: nothing
     3. control entries of its channels are acted on, which may align a checkpoint
-    4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints)
+    4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints);
+       before a checkpoint is taken, operators prepare for it in a step that reads nothing more of the channels (P6)
     5. if the query rests, records end where those of all channels have, or where the job is stopped
     6. a checkpoint that waits is taken, if the state is stable; the savepoint of a stop not before the drain
     7. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
@@ -26,7 +27,6 @@ from collections.abc import Iterable
 from weir.core.barrier_handler import Aligned
 from weir.core.channel import (
     CancelCheckpointMarker,
-    CheckpointBarrier,
     EndOfPartition,
     EndOfUserRecords,
     SegmentsConsumed,
@@ -44,10 +44,11 @@ from weir.core.messages import (
 from weir.core.operator_status import OperatorStatus, next_operator_status
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
 from weir.core.pending_commits import PendingCommits
+from weir.core.task_events import TaskEvents
 from weir.core.task_reports import TaskReports
-from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots
-from weir.core.task_status import Records, has_ended, next_task_status
-from weir.core.types import OperatorId, OperatorState, TaskStatus, VertexId
+from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots, barrier_of, trigger_of
+from weir.core.task_status import Records, next_task_status
+from weir.core.types import OperatorId, OperatorState, SentEvent, TaskStatus, VertexId
 from weir.errors import invariant
 
 
@@ -67,10 +68,14 @@ class TaskFlow:
         consumers: tuple[VertexId, ...] = (),
         bound: ChannelBound = DEFAULT_BOUND,
         aligned_timeout_ms: int | None = None,
+        takes_barriers: bool = False,
+        sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
         """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs`` are the
         tasks whose channels it reads, ``consumers`` those that read its own and may be behind by ``bound``. A barrier may
-        overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it never may."""
+        overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it never may. With
+        ``takes_barriers`` its operators prepare for each barrier in the step before it. ``sent_events``: of its operators,
+        restored."""
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
         self._bounded = bounded
@@ -104,6 +109,10 @@ class TaskFlow:
         #: The task takes no trigger any more and is finished as soon as nothing is under way (rule 7).
         self._closing = False
         self._newest_trigger = 0  # ids only grow
+        self._takes_barriers = takes_barriers
+        #: The newest checkpoint whose barrier a step has carried.
+        self._carried_barrier = 0
+        self._events = TaskEvents(vertex, attempt, sent_events)
         #: The alignment of those that wait, where there was one.
         self._alignments: dict[int, Aligned] = {}
         #: The time of the event that is being handled.
@@ -144,18 +153,31 @@ class TaskFlow:
             return self._close() + self._finish()
         if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
             return []
-        effects = self._read_control()
-        if self._call is not None and self._aligned_timeout_ms is not None and not self._waiting:
-            aligned = self._gate.overtake(self._now_ms, self._aligned_timeout_ms)
-            if aligned is not None:
-                self._on_aligned(aligned)
+        return self._read_control() + self._between_steps()
+
+    def _between_steps(self) -> list[StreamTaskEffect]:
+        """Rules 4 to 7."""
+        n = self._may_overtake()
+        if n is not None and self._wants_barrier_step(n):
+            return self._answer(barrier=n)
+        if n is not None:
+            self._on_aligned(self._gate.overtake(self._now_ms))
         first = next(iter(self._waiting.values()), None)
+        if first is not None and self._wants_barrier_step(first.checkpoint_id) and not self._drains(first):
+            return self._answer(barrier=first.checkpoint_id)
+        effects: list[StreamTaskEffect] = []
         if self._call is not None and self._records is Records.FLOWING:
-            effects += self._end_records(first)
+            effects = self._end_records(first)
         is_stable = self._call is not None or self._records is not Records.FLOWING
         if first is not None and is_stable and not self._drains_before(first):
             return effects + self._take(self._waiting.pop(first.checkpoint_id))
         return effects + self._flow_on()
+
+    def _may_overtake(self) -> int | None:
+        """The checkpoint whose barrier may pass what was not read."""
+        if self._call is None or self._aligned_timeout_ms is None or self._waiting:
+            return None
+        return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
         """End the records if the channels' have ended, or, without channels, if the job is stopped (MISSION E2)."""
@@ -163,6 +185,9 @@ class TaskFlow:
             if not self._gate.records_ended:
                 return []
             finished = self._gate.all_finished
+            if not finished and first is None and self._takes_barriers:
+                # What operators put out before the barrier comes before the end of the records (PROTOCOL P6, P28).
+                return []
         elif first is not None and first.kind.is_synchronous:
             finished = first.drain
         else:
@@ -172,6 +197,16 @@ class TaskFlow:
             return []
         self._records = Records.STOPPED
         return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+
+    def _wants_barrier_step(self, checkpoint_id: int) -> bool:
+        """Whether operators still prepare for this checkpoint, in a step of their own, before it is taken (PROTOCOL P6)."""
+        due = self._takes_barriers and self._carried_barrier < checkpoint_id
+        return due and self._call is not None and self._records is Records.FLOWING
+
+    def _drains(self, first: TriggerCheckpoint) -> bool:
+        """Whether it is the savepoint of a stop that drains: what operators still put out comes with the drain."""
+        ends = first.drain or (self._gate.records_ended and self._gate.all_finished)
+        return first.kind.is_synchronous and ends
 
     def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
         """Tell the consumers that no record comes any more."""
@@ -194,23 +229,40 @@ class TaskFlow:
 
     def _on_aligned(self, aligned: Aligned) -> None:
         n = aligned.barrier.checkpoint_id
-        self._waiting[n] = self._trigger_of(aligned.barrier)
+        self._waiting[n] = trigger_of(aligned.barrier, self._vertex)
         self._alignments[n] = aligned
 
     def _flow_on(self) -> list[StreamTaskEffect]:
         if self._records is Records.ENDED:
             # A query that did not end by itself is alive, and rests in the call.
             self._records, call, self._call = Records.DRAINING, self._call, None
-            return [StartDrain(vertex=self._vertex, position=self._position, call=call)]
+            events = self._events.carry()
+            return [StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)]
         if self._call is None or self._outputs.is_full or self._records is Records.STOPPED:
             return []
-        if self._gate.channels and not self._gate.wants_step and self._records is Records.FLOWING:
+        wants_step = self._gate.wants_step or self._events.any_waiting
+        if self._gate.channels and not wants_step and self._records is Records.FLOWING:
             if self._idle_at == self._position:
                 return []
             self._idle_at = self._position
-        call, self._call = self._call, None
-        admitted = self._gate.admit(self._now_ms)
-        return [AnswerPlanning(call=call, admitted=admitted, watermarks_ms=self._gate.tell_watermarks())]
+        return self._answer()
+
+    def _answer(self, barrier: int | None = None) -> list[StreamTaskEffect]:
+        """Let the next step begin, with the events that wait. Behind the records of one with a barrier comes its snapshot,
+        so nothing that stands behind the barrier in the channels may reach it: it reads no segment and is told no watermark.
+        """
+        invariant(self._call is not None, f"{self._vertex} answers no planning call")
+        call, self._call = self._call or 0, None
+        self._carried_barrier = barrier or self._carried_barrier
+        return [
+            AnswerPlanning(
+                call=call,
+                admitted=self._gate.admit(self._now_ms) if barrier is None else (),
+                watermarks_ms=self._gate.tell_watermarks() if barrier is None else {},
+                events=self._events.carry(),
+                barrier=barrier,
+            )
+        ]
 
     def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
         """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is no
@@ -224,29 +276,10 @@ class TaskFlow:
             committables=self._commits.taken(self._position, barrier),
             alignment_ms=0 if aligned is None else aligned.alignment_ms,
             in_flight=() if aligned is None else aligned.in_flight,
+            sent_events=self._events.unacknowledged,
         )
         self._snapshots.begin(snapshot)
-        return [*self._outputs.broadcast(self._barrier_of(trigger)), snapshot.effect]
-
-    @staticmethod
-    def _barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
-        return CheckpointBarrier(
-            checkpoint_id=trigger.checkpoint_id,
-            kind=trigger.kind,
-            timestamp_ms=trigger.timestamp_ms,
-            target=trigger.target,
-            full=trigger.full,
-        )
-
-    def _trigger_of(self, barrier: CheckpointBarrier) -> TriggerCheckpoint:
-        return TriggerCheckpoint(
-            vertex=self._vertex,
-            checkpoint_id=barrier.checkpoint_id,
-            kind=barrier.kind,
-            timestamp_ms=barrier.timestamp_ms,
-            target=barrier.target,
-            full=barrier.full,
-        )
+        return [*self._outputs.broadcast(barrier_of(trigger)), snapshot.effect]
 
     def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         """No barrier of this checkpoint will leave the task (MISSION B3)."""
@@ -327,43 +360,3 @@ class TaskFlow:
         )
         self._position = position
         return [*self._outputs.completed(position)]
-
-    def validate(self) -> None:
-        """Check the laws of this machine and of its parts; raises ``InvariantError``."""
-        self._snapshots.validate()
-        self._commits.validate()
-        ended = has_ended(self._status)
-        held = self._snapshots.is_syncing or self._closing or self._records is Records.STOPPED
-        initializing = self._status is TaskStatus.INITIALIZING
-        invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
-        invariant(self._call is None or not ended, "a task that ended holds a planning call")
-        held_back = self._outputs.is_full or (
-            bool(self._gate.channels) and not self._gate.wants_step and self._idle_at == self._position
-        )
-        invariant(
-            self._call is None or held or initializing or held_back,
-            f"{self._vertex} holds a planning call for no reason",
-        )
-        self._gate.validate()
-        self._outputs.validate()
-        invariant(
-            self._records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain"
-        )
-        invariant(
-            self._held_back.keys() <= self._snapshots.channels_in_use,
-            f"{self._vertex} does not tell a producer how far it has read",
-        )
-        invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
-        invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")
-        waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
-        invariant(
-            not waits
-            or self._records is Records.STOPPED
-            or (self._records is Records.DRAINED and self._waits_at_the_end),
-            f"{self._vertex} waits for a final checkpoint that it does not need yet",
-        )
-        finished = self._operators is OperatorStatus.FINISHED
-        invariant(
-            finished == (self._records is Records.DRAINED) or ended or self._closing,
-            f"the operators of {self._vertex} are {self._operators.name}, its records {self._records.name}",
-        )

@@ -13,8 +13,9 @@ from weir.core.messages import (
     TaskFailed,
     TaskStatusChanged,
 )
+from weir.core.operator_events import AcknowledgeCheckpointEvent
 from weir.core.task_snapshots import SnapshotPart, TaskSnapshot
-from weir.core.types import Committable, OperatorState, TaskStatus, VertexId
+from weir.core.types import Committable, OperatorId, OperatorState, TaskStatus, VertexId
 
 
 class TaskReports:
@@ -51,7 +52,12 @@ class TaskReports:
             vertex=self._vertex,
             attempt=self._attempt,
             checkpoint_id=event.checkpoint_id,
-            state=replace(event.state, operators=operators, committables=committables),
+            state=replace(
+                event.state,
+                operators=operators,
+                committables=committables,
+                sent_events=snapshot.sent_events,
+            ),
             metrics=metrics,
         )
 
@@ -62,6 +68,20 @@ class TaskReports:
             event.checkpoint_id,
             "CHECKPOINT_DECLINED" if part is SnapshotPart.SYNC else "CHECKPOINT_ASYNC_EXCEPTION",
             f"Could not complete snapshot {event.checkpoint_id} for operator {operator}. {event.message}",
+        )
+
+    def unprepared(self, checkpoint_id: int, operator: OperatorId, message: str) -> DeclineCheckpoint:
+        """An operator could not take its snapshot in the step before the barrier (PROTOCOL P9)."""
+        return self._declined(
+            checkpoint_id,
+            "CHECKPOINT_DECLINED",
+            f"Could not complete snapshot {checkpoint_id} for operator {operator}. {message}",
+        )
+
+    def synchronous_part_over(self, checkpoint_id: int) -> AcknowledgeCheckpointEvent:
+        """Events of the next epoch may come."""
+        return AcknowledgeCheckpointEvent(
+            vertex=self._vertex, attempt=self._attempt, checkpoint_id=checkpoint_id
         )
 
     def not_ready(self, checkpoint_id: int, status: TaskStatus) -> DeclineCheckpoint:

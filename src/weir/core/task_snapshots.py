@@ -10,8 +10,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from weir.core.channel import CheckpointBarrier
 from weir.core.messages import TakeSnapshot, TriggerCheckpoint
-from weir.core.types import Committable, InFlightSegment, VertexId
+from weir.core.types import Committable, InFlightSegment, SentEvent, VertexId
 from weir.errors import InvariantError, invariant
 
 
@@ -38,6 +39,8 @@ class TaskSnapshot:
     alignment_ms: int = 0
     #: What the barrier has overtaken in the task's channels.
     in_flight: tuple[InFlightSegment, ...] = ()
+    #: What its operators have sent and coordinators have not acknowledged.
+    sent_events: tuple[SentEvent, ...] = ()
     part: SnapshotPart = SnapshotPart.SYNC
     #: Its checkpoint is over; it is dropped when its part ends.
     aborted: bool = False
@@ -140,3 +143,26 @@ class TaskSnapshots:
                 snapshot.part is not SnapshotPart.ACKNOWLEDGED or snapshot.trigger.kind.commits_side_effects,
                 f"the intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
             )
+
+
+def barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
+    """What goes downstream for a trigger."""
+    return CheckpointBarrier(
+        checkpoint_id=trigger.checkpoint_id,
+        kind=trigger.kind,
+        timestamp_ms=trigger.timestamp_ms,
+        target=trigger.target,
+        full=trigger.full,
+    )
+
+
+def trigger_of(barrier: CheckpointBarrier, vertex: VertexId) -> TriggerCheckpoint:
+    """What a barrier asks of the task that it has come to."""
+    return TriggerCheckpoint(
+        vertex=vertex,
+        checkpoint_id=barrier.checkpoint_id,
+        kind=barrier.kind,
+        timestamp_ms=barrier.timestamp_ms,
+        target=barrier.target,
+        full=barrier.full,
+    )

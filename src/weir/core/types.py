@@ -128,6 +128,15 @@ class InFlightSegment:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SentEvent:
+    """An event that a subtask of an operator has sent to its coordinator (MISSION C7)."""
+
+    operator: OperatorId
+    subtask: int
+    payload: Payload
+
+
+@dataclass(frozen=True, kw_only=True)
 class OperatorState:
     """What the metadata says of one operator of a task (PROTOCOL P43: finished flags live here)."""
 
@@ -154,6 +163,9 @@ class TaskState:
     committables: tuple[Committable, ...] = ()
     #: What its channels hold for it, in the order of each; only an unaligned checkpoint has any. The files are in ``files``.
     in_flight: tuple[InFlightSegment, ...] = ()
+    #: Events of its operators that their coordinators have not handled, as far as the snapshot goes; sent again by a
+    #: restored task (PROTOCOL P41).
+    sent_events: tuple[SentEvent, ...] = ()
 
     @property
     def fully_finished(self) -> bool:
@@ -207,6 +219,8 @@ class CompletedCheckpoint:
     drained: bool = False
     #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has no entry (P44).
     hook_states: dict[str, Payload] = field(default_factory=dict)
+    #: What operator coordinators want back on restore, by operator, sorted; one that returned nothing has no entry.
+    coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
 
     def task(self, vertex: VertexId) -> TaskState | None:
         """The state of one vertex, or None if the checkpoint has none."""

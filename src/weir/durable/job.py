@@ -194,6 +194,7 @@ class DurableJob:
             attempt=effect.attempt,
             tasks=effect.tasks,
             hook_states=effect.hook_states,
+            coordinator_states=effect.coordinator_states,
             external_path=effect.target or self._storage.checkpoint_directory(n),
             drained=all(task.fully_finished for task in effect.tasks),
         )

@@ -18,25 +18,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
+from weir.core.channel import ChannelAppended, SegmentsConsumed
 from weir.core.job_master import JobMaster
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
 from weir.core.messages import (
     AbandonAttempt,
     AllocateLocation,
-    AnswerPlanning,
-    AsyncPartDone,
     AttemptBegan,
     AttemptFailed,
     BeginAttempt,
     CheckpointDiscarded,
     CheckpointRecorded,
-    CloseOperators,
-    CommitSinks,
-    ConfirmBase,
-    ContinueSnapshot,
     DiscardCheckpoint,
-    DropSnapshot,
     EndRecorded,
     JobEnded,
     JobStatusChanged,
@@ -44,22 +37,15 @@ from weir.core.messages import (
     LocationFailed,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    OperatorsClosed,
     RecordCheckpoint,
     RecordEnd,
-    SinkCommitFailed,
-    SinksCommitted,
-    SnapshotFailed,
-    StartDrain,
     StopTasks,
     StreamTaskEvent,
-    SyncPartDone,
-    TakeSnapshot,
     TaskErrored,
     TasksStopped,
-    TellAborted,
     TriggerCheckpoint,
 )
+from weir.core.operator_events import CoordinatorEffect, DeliverEvent
 from weir.core.requests import AnswerRequest
 from weir.core.stream_task import StreamTask
 from weir.core.types import Recorded, VertexId
@@ -68,8 +54,9 @@ from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Work, Workers, answered
 from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
 from weir.kernel.failures import describe, is_fatal
-from weir.kernel.ports import AttemptStart, DurablePort, TaskPlan, TaskPort
+from weir.kernel.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
 from weir.kernel.restored_channels import restored_entries
+from weir.kernel.task_work import TaskWork, begin_task_work
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +71,7 @@ class Dispatcher:
         plans: Mapping[VertexId, TaskPlan],
         tasks: TaskPort,
         durable: DurablePort,
+        coordinators: CoordinatorPort,
         clock: Clock,
         workers: Workers,
         chance: Callable[[], float],
@@ -96,6 +84,8 @@ class Dispatcher:
         self._plans = plans
         self._task_port = tasks
         self._durable = durable
+        self._coordinators = coordinators
+        self._vertex_of = {one.operator_id: name for name, plan in plans.items() for one in plan.operators}
         self._clock = clock
         self._workers = workers
         self._chance = chance
@@ -139,6 +129,7 @@ class Dispatcher:
     def stop(self) -> None:
         """Stop every task without a word to the machines; blocks. For the end of the run."""
         self._durable.stop()
+        self._coordinators.close()
         self._task_port.stop_tasks()
 
     def take(self, envelope: Envelope) -> None:
@@ -181,6 +172,8 @@ class Dispatcher:
                 consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
                 bound=plan.bound,
                 aligned_timeout_ms=plan.aligned_timeout_ms,
+                takes_barriers=plan.takes_barriers,
+                sent_events=() if state is None else state.sent_events,
             )
         began = AttemptBegan(
             attempt=start.attempt,
@@ -218,70 +211,36 @@ class Dispatcher:
             return
         while self._effects:
             source, effect = self._effects[0]
-            if source is None:
-                self._effect_of_master(effect)
-            else:
+            if source is not None:
                 self._effect_of_task(effect, source)
+            elif isinstance(effect, CoordinatorEffect):
+                self._coordinators.tell(effect, self._mailbox)
+            else:
+                self._effect_of_master(effect)
             self._on_effect(effect)
             self._effects.popleft()
 
     def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
-        post = self.poster(vertex, self._attempt)
-        match effect:
-            case AnswerPlanning():
-                self._task_port.answer_planning(effect)
-            case ReleaseSegments():
-                release = self._task_port.release_segments
-                self._work(lambda: release(effect), on_error=_log_error("delete segments"))
-            case ChannelAppended() | SegmentsConsumed():
-                self._to_task(effect.vertex, effect)
-            case TakeSnapshot(checkpoint_id=n):
-                self._work(
-                    lambda: self._task_port.take_snapshot(effect),
-                    on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
-                    on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
-                )
-            case ContinueSnapshot(checkpoint_id=n):
-                self._work(
-                    lambda: self._task_port.continue_snapshot(effect),
-                    on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
-                    on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
-                )
-            case DropSnapshot():
-                self._work(
-                    lambda: self._task_port.drop_snapshot(effect), on_error=_log_error("drop a snapshot")
-                )
-            case ConfirmBase(checkpoint_id=n):
-                self._task_port.confirm_base(vertex, n)
-            case StartDrain():
-                self._work(
-                    lambda: self._task_port.drain(effect),
-                    on_error=lambda e: post(TaskErrored(message=describe(e))),
-                )
-            case CloseOperators():
-                self._work(
-                    lambda: self._task_port.close_operators(vertex),
-                    on_done=lambda _: post(OperatorsClosed()),
-                    on_error=lambda e: post(TaskErrored(message=describe(e))),
-                )
-            case CommitSinks(checkpoint_id=n):
-                self._work(
-                    lambda: self._durable.commit_sinks(effect),
-                    on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
-                    on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
-                )
-            case TellAborted():
-                self._work(
-                    lambda: self._durable.tell_aborted(effect),
-                    on_error=lambda e: post(TaskErrored(message=describe(e))),
-                )
-            case _:  # a message to the job master
-                self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
+        if isinstance(effect, ChannelAppended | SegmentsConsumed):
+            self._to_task(effect.vertex, effect)
+        elif isinstance(effect, TaskWork):
+            begin_task_work(
+                effect,
+                vertex,
+                tasks=self._task_port,
+                durable=self._durable,
+                work=self._work,
+                post=self.poster(vertex, self._attempt),
+            )
+        else:  # a message to the job master
+            self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
 
     def _effect_of_master(self, effect: Any) -> None:
         match effect:
             case TriggerCheckpoint() | NotifyCheckpointComplete() | NotifyCheckpointAborted():
                 self._to_task(effect.vertex, effect)
+            case DeliverEvent(operator=operator):
+                self._to_task(self._vertex_of[operator], effect)
             case BeginAttempt():
                 self._durable.resume()
                 self._in_pool(
@@ -341,10 +300,9 @@ class Dispatcher:
                 )
             case AbandonAttempt():
                 self._durable.stop()
-            case JobEnded():
-                self._ended = effect
-            case JobStatusChanged() | AnswerRequest():
+            case JobEnded() | JobStatusChanged() | AnswerRequest():
                 _log.debug("%s", effect)
+                self._ended = effect if isinstance(effect, JobEnded) else self._ended
             case _:
                 invariant(False, f"the kernel does not know the effect {effect!r}")
 
@@ -390,7 +348,3 @@ class Dispatcher:
 
 def _is_due(deadline: int | None, now_ms: int) -> bool:
     return deadline is not None and deadline <= now_ms
-
-
-def _log_error(what: str) -> Callable[[BaseException], None]:
-    return lambda error: _log.warning("Could not %s: %s", what, describe(error))

@@ -15,7 +15,7 @@ from weir.kernel.clock import Clock
 from weir.kernel.concurrency import ThreadWorkers
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Call, Envelope
-from weir.kernel.ports import DurablePort, TaskPlan, TaskPort
+from weir.kernel.ports import CoordinatorPort, DurablePort, TaskPlan, TaskPort
 
 
 class JobDriver:
@@ -28,6 +28,7 @@ class JobDriver:
         plans: Mapping[VertexId, TaskPlan],
         tasks: TaskPort,
         durable: DurablePort,
+        coordinators: CoordinatorPort,
         clock: Clock,
         on_effect: Callable[[object], None],
     ) -> None:
@@ -44,6 +45,7 @@ class JobDriver:
             plans=plans,
             tasks=tasks,
             durable=durable,
+            coordinators=coordinators,
             clock=clock,
             workers=self._workers,
             chance=random.random,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
-from weir.core.types import CheckpointType, CompletedCheckpoint
+from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload
 from weir.core.view import JobView
+from weir.kernel.ports import CoordinatorAnswer
 
 
 class JobGateway(Protocol):
@@ -35,6 +36,10 @@ class JobGateway(Protocol):
 
         With ``drain`` every window and timer fires first, and the job is at its end: it cannot go on from the savepoint.
         """
+        ...
+
+    def send_to_coordinator(self, operator: OperatorId, request: Payload) -> Future[CoordinatorAnswer]:
+        """Ask an operator coordinator for something; done when a completed checkpoint has what that has changed."""
         ...
 
     def cancel(self) -> Future[None]:

@@ -9,6 +9,7 @@ simulator, over a file system and sinks that fail as told.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from weir.core.messages import (
     TakeSnapshot,
     TellAborted,
 )
+from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import (
     CompletedCheckpoint,
@@ -60,6 +62,8 @@ class TaskPlan:
     bound: ChannelBound = DEFAULT_BOUND
     #: How long after a checkpoint's first barrier one may overtake records; None: it never may.
     aligned_timeout_ms: int | None = None
+    #: Whether operators of it prepare for a barrier in the step before it (PROTOCOL P6), and take part in operator events.
+    takes_barriers: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,15 @@ class AttemptStart:
     restored: CompletedCheckpoint | None
     #: Older retained checkpoints whose metadata can be read.
     older: tuple[CompletedCheckpoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatorAnswer:
+    """What an operator coordinator has answered somebody outside of the job."""
+
+    answer: Payload | None
+    #: A completed checkpoint that has what the request has changed.
+    checkpoint_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +145,24 @@ class TaskPort(Protocol):
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
         """The vertex's counters. Called on the threads of those who look."""
+        ...
+
+
+class CoordinatorPort(Protocol):
+    """Where the operator coordinators of one job run (MISSION C1)."""
+
+    def tell(self, effect: CoordinatorEffect, post: Callable[[CoordinatorEvent], None]) -> None:
+        """Let the coordinator do this after all that it was told before; what it sends meanwhile, and its answer, are posted
+        in their order. *Quick.*"""
+        ...
+
+    def request(self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
+        """Let the coordinator handle what somebody outside of the job asks for. ``answer`` is done once a checkpoint has it.
+        From any thread. *Quick.*"""
+        ...
+
+    def close(self) -> None:
+        """The driver ends: let every coordinator close."""
         ...
 
 

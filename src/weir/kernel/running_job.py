@@ -25,12 +25,19 @@ from weir.core.requests import (
     SnapshotRequested,
     SuspendRequested,
 )
-from weir.core.types import CheckpointType, CompletedCheckpoint, VertexId
+from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.core.view import JobView, VertexView
 from weir.errors import JobEndedError, JobError
 from weir.kernel.clock import Clock
 from weir.kernel.driver import JobDriver
-from weir.kernel.ports import DurablePort, TaskPlan, TaskPort, VertexMetrics
+from weir.kernel.ports import (
+    CoordinatorAnswer,
+    CoordinatorPort,
+    DurablePort,
+    TaskPlan,
+    TaskPort,
+    VertexMetrics,
+)
 
 #: Entries of the exception history (Flink: ``web.exception-history-size``).
 _EXCEPTIONS = 16
@@ -48,6 +55,7 @@ class RunningJob:
         plans: Mapping[VertexId, TaskPlan],
         tasks: TaskPort,
         durable: DurablePort,
+        coordinators: CoordinatorPort,
         clock: Clock,
         configuration: Mapping[str, str],
         observe: Callable[[object], None],
@@ -58,6 +66,7 @@ class RunningJob:
         self._master = master
         self._plans = plans
         self._task_port = tasks
+        self._coordinators = coordinators
         self._clock = clock
         self._configuration = dict(configuration)
         self._observe = observe
@@ -75,6 +84,7 @@ class RunningJob:
             plans=plans,
             tasks=tasks,
             durable=durable,
+            coordinators=coordinators,
             clock=clock,
             on_effect=self._on_effect,
         )
@@ -110,6 +120,15 @@ class RunningJob:
     def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
         """Stop at a clean point between two steps."""
         return self._snapshot(RequestKind.STOP, target, drain=drain)
+
+    def send_to_coordinator(self, operator: OperatorId, request: Payload) -> Future[CoordinatorAnswer]:
+        """Ask an operator coordinator for something."""
+        future: Future[CoordinatorAnswer] = Future()
+        if self._over.is_set():
+            _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
+        else:
+            self._coordinators.request(operator, request, future)
+        return future
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""

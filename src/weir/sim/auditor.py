@@ -16,7 +16,8 @@ when a law is broken. Laws, with the rules that they follow:
    ``snapshots.py`` and ``inbox.py``, and a breach fails the task, or its snapshot (P7, P25, P27).
 9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
 10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
-11. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
+11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py`` (P2, P41).
+12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
 
 What must hold at the end is in ``settle``.
 """
@@ -39,6 +40,7 @@ from weir.core.messages import (
 )
 from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus, VertexId
 from weir.sim.disk import Disk
+from weir.sim.operators import disagreement
 from weir.sim.table import TableVersion
 from weir.sim.vertices import SimVertex, expected_rows
 from weir.state import metadata
@@ -47,7 +49,7 @@ from weir.state.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 #: What no task may fail with, whatever strikes it.
-_NEVER = ("LostState", "BrokenWatermark", "Invariant")
+_NEVER = ("LostState", "BrokenWatermark", "LostEvent", "Invariant")
 
 
 class AuditError(Exception):
@@ -307,6 +309,9 @@ class Auditor:
         unsynced = [file for file in self._files(checkpoint) if self._disk.is_volatile(file)]
         if unsynced:
             raise self._broken(f"{path} is complete, but {unsynced[0]} is not flushed")
+        difference = disagreement(checkpoint)
+        if difference is not None:
+            raise self._broken(f"{path} is complete, but {difference}")
         for task in checkpoint.tasks:
             if task.in_flight and checkpoint.kind.is_savepoint:
                 raise self._broken(f"savepoint {path} has segments of {task.vertex} in flight")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
+from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import (
@@ -16,6 +17,7 @@ from weir.core.messages import (
     SinkCommitFailed,
     SinksCommitted,
 )
+from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.pending import PendingState
 from weir.core.types import JobId, OperatorState, VertexId
 from weir.durable.hooks import MasterHooks
@@ -30,6 +32,7 @@ from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
 from weir.sim.job import SimJob
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
+from weir.sim.operators import CountingCoordinator
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
 from weir.sim.user_code import CountingHook, OrderedListener
@@ -101,6 +104,7 @@ class SimDriver:
         on_effect: Callable[[SimDriver, object], None],
         on_turn: Callable[[SimDriver, object], None],
         on_end: Callable[[SimDriver, JobEnded | BaseException], None],
+        broken: Callable[[str], None],
     ) -> None:
         self.process = Process(f"d{number}")
         self.job_id = job_id
@@ -144,7 +148,8 @@ class SimDriver:
             number, job, fs=fs, storage=storage, sinks=sinks, tables=tables, strikes=strikes
         )
         self.master = _master(job, job_id, plans)
-        self.dispatcher = self._dispatcher(plans, tasks)
+        coordinators = self._coordinators(number, job, waits, strikes, broken)
+        self.dispatcher = self._dispatcher(plans, tasks, coordinators)
 
     def _task_port(
         self,
@@ -178,15 +183,41 @@ class SimDriver:
             lists_early=lambda: order.random() < job.lists_early,
             reader_us=job.reader_us,
             partitions=partitions.choice(job.partitions),
+            declines=strikes[Fault.HOOK_FAILED],
         )
 
-    def _dispatcher(self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort) -> Dispatcher:
+    def _coordinators(
+        self,
+        number: int,
+        job: SimJob,
+        waits: SimWaits,
+        strikes: Mapping[Fault, Callable[[], bool]],
+        broken: Callable[[str], None],
+    ) -> CoordinatorRunner:
+        """The product's runner, with coordinators that know their laws."""
+        coordinators = {
+            vertex.name: CountingCoordinator(
+                random=Random(f"coordinator {self.job_id} {number} {vertex.name}"),
+                waits=waits,
+                pace_ms=vertex.event_pace_ms,
+                slow_us=min(job.upload_us, 20_000),
+                fails=strikes[Fault.TASK_FAILED],
+                broken=broken,
+            )
+            for vertex in job.coordinated
+        }
+        return CoordinatorRunner(coordinators, workers=self._workers, waits=waits)
+
+    def _dispatcher(
+        self, plans: dict[VertexId, TaskPlan], tasks: SimTaskPort, coordinators: CoordinatorRunner
+    ) -> Dispatcher:
         """The product's dispatcher, between the machines and the simulated ports."""
         return Dispatcher(
             master=self.master,
             plans=plans,
             tasks=tasks,
             durable=self.durable,
+            coordinators=coordinators,
             clock=self.clock,
             workers=self._workers,
             chance=self._random.random,
@@ -293,6 +324,10 @@ def _master(job: SimJob, job_id: JobId, plans: Mapping[VertexId, TaskPlan]) -> J
         savepoint_directory=SAVEPOINT_DIRECTORY,
         hooks=job.hooks,
         producers={name: plan.inputs for name, plan in plans.items()},
+        coordinated={
+            vertex.name: CoordinatedOperator(vertex=vertex.name, parallelism=vertex.subtasks)
+            for vertex in job.coordinated
+        },
     )
 
 
@@ -310,6 +345,7 @@ def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
         inputs=vertex.inputs,
         bound=job.bound,
         aligned_timeout_ms=job.config.aligned_timeout_ms,
+        takes_barriers=vertex.subtasks > 0,
     )
 
 

@@ -10,7 +10,7 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.sim.vertices import MOST_SMALL, SimVertex, draw_vertices
 
-#: Of a large graph: the slowest of many uploads, behind a long chain, must have a chance to be in time.
+#: Of a large graph, or one with coordinators: the slowest of many must have a chance to be in time.
 _TIMEOUT_MS_MIN = 500
 #: When barriers may overtake; None: never.
 _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
@@ -42,13 +42,24 @@ class SimJob:
     #: How many state partitions a driver may ask for.
     partitions: Sequence[int]
 
+    @property
+    def coordinated(self) -> list[SimVertex]:
+        """Vertices with an operator that has a coordinator."""
+        return [vertex for vertex in self.vertices if vertex.subtasks]
+
 
 def draw_job(
-    random: Random, graph: Random, channels: Random, unaligned: Random, partitions: Random
+    random: Random,
+    *,
+    graph: Random,
+    channels: Random,
+    unaligned: Random,
+    partitions: Random,
+    coordinators: Random,
 ) -> SimJob:
     """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave,
     ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27), and ``partitions``
-    whether drivers differ in parallelism."""
+    whether drivers differ in parallelism, ``coordinators`` which vertices have an operator with a coordinator."""
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
@@ -68,6 +79,9 @@ def draw_job(
         tolerable_failed_checkpoints=random.choice((0, 2, 100)),
         num_retained=random.choice((1, 1, 2, 3)),
     )
+    vertices = _coordinated(vertices, coordinators)
+    if any(vertex.subtasks for vertex in vertices):
+        config = replace(config, timeout_ms=max(_TIMEOUT_MS_MIN, config.timeout_ms))
     reader_us = 0
     aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
     if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
@@ -93,3 +107,14 @@ def draw_job(
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
     )
+
+
+def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVertex]:
+    """Some runs have coordinators, of very different paces."""
+    share = random.choice((0.0, 0.0, 0.5, 1.0))
+    return [
+        replace(one, subtasks=random.randint(1, 3), event_pace_ms=random.choice((2, 10, 100)))
+        if random.random() < share
+        else one
+        for one in vertices
+    ]

@@ -40,11 +40,12 @@ class SimTaskPort:
         lists_early: Callable[[], bool],
         reader_us: int,
         partitions: int,
+        declines: Callable[[], bool],
     ) -> None:
         """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one still writes. Without
         ``links`` maintenance keeps old state files for ``retain_us``. ``upload_us`` is how long an asynchronous part takes
         at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``lists_early``: see ``inbox.py``.
-        ``partitions``: of the state of every query."""
+        ``partitions``: of the state of every query. ``declines``: whether an operator takes no snapshot this time."""
         self.loop = loop
         self.process = process
         self.fs = file_system
@@ -59,6 +60,7 @@ class SimTaskPort:
         self.lists_early = lists_early
         self.reader_us = reader_us
         self.partitions = partitions
+        self.declines = declines
         self._upload_us = upload_us
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._queries: dict[VertexId, SimQuery] = {}

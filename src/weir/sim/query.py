@@ -34,12 +34,20 @@ from weir.core.messages import (
     TaskErrored,
     TaskStarted,
 )
-from weir.core.types import Committable, CompletedCheckpoint, StateHandle, TaskState, VertexId
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    SentEvent,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
 from weir.errors import StorageError, invariant
 from weir.kernel.failures import describe
 from weir.kernel.ports import PostToTask, TaskPlan
 from weir.sim.inbox import SimInbox
 from weir.sim.loop import Task
+from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimSnapshots, segment_path
 from weir.sim.vertices import SimVertex
 from weir.sinks.base import Step
@@ -79,6 +87,10 @@ class SimQuery:
         self._barrier = BEGIN
         #: Channels in which it has overtaken records: what was before it may be told after it (PROTOCOL P27).
         self._overtaken: frozenset[VertexId] = frozenset()
+        self._operator = SimOperator(vertex.name, vertex.subtasks)
+        #: The barrier that the last step carried, and a checkpoint that was taken without. Only one that ends does that.
+        self._unprepared: int | None = None
+        self._prepared: int | None = None
         self._task: Task | None = None
         self.snapshots = self._snapshots(())
 
@@ -89,6 +101,8 @@ class SimQuery:
         fs = self._port.fs
         self._position = state.position
         self._inbox.load(state.entries["watermarks"])
+        if self._vertex.subtasks:
+            self._operator.load(state.entries["operators"])
         self._overtaken = frozenset(one.channel for one in state.in_flight)
         in_flight = {one.payload["key"] for one in state.in_flight}
         for handle in state.files:
@@ -150,6 +164,7 @@ class SimQuery:
             effect.position in (self._position, self._drained_from),
             f"a snapshot of {self._vertex.name} at {effect.position} while it stands at {self._position}",
         )
+        self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
         self._barrier = effect.checkpoint_id
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
@@ -159,6 +174,8 @@ class SimQuery:
             "watermarks": self._inbox.dump(),
             "partitions": str(self._port.partitions),
         }
+        if self._vertex.subtasks:
+            entries["operators"] = self._operator.dump()
         self.snapshots.take(effect, entries=entries, keys=list(self._state))
 
     def start(self) -> None:
@@ -185,7 +202,7 @@ class SimQuery:
         if effect.call is not None and self._task is not None:
             self._task.interrupt()
         self._task = self._port.loop.spawn(
-            self._port.process, partial(self._guarded, lambda: self._drain(effect.position))
+            self._port.process, partial(self._guarded, lambda: self._drain(effect))
         )
 
     def _guarded(self, run: Callable[[], None]) -> None:
@@ -216,18 +233,23 @@ class SimQuery:
                     watermark_ms=self._watermark_ms,
                 )
             )
+            self._unprepared = None
             answered.wait()
             answer = self._port.answer(call)
+            self._prepared = None
+            if self._vertex.subtasks and self._unprepared is not None:
+                raise LostEventError(f"{self._vertex.name} did not prepare for {self._unprepared}")
             if self._vertex.inputs:
                 self._read(answer)
                 continue
             if not data_first:
                 end = self._latest()
-            if self._offset >= self._vertex.records:
+            forced = bool(answer.events) or answer.barrier is not None
+            if self._offset >= self._vertex.records and not forced:
                 self._post(RecordsEnded(position=self._position))
                 return
-            if end > self._offset:
-                self._batch(self._vertex.numbers(self._offset, end))
+            if end > self._offset or forced:
+                self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
             else:
                 self._pause(10_000)
 
@@ -238,10 +260,10 @@ class SimQuery:
     def _read(self, answer: AnswerPlanning) -> None:
         """One batch over the segments that Spark sees. Without any, there is one only if a watermark has risen."""
         aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
-        at_barrier = self._port.at_barrier(aligned, self._barrier)
+        at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
         risen = self._inbox.tell(answer.watermarks_ms, at_barrier)
         listed = self._inbox.admit(answer.admitted)
-        if not (risen or listed):
+        if not (risen or listed or answer.events or answer.barrier is not None):
             return
         if self._port.reader_us:
             self._pause(self._port.reader_us)
@@ -251,7 +273,7 @@ class SimQuery:
                 read = self._segment(segment)
                 self._inbox.check(channel, read)
                 rows += read
-        self._batch(rows)
+        self._batch(rows, answer)
         self._inbox.committed(listed)
 
     def _segment(self, segment: Segment) -> list[int]:
@@ -261,7 +283,7 @@ class SimQuery:
         except FileNotFoundError as error:
             raise LostStateError(f"{self._vertex.name}: the segment {error} is gone") from error
 
-    def _batch(self, rows: list[int]) -> None:
+    def _batch(self, rows: list[int], answer: AnswerPlanning) -> None:
         batch = self._position + 1
         fs = self._port.fs
         fs.put(f"{self._directory}/offsets/{batch}", b"")
@@ -269,9 +291,14 @@ class SimQuery:
         key = f"state/{batch}-{self._port.random.getrandbits(32):08x}"
         fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
         self._fail_perhaps()
-        self._stage(batch, rows, None)
+        back = self._operator.handle(answer.events)
+        declined = None
+        if answer.barrier is not None and self._port.declines():
+            declined = (self._vertex.name, "simulated failure of an operator's snapshot")
+        self._stage(batch, rows, None, back, declined)
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
+        self._prepared = answer.barrier
         self._state[key] = rows
         self._position = batch
         if batch % _MERGE_EVERY == _MERGE_EVERY - 1:
@@ -295,17 +322,25 @@ class SimQuery:
         for key in keys:
             self._port.fs.delete(f"{self._directory}/{key}")
 
-    def _drain(self, position: int) -> None:
-        batch = position + 1
-        self._drained_from = position
+    def _drain(self, effect: StartDrain) -> None:
+        batch = effect.position + 1
+        self._drained_from = effect.position
         self._pause(2_000)
         self._fail_perhaps()
-        self._stage(batch, [], [self._offset, sum(self._rows())])
+        back = self._operator.handle(effect.events)
+        self._stage(batch, [], [self._offset, sum(self._rows())], back, None)
         self._fail_perhaps()
         self._position = batch
         self._post(Drained(position=batch))
 
-    def _stage(self, batch: int, rows: list[int], total: list[int] | None) -> None:
+    def _stage(
+        self,
+        batch: int,
+        rows: list[int],
+        total: list[int] | None,
+        back: tuple[SentEvent, ...],
+        declined: tuple[str, str] | None,
+    ) -> None:
         committables = []
         for name, staged in zip(self._vertex.sinks, (rows, [] if total is None else [total]), strict=True):
             frame: Any = staged
@@ -317,7 +352,15 @@ class SimQuery:
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
             self._port.fs.put(path, data)
             segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
-        self._post(StepStaged(position=batch, committables=tuple(committables), segment=segment))
+        self._post(
+            StepStaged(
+                position=batch,
+                committables=tuple(committables),
+                segment=segment,
+                sent_events=back,
+                declined=declined,
+            )
+        )
 
     def _pause(self, most_us: int) -> None:
         self._port.loop.sleep(self._port.process, self._port.random.randrange(most_us))

@@ -35,6 +35,10 @@ class SimVertex:
     base: int = 0
     #: Vertices whose channels it reads; none for a source.
     inputs: tuple[VertexId, ...] = ()
+    #: Of its operator with a coordinator (``operators.py``); 0: it has none.
+    subtasks: int = 0
+    #: Between two events of that coordinator at most.
+    event_pace_ms: int = 0
 
     @property
     def sinks(self) -> tuple[str, str]:

@@ -103,11 +103,12 @@ class World:
         self._loop = Loop()
         self._plan = draw_plan(random, seconds=seconds)
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
-        streams = (Random(f"{name} {seed}") for name in ("graph", "channels", "unaligned", "partitions"))
+        names = ("graph", "channels", "unaligned", "partitions", "coordinators")
+        streams = {name: Random(f"{name} {seed}") for name in names}
         #: Whether a stop drains: of its own, so that older seeds tell the same story.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
-        self._job = draw_job(random, *streams)
+        self._job = draw_job(random, **streams)
         self._story = Story()
         self._auditor = Auditor(
             base_directory=BASE_DIRECTORY,
@@ -189,6 +190,7 @@ class World:
             on_effect=self._on_effect,
             on_turn=self._on_turn,
             on_end=self._on_end,
+            broken=self._auditor.broken,
         )
         self._drivers.append(driver)
         self._tell(driver, f"starts job {self._job_id[:8]}")

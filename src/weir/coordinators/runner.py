@@ -1,0 +1,318 @@
+"""``CoordinatorRunner``: lets the coordinators of one job do what the job master asks, each for itself, in strict order.
+
+Each coordinator has a queue of its own, and at most one thread works on it. So what a coordinator sends is posted before the
+answer of a snapshot that it takes later, which is what the protocol stands on (MISSION C3, C8), and one that is slow holds
+up nobody else. Whatever it left to do when the job was restored belongs to an attempt that is over, and is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from weir.coordinators.base import OperatorCoordinator
+from weir.coordinators.requests import OpenRequests
+from weir.core.operator_events import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    CoordinatorFailed,
+    CoordinatorSentEvent,
+    CoordinatorSnapshotFailed,
+    CoordinatorSnapshotTaken,
+    HandleOperatorEvent,
+    NotifyCoordinator,
+    OperatorEventHandled,
+    ResetCoordinator,
+    SnapshotCoordinator,
+    SubtasksFailed,
+    SubtasksReady,
+)
+from weir.core.types import OperatorId, Payload
+from weir.errors import CoordinatorError
+from weir.kernel.concurrency import Waits, Workers
+from weir.kernel.failures import describe
+from weir.kernel.ports import CoordinatorAnswer
+
+_log = logging.getLogger(__name__)
+
+#: How long the driver's end waits for coordinators to close.
+_CLOSING_S = 10.0
+#: Ids of checkpoints that are over; of an older one the snapshot is taken in vain.
+_REMEMBERED = 64
+
+Post = Callable[[CoordinatorEvent], None]
+
+
+class CoordinatorRunner:
+    """Implements ``weir.kernel.ports.CoordinatorPort``."""
+
+    def __init__(
+        self, coordinators: Mapping[OperatorId, OperatorCoordinator], *, workers: Workers, waits: Waits
+    ) -> None:
+        self._coordinators = {
+            name: _Coordinated(name, coordinator, workers, waits)
+            for name, coordinator in coordinators.items()
+        }
+
+    def tell(self, effect: CoordinatorEffect, post: Post) -> None:
+        """Let a coordinator do this after all that it was told before."""
+        self._coordinators[effect.operator].tell(effect, post)
+
+    def request(self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
+        """Let a coordinator handle what somebody outside of the job asks for. Raises ``CoordinatorError`` if it has none."""
+        if operator not in self._coordinators:
+            known = ", ".join(self._coordinators) or "none"
+            raise CoordinatorError(
+                f"The job has no operator {operator!r} with a coordinator; there are: {known}."
+            )
+        self._coordinators[operator].request(request, answer)
+
+    def close(self) -> None:
+        """Let every coordinator close; waits for it, but not for ever."""
+        for one in self._coordinators.values():
+            one.begin_close()
+        for one in self._coordinators.values():
+            if not one.closed.wait(_CLOSING_S):
+                _log.warning(
+                    "The coordinator of %r has not closed within %.0f s.", one.operator_id, _CLOSING_S
+                )
+
+
+class _Coordinated:
+    """One coordinator with its queue; also its context."""
+
+    def __init__(
+        self, name: OperatorId, coordinator: OperatorCoordinator, workers: Workers, waits: Waits
+    ) -> None:
+        self._name = name
+        self._coordinator = coordinator
+        self._workers = workers
+        self._waits = waits
+        self._lock = waits.lock()
+        self._queue: deque[Callable[[], None]] = deque()
+        #: Somebody works on the queue.
+        self._working = False
+        self._started = False
+        #: Checkpoints that are over, the newest ones.
+        self._over: deque[int] = deque(maxlen=_REMEMBERED)
+        self.closed = waits.event()
+        #: The attempt for which it works, 0 before the first and after a failure; what belongs to another is dropped.
+        self._attempt = 0
+        self._parallelism = 0
+        self._requests = OpenRequests(name)
+        self._post: Post = lambda event: None
+
+    # -- from the job's main thread
+
+    def tell(self, effect: CoordinatorEffect, post: Post) -> None:
+        """Do this after all that waits. A snapshot that nobody wants any more is not taken when its turn comes: a
+        coordinator that is slower than the checkpoints' timeout would never catch up."""
+        if isinstance(effect, NotifyCoordinator):
+            self._over.append(effect.checkpoint_id)
+        self._enqueue(lambda: self._guarded(partial(self._do, effect, post)))
+
+    def request(self, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
+        """Somebody outside of the job asks for something. From any thread."""
+        self._enqueue(lambda: self._guarded(partial(self._handle_request, request, answer)))
+
+    def begin_close(self) -> None:
+        """Close behind all that waits."""
+        self._enqueue(self._close)
+
+    # -- the context
+
+    @property
+    def operator_id(self) -> OperatorId:
+        """See ``CoordinatorContext``."""
+        return self._name
+
+    @property
+    def current_parallelism(self) -> int:
+        """See ``CoordinatorContext``."""
+        return self._parallelism
+
+    def send_event(self, subtask: int, event: Payload) -> None:
+        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not exist, or no JSON values."""
+        if not 0 <= subtask < self._parallelism:
+            raise CoordinatorError(
+                f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the operator has the"
+                f" subtasks 0 to {self._parallelism - 1}: see context.current_parallelism."
+            )
+        self._post(
+            CoordinatorSentEvent(
+                operator=self._name,
+                attempt=self._attempt,
+                subtask=subtask,
+                payload=self._json(event, "an event"),
+            )
+        )
+
+    def fail_job(self, message: str) -> None:
+        """See ``CoordinatorContext``."""
+        self._post(CoordinatorFailed(operator=self._name, attempt=self._attempt, message=message))
+        self._attempt = 0
+
+    def run_in_coordinator(self, function: Callable[[], None]) -> None:
+        """See ``CoordinatorContext``."""
+        self._in_attempt(self._attempt, function)
+
+    def call_async(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+        """See ``CoordinatorContext``."""
+        attempt = self._attempt
+
+        def run() -> None:
+            try:
+                result, error = work(), None
+            except Exception as raised:
+                result, error = None, raised
+            self._in_attempt(attempt, lambda: then(result, error))
+
+        self._workers.submit_aside(run)
+
+    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
+        """See ``CoordinatorContext``."""
+        attempt = self._attempt
+
+        def run() -> None:
+            self._waits.sleep(delay_ms / 1_000)
+            self._in_attempt(attempt, function)
+
+        self._workers.submit_aside(run)
+
+    # -- the queue
+
+    def _in_attempt(self, attempt: int, function: Callable[[], None]) -> None:
+        def run() -> None:
+            if attempt == self._attempt:
+                self._guarded(function)
+
+        self._enqueue(run)
+
+    def _enqueue(self, item: Callable[[], None]) -> None:
+        with self._lock:
+            self._queue.append(item)
+            if self._working:
+                return
+            self._working = True
+        self._workers.submit_aside(self._work)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._queue:
+                    self._working = False
+                    return
+                item = self._queue.popleft()
+            item()
+
+    def _guarded(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except (Exception, SystemExit) as error:
+            _log.warning("The coordinator of %r failed.", self._name, exc_info=True)
+            if self._attempt:
+                self.fail_job(describe(error))
+
+    def _handle_request(self, request: Payload, future: Future[CoordinatorAnswer]) -> None:
+        if not self._attempt:
+            self._requests.refuse(future, "the job does not run at the moment, try again when it does")
+            return
+        try:
+            answer = self._coordinator.handle_request(self._json(request, "a request"))
+            answer = None if answer is None else self._json(answer, "an answer")
+        except (ValueError, CoordinatorError) as error:
+            self._requests.refuse(
+                future, describe(error) if isinstance(error, CoordinatorError) else str(error)
+            )
+        except Exception as error:
+            self._requests.refuse(future, describe(error))
+            raise
+        else:
+            self._requests.handled(answer, future)
+
+    def _close(self) -> None:
+        self._attempt = 0
+        self._requests.end()
+        try:
+            if self._started:
+                self._coordinator.close()
+        except Exception:
+            _log.warning("The coordinator of %r could not be closed.", self._name, exc_info=True)
+        finally:
+            self.closed.set()
+
+    # -- what it is told
+
+    def _do(self, effect: CoordinatorEffect, post: Post) -> None:
+        if isinstance(effect, ResetCoordinator):
+            self._reset(effect, post)
+        elif self._attempt:
+            self._tell(effect)
+
+    def _reset(self, effect: ResetCoordinator, post: Post) -> None:
+        self._attempt, self._parallelism, self._post = effect.attempt, effect.parallelism, post
+        if not self._started:
+            self._started = True
+            self._coordinator.start(self)
+        self._requests.restored(effect.checkpoint_id)
+        self._coordinator.reset_to_checkpoint(effect.checkpoint_id, effect.state)
+
+    def _tell(self, effect: CoordinatorEffect) -> None:
+        coordinator, attempt = self._coordinator, self._attempt
+        match effect:
+            case SnapshotCoordinator(checkpoint_id=n):
+                if n not in self._over:
+                    self._snapshot(n)
+            case HandleOperatorEvent():
+                coordinator.handle_event_from_operator(effect.subtask, attempt, effect.payload)
+                self._post(
+                    OperatorEventHandled(
+                        operator=self._name, attempt=attempt, subtask=effect.subtask, number=effect.number
+                    )
+                )
+            case NotifyCoordinator(checkpoint_id=n, completed=True):
+                self._requests.completed(n)
+                coordinator.notify_checkpoint_complete(n)
+            case NotifyCoordinator(checkpoint_id=n):
+                coordinator.notify_checkpoint_aborted(n)
+            case SubtasksReady():
+                for subtask in range(self._parallelism):
+                    coordinator.execution_attempt_ready(subtask, attempt)
+            case SubtasksFailed(message=message):
+                for subtask in range(self._parallelism):
+                    coordinator.execution_attempt_failed(subtask, attempt, message)
+
+    def _snapshot(self, checkpoint_id: int) -> None:
+        attempt = self._attempt
+        state = self._coordinator.checkpoint_coordinator(checkpoint_id)
+        try:
+            state = None if state is None else self._json(state, "a state")
+        except CoordinatorError as error:
+            self._post(
+                CoordinatorSnapshotFailed(
+                    operator=self._name, attempt=attempt, checkpoint_id=checkpoint_id, message=str(error)
+                )
+            )
+            return
+        self._requests.snapshot(checkpoint_id)
+        self._post(
+            CoordinatorSnapshotTaken(
+                operator=self._name, attempt=attempt, checkpoint_id=checkpoint_id, state=state
+            )
+        )
+
+    def _json(self, value: Payload, what: str) -> Payload:
+        """The value as it is read back: a copy, which the coordinator cannot change any more."""
+        try:
+            return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise CoordinatorError(
+                f"The coordinator of {self._name!r} gives {what} that is no map of JSON values ({error}): use text,"
+                " numbers, booleans, lists and maps only."
+            ) from error

@@ -1,0 +1,115 @@
+"""What the effects of a task mean in its ports: quick calls, or blocking work whose outcome comes back as an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+from weir.core.channel import ReleaseSegments
+from weir.core.messages import (
+    AnswerPlanning,
+    AsyncPartDone,
+    CloseOperators,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DropSnapshot,
+    OperatorsClosed,
+    SinkCommitFailed,
+    SinksCommitted,
+    SnapshotFailed,
+    StartDrain,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+    TellAborted,
+)
+from weir.core.types import VertexId
+from weir.kernel.failures import describe
+from weir.kernel.ports import DurablePort, PostToTask, TaskPort
+
+_log = logging.getLogger(__name__)
+
+#: Effects of a task that its ports carry out; the others are messages to other machines.
+TaskWork: TypeAlias = (
+    AnswerPlanning
+    | ReleaseSegments
+    | TakeSnapshot
+    | ContinueSnapshot
+    | DropSnapshot
+    | ConfirmBase
+    | StartDrain
+    | CloseOperators
+    | CommitSinks
+    | TellAborted
+)
+
+
+class Begin(Protocol):
+    """Hands blocking work to the workers."""
+
+    def __call__(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> None:
+        """``callbacks`` are those of ``concurrency.answered``."""
+        ...
+
+
+def begin_task_work(
+    effect: TaskWork,
+    vertex: VertexId,
+    *,
+    tasks: TaskPort,
+    durable: DurablePort,
+    work: Begin,
+    post: PostToTask,
+) -> None:
+    """Carry out one effect of a task. ``post`` takes the events of this attempt of it."""
+    match effect:
+        case AnswerPlanning():
+            tasks.answer_planning(effect)
+        case ReleaseSegments():
+            release = tasks.release_segments
+            work(lambda: release(effect), on_error=log_error("delete segments"))
+        case TakeSnapshot(checkpoint_id=n):
+            work(
+                lambda: tasks.take_snapshot(effect),
+                on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
+                on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+            )
+        case ContinueSnapshot(checkpoint_id=n):
+            work(
+                lambda: tasks.continue_snapshot(effect),
+                on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
+                on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+            )
+        case DropSnapshot():
+            work(lambda: tasks.drop_snapshot(effect), on_error=log_error("drop a snapshot"))
+        case ConfirmBase(checkpoint_id=n):
+            tasks.confirm_base(vertex, n)
+        case StartDrain():
+            work(
+                lambda: tasks.drain(effect),
+                on_error=lambda e: post(TaskErrored(message=describe(e))),
+            )
+        case CloseOperators():
+            work(
+                lambda: tasks.close_operators(vertex),
+                on_done=lambda _: post(OperatorsClosed()),
+                on_error=lambda e: post(TaskErrored(message=describe(e))),
+            )
+        case CommitSinks(checkpoint_id=n):
+            work(
+                lambda: durable.commit_sinks(effect),
+                on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
+                on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
+            )
+        case TellAborted():
+            work(
+                lambda: durable.tell_aborted(effect),
+                on_error=lambda e: post(TaskErrored(message=describe(e))),
+            )
+
+
+def log_error(what: str) -> Callable[[BaseException], None]:
+    """For work whose failure harms nobody."""
+    return lambda error: _log.warning("Could not %s: %s", what, describe(error))

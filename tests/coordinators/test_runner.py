@@ -1,0 +1,232 @@
+"""``CoordinatorRunner``: each coordinator for itself, in strict order, and nothing of an attempt that is over."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from weir.coordinators import OperatorCoordinator
+from weir.coordinators.runner import CoordinatorRunner
+from weir.core.operator_events import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    CoordinatorFailed,
+    CoordinatorSentEvent,
+    CoordinatorSnapshotFailed,
+    CoordinatorSnapshotTaken,
+    HandleOperatorEvent,
+    NotifyCoordinator,
+    OperatorEventHandled,
+    ResetCoordinator,
+    SnapshotCoordinator,
+    SubtasksReady,
+)
+from weir.core.types import Payload
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
+
+
+class Recorded(OperatorCoordinator):
+    """Notes its calls, and does for each event what that says."""
+
+    def __init__(self, **acts: Callable[[Recorded], Any]) -> None:
+        self.calls: list[Any] = []
+        self._acts = acts
+
+    def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
+        self.calls.append(("reset", checkpoint_id, state))
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
+        self.calls.append(("event", subtask, attempt, event))
+        self._acts[event["act"]](self)
+
+    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload | None:
+        self.calls.append(("snapshot", checkpoint_id))
+        result: Payload | None = self._acts.get("state", lambda _: None)(self)
+        return result
+
+    def execution_attempt_ready(self, subtask: int, attempt: int) -> None:
+        self.calls.append(("ready", subtask, attempt))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self.calls.append(("complete", checkpoint_id))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Bench:
+    """Runners with one coordinator each, and what they post."""
+
+    def __init__(self) -> None:
+        self.posted: SimpleQueue[CoordinatorEvent] = SimpleQueue()
+        self._workers = ThreadWorkers()
+        self._runners: list[CoordinatorRunner] = []
+
+    def runner(self, **coordinators: OperatorCoordinator) -> CoordinatorRunner:
+        runner = CoordinatorRunner(coordinators, workers=self._workers, waits=ThreadWaits())
+        self._runners.append(runner)
+        return runner
+
+    def tell(self, runner: CoordinatorRunner, *effects: CoordinatorEffect) -> None:
+        for effect in effects:
+            runner.tell(effect, self.posted.put)
+
+    def next(self) -> CoordinatorEvent:
+        return self.posted.get(timeout=10)
+
+    def close(self) -> None:
+        for runner in self._runners:
+            runner.close()
+        self._workers.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+def reset(attempt: int = 1, operator: str = "op", state: Payload | None = None) -> ResetCoordinator:
+    return ResetCoordinator(
+        operator=operator,
+        attempt=attempt,
+        parallelism=2,
+        checkpoint_id=None if state is None else 7,
+        state=state,
+    )
+
+
+def event(act: str, operator: str = "op") -> HandleOperatorEvent:
+    return HandleOperatorEvent(operator=operator, subtask=1, number=4, payload={"act": act})
+
+
+def snapshot(n: int = 1, operator: str = "op") -> SnapshotCoordinator:
+    return SnapshotCoordinator(operator=operator, checkpoint_id=n)
+
+
+def test_what_is_sent_comes_before_the_answer_of_a_later_snapshot(bench: Bench) -> None:
+    """C3: the order in which the coordinator did it."""
+    one = Recorded(send=lambda self: self.context.send_event(0, {"go": 1}), state=lambda _: {"kept": [1]})
+    bench.tell(bench.runner(op=one), reset(), event("send"), snapshot())
+    assert bench.next() == CoordinatorSentEvent(operator="op", attempt=1, subtask=0, payload={"go": 1})
+    assert bench.next() == OperatorEventHandled(operator="op", attempt=1, subtask=1, number=4)
+    taken = CoordinatorSnapshotTaken(operator="op", attempt=1, checkpoint_id=1, state={"kept": [1]})
+    assert bench.next() == taken
+
+
+def test_a_state_is_as_it_was_when_the_snapshot_was_taken(bench: Bench) -> None:
+    """Whatever the coordinator does to it afterwards."""
+    kept = [1]
+    one = Recorded(add=lambda _: kept.append(2), state=lambda _: {"kept": kept})
+    bench.tell(bench.runner(op=one), reset(), snapshot(), event("add"))
+    taken = bench.next()
+    bench.next()
+    assert isinstance(taken, CoordinatorSnapshotTaken)
+    assert (taken.state, kept) == ({"kept": [1]}, [1, 2])
+
+
+def test_a_coordinator_that_throws_fails_the_job_once_and_is_left_alone_until_it_is_reset(
+    bench: Bench,
+) -> None:
+    """C1."""
+    one = Recorded(throw=lambda _: 1 // 0)
+    bench.tell(
+        bench.runner(op=one), reset(), event("throw"), event("throw"), snapshot(), reset(2), snapshot(2)
+    )
+    failed = bench.next()
+    assert isinstance(failed, CoordinatorFailed)
+    assert failed.message == "ZeroDivisionError: integer division or modulo by zero"
+    assert isinstance(taken := bench.next(), CoordinatorSnapshotTaken)
+    assert (taken.attempt, taken.checkpoint_id) == (2, 2)
+    assert [call[0] for call in one.calls] == ["reset", "event", "reset", "snapshot"]
+
+
+def test_a_slow_coordinator_holds_up_nobody_else(bench: Bench) -> None:
+    """Each has a thread of its own."""
+    go = threading.Event()
+    runner = bench.runner(slow=Recorded(wait=lambda _: go.wait(20)), fast=Recorded())
+    bench.tell(runner, reset(operator="slow"), reset(operator="fast"))
+    bench.tell(runner, event("wait", "slow"), snapshot(operator="fast"))
+    assert isinstance(answer := bench.next(), CoordinatorSnapshotTaken)
+    assert answer.operator == "fast"
+    go.set()
+    assert isinstance(bench.next(), OperatorEventHandled)
+
+
+def test_a_snapshot_that_nobody_wants_any_more_is_not_taken(bench: Bench) -> None:
+    """One that is slower than the checkpoints' timeout catches up again."""
+    go = threading.Event()
+    one = Recorded(wait=lambda _: go.wait(20))
+    runner = bench.runner(op=one)
+    over = NotifyCoordinator(operator="op", checkpoint_id=1, completed=False)
+    bench.tell(runner, reset(), event("wait"), snapshot(1), over, snapshot(2))
+    go.set()
+    bench.next()
+    assert isinstance(taken := bench.next(), CoordinatorSnapshotTaken)
+    assert taken.checkpoint_id == 2
+
+
+def test_what_was_scheduled_before_a_failure_does_not_happen_after_it(bench: Bench) -> None:
+    """A timer, a function from another thread, and what ran beside it belong to an attempt that is over."""
+
+    def later(self: Recorded) -> None:
+        self.context.schedule(50, lambda: self.calls.append("timer"))
+        self.context.call_async(lambda: time.sleep(0.05), lambda *_: self.calls.append("beside"))
+
+    one = Recorded(later=later)
+    bench.tell(bench.runner(op=one), reset(), event("later"), reset(2))
+    time.sleep(0.3)
+    bench.tell(bench._runners[0], snapshot())
+    bench.next()
+    bench.next()
+    assert "timer" not in one.calls
+    assert "beside" not in one.calls
+
+
+def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: Bench) -> None:
+    """On the coordinator's thread."""
+    found: list[Any] = []
+
+    def begin(self: Recorded) -> None:
+        self.context.call_async(lambda: 42, lambda result, error: found.append((result, error)))
+        self.context.call_async(lambda: 1 // 0, lambda result, error: found.append((result, type(error))))
+
+    bench.tell(bench.runner(op=Recorded(begin=begin)), reset(), event("begin"))
+    deadline = time.monotonic() + 10
+    while len(found) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert sorted(found, key=str) == [(42, None), (None, ZeroDivisionError)]
+
+
+def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
+    """With a sentence that says what to use."""
+    bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": object()})), reset(), snapshot())
+    declined = bench.next()
+    assert isinstance(declined, CoordinatorSnapshotFailed)
+    assert "use text, numbers, booleans, lists and maps only" in declined.message
+
+
+def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence(bench: Bench) -> None:
+    """It names the subtasks that there are."""
+    one = Recorded(send=lambda self: self.context.send_event(2, {}))
+    bench.tell(bench.runner(op=one), reset(), event("send"))
+    failed = bench.next()
+    assert isinstance(failed, CoordinatorFailed)
+    assert "the operator has the subtasks 0 to 1" in failed.message
+
+
+def test_a_coordinator_is_told_of_each_subtask_and_closed_at_the_end(bench: Bench) -> None:
+    """C1, in the order in which it happened."""
+    one = Recorded()
+    runner = bench.runner(op=one)
+    complete = NotifyCoordinator(operator="op", checkpoint_id=3, completed=True)
+    bench.tell(runner, reset(state={"a": 1}), SubtasksReady(operator="op"), complete)
+    runner.close()
+    ready = [("ready", 0, 1), ("ready", 1, 1)]
+    assert one.calls == [("reset", 7, {"a": 1}), *ready, ("complete", 3), "close"]

@@ -1,0 +1,178 @@
+"""Operator events in a ``StreamTask``: carried by steps, confirmed by complete ones, and kept until acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.core.task_harness import VERTEX, TaskHarness, async_part_done
+
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    AnswerPlanning,
+    DeclineCheckpoint,
+    StartDrain,
+    StepStaged,
+    TakeSnapshot,
+)
+from weir.core.operator_events import (
+    AcknowledgeCheckpointEvent,
+    DeliverEvent,
+    EventsConfirmed,
+    OperatorEventSent,
+)
+from weir.core.types import SentEvent, SnapshotKind
+
+SENT = SentEvent(operator="o", subtask=1, payload={"ask": "more"})
+
+
+def event(number: int, acknowledges: int | None = None) -> DeliverEvent:
+    return DeliverEvent(
+        operator="o", subtask=0, number=number, payload={"n": number}, acknowledges=acknowledges
+    )
+
+
+def confirmed(*numbers: int) -> EventsConfirmed:
+    return EventsConfirmed(vertex=VERTEX, attempt=3, events=tuple(("o", number) for number in numbers))
+
+
+def told(number: int) -> OperatorEventSent:
+    return OperatorEventSent(
+        vertex=VERTEX, attempt=3, operator="o", subtask=1, number=number, payload=SENT.payload
+    )
+
+
+def with_operators(**options: object) -> TaskHarness:
+    return TaskHarness(takes_barriers=True, **options)  # type: ignore[arg-type]
+
+
+def step(task: TaskHarness, position: int, *sent: SentEvent) -> None:
+    task.send(StepStaged(position=position, committables=(), sent_events=sent))
+
+
+def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete() -> None:
+    """P2: not when it has reached the task."""
+    task = with_operators()
+    assert task.plan(1, -1) == [AnswerPlanning(call=1)]
+    assert task.send(event(1)) == []
+    step(task, 0)
+    assert task.plan(2, 0) == [AnswerPlanning(call=2, events=(event(1),))]
+    step(task, 1)
+    assert task.plan(3, 1) == [confirmed(1), AnswerPlanning(call=3)]
+
+
+def test_events_that_a_step_was_to_carry_travel_again_if_there_was_none() -> None:
+    """In their order, before later ones (C6)."""
+    task = with_operators()
+    task.send(event(1))
+    assert task.plan(1, -1) == [AnswerPlanning(call=1, events=(event(1),))]
+    task.send(event(2))
+    assert task.plan(2, -1) == [AnswerPlanning(call=2, events=(event(1), event(2)))]
+
+
+def test_an_event_of_an_operator_is_told_when_its_step_is_complete() -> None:
+    """What a failed step sent was never sent."""
+    task = with_operators()
+    task.plan(1, -1)
+    step(task, 0, SENT)
+    assert task.plan(2, 0) == [told(1), AnswerPlanning(call=2)]
+
+
+def snapshot_of(task: TaskHarness, checkpoint_id: int, position: int) -> AcknowledgeCheckpoint:
+    """Take a checkpoint: a step for the operators, then the snapshot."""
+    task.trigger(checkpoint_id)
+    call = position * 10
+    assert task.plan(call, position)[-1] == AnswerPlanning(call=call, barrier=checkpoint_id)
+    step(task, position + 1)
+    assert isinstance(task.plan(call + 1, position + 1)[-1], TakeSnapshot)
+    task.sync_done(checkpoint_id)
+    [acknowledged] = task.send(async_part_done(task.taken[checkpoint_id]))
+    assert isinstance(acknowledged, AcknowledgeCheckpoint)
+    return acknowledged
+
+
+def test_an_event_is_part_of_snapshots_until_it_is_acknowledged() -> None:
+    """C7 and P41: what the coordinator has not handled by then is kept by the task."""
+    task = with_operators()
+    task.plan(1, -1)
+    step(task, 0, SENT)
+    assert snapshot_of(task, 1, 0).state.sent_events == (SENT,)
+    assert task.send(event(9, acknowledges=1)) == [confirmed(9)]
+    step(task, 2)
+    assert snapshot_of(task, 2, 2).state.sent_events == ()
+
+
+def test_a_restored_task_sends_again_what_was_not_acknowledged() -> None:
+    """P41, as soon as it runs."""
+    task = with_operators(sent_events=(SENT,))
+    assert told(1) in task.effects
+
+
+def test_operators_prepare_for_a_barrier_in_a_step_before_it() -> None:
+    """P6: the barrier goes out behind what they put out for it."""
+    task = with_operators()
+    task.trigger(1)
+    assert task.plan(1, -1) == [AnswerPlanning(call=1, barrier=1)]
+    step(task, 0)
+    [taken] = task.plan(2, 0)
+    assert isinstance(taken, TakeSnapshot)
+    assert taken.position == 0
+
+
+def test_the_gateway_may_open_at_the_end_of_the_synchronous_part() -> None:
+    """P10: not when the upload is done."""
+    task = with_operators()
+    task.trigger(1)
+    task.plan(1, -1)
+    step(task, 0)
+    task.plan(2, 0)
+    first = task.sync_done(1)[0]
+    assert first == AcknowledgeCheckpointEvent(vertex=VERTEX, attempt=3, checkpoint_id=1)
+
+
+def test_an_operator_that_takes_no_snapshot_declines_the_checkpoint_and_runs_on() -> None:
+    """P9: the reason names the operator (B6)."""
+    task = with_operators()
+    task.trigger(1)
+    task.plan(1, -1)
+    staged = StepStaged(position=0, committables=(), declined=("o", "no space"))
+    [declined] = task.send(staged)
+    assert isinstance(declined, DeclineCheckpoint)
+    assert declined.message == "Could not complete snapshot 1 for operator o. no space"
+    assert task.plan(2, 0) == [AnswerPlanning(call=2)]
+
+
+def test_a_barrier_whose_checkpoint_is_over_is_not_waited_for() -> None:
+    """It was aborted during the step: the next one has a step of its own."""
+    task = with_operators()
+    task.trigger(1)
+    task.plan(1, -1)
+    step(task, 0)
+    task.abort(1)
+    assert task.plan(2, 0) == [AnswerPlanning(call=2)]
+    step(task, 1)
+    task.trigger(2)
+    assert task.plan(3, 1) == [AnswerPlanning(call=3, barrier=2)]
+
+
+def test_the_drain_carries_what_waits_and_confirms_the_rest() -> None:
+    """Operators that have finished handle nothing: a checkpoint must not wait for them."""
+    task = with_operators()
+    task.plan(1, -1)
+    task.send(event(1))
+    [drain] = task.records_end(-1)
+    assert drain == StartDrain(vertex=VERTEX, position=-1, events=(event(1),))
+    task.send(event(2))
+    assert confirmed(1) in (effects := task.drained(0))
+    assert confirmed(2) in effects
+    assert task.send(event(3)) == [confirmed(3)]
+
+
+def test_a_stop_without_drain_prepares_before_it_ends_the_records() -> None:
+    """P28: what operators put out for the barrier comes before the end of the records."""
+    task = with_operators()
+    task.trigger(1, SnapshotKind.SYNC_SAVEPOINT)
+    assert task.plan(1, -1) == [AnswerPlanning(call=1, barrier=1)]
+    step(task, 0)
+    taken = task.plan(2, 0)[-1]
+    assert isinstance(taken, TakeSnapshot)
+    assert replace(taken, target=None).position == 0

@@ -1,0 +1,193 @@
+"""Deliberately broken variants of operator events and their gateways; see ``mutants.py``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from tests.sim.mutants import Mutant, _with
+
+from weir.core.job_master import JobMaster
+from weir.core.ledger import CheckpointLedger
+from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
+from weir.core.operator_coordinators import OperatorCoordinators
+from weir.core.operator_events import AcknowledgeCheckpointEvent, DeliverEvent
+from weir.core.pending import PendingCheckpoint
+from weir.core.subtask_gateway import SubtaskGateway
+from weir.core.task_events import TaskEvents
+
+_UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self: None)
+
+
+def reopened_at_the_trigger() -> AbstractContextManager[None]:
+    """The gateways open when the tasks are triggered, not when they have taken their snapshots (C4)."""
+    trigger_tasks = CheckpointLedger._trigger_tasks
+
+    def opened(self: CheckpointLedger, pending: PendingCheckpoint, now_ms: int) -> None:
+        trigger_tasks(self, pending, now_ms)
+        for holder in self._coordinators._holders.values():
+            for subtask in range(holder.parallelism):
+                self._heard(holder.acknowledged(subtask, pending.checkpoint_id), now_ms)
+
+    return _with(patch.object(CheckpointLedger, "_trigger_tasks", opened))
+
+
+def reopened_for_all_at_once() -> AbstractContextManager[None]:
+    """The first task that has taken its snapshot opens the gateways of all (C4)."""
+    from_task = OperatorCoordinators.from_task
+
+    def all_opened(self: OperatorCoordinators, event: Any) -> Any:
+        if not isinstance(event, AcknowledgeCheckpointEvent):
+            return from_task(self, event)
+        return [
+            output
+            for holder in self._holders.values()
+            for subtask in range(holder.parallelism)
+            for output in holder.acknowledged(subtask, event.checkpoint_id)
+        ]
+
+    return _with(patch.object(OperatorCoordinators, "from_task", all_opened))
+
+
+def reopened_by_another_checkpoint() -> AbstractContextManager[None]:
+    """Whatever checkpoint a subtask acknowledges, all that is held for it comes (C9)."""
+
+    def open_all(self: SubtaskGateway, checkpoint_id: int) -> list[DeliverEvent]:
+        self._marked.discard(checkpoint_id)
+        held = [one for one in self._queue if isinstance(one, DeliverEvent)]
+        self._queue = [one for one in self._queue if isinstance(one, int) and one != checkpoint_id]
+        return held
+
+    return _with(patch.object(SubtaskGateway, "open", open_all))
+
+
+def events_not_dropped_on_failure() -> AbstractContextManager[None]:
+    """What a coordinator sent before a failure reaches the attempt after it (C5)."""
+    return _with(patch.object(JobMaster, "_hears", lambda self, attempt: self._execution.live))
+
+
+def closed_before_the_snapshot() -> AbstractContextManager[None]:
+    """The gateways close when the coordinator is asked, not when it has answered (C3)."""
+    checkpoint = OperatorCoordinatorHolder.checkpoint
+
+    def closed(self: OperatorCoordinatorHolder, checkpoint_id: int) -> Any:
+        outputs = checkpoint(self, checkpoint_id)
+        for gateway in self._gateways:
+            gateway._queue.append(checkpoint_id)
+        return outputs
+
+    def taken(self: OperatorCoordinatorHolder, checkpoint_id: int, state: Any) -> Any:
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is None:
+            return []
+        snapshot.taken, snapshot.state = True, state
+        held = {e.number for g in self._gateways for e in g._queue if isinstance(e, DeliverEvent)}
+        snapshot.awaited = set(self._unconfirmed) - held
+        return self._completed_snapshots()
+
+    return _with(
+        _UNCHECKED,
+        patch.object(OperatorCoordinatorHolder, "checkpoint", closed),
+        patch.object(OperatorCoordinatorHolder, "snapshot_taken", taken),
+    )
+
+
+def never_closed() -> AbstractContextManager[None]:
+    """An event that is sent after the coordinator's snapshot comes before the barrier (C3)."""
+    return _with(patch.object(SubtaskGateway, "close", lambda self, checkpoint_id: True))
+
+
+def closed_by_a_late_snapshot() -> AbstractContextManager[None]:
+    """The answer for a checkpoint that is over closes the gateways, and nobody opens them again."""
+    taken = OperatorCoordinatorHolder.snapshot_taken
+
+    def late(self: OperatorCoordinatorHolder, checkpoint_id: int, state: Any) -> Any:
+        if checkpoint_id not in self._snapshots:
+            for gateway in self._gateways:
+                gateway._queue.append(checkpoint_id)
+        return taken(self, checkpoint_id, state)
+
+    return _with(patch.object(OperatorCoordinatorHolder, "snapshot_taken", late))
+
+
+def complete_before_events_are_confirmed() -> AbstractContextManager[None]:
+    """A coordinator's part counts as complete with its snapshot, though events are under way (P2)."""
+    completed = OperatorCoordinatorHolder._completed_snapshots
+
+    def at_once(self: OperatorCoordinatorHolder) -> Any:
+        for snapshot in self._snapshots.values():
+            snapshot.awaited.clear()
+        return completed(self)
+
+    return _with(_UNCHECKED, patch.object(OperatorCoordinatorHolder, "_completed_snapshots", at_once))
+
+
+def confirmed_before_the_step_is_complete() -> AbstractContextManager[None]:
+    """An event counts as handled when it has reached the task (P2)."""
+    deliver = TaskEvents.deliver
+
+    def confirmed(self: TaskEvents, event: DeliverEvent, *, may_step: bool) -> Any:
+        return deliver(self, event, may_step=may_step) or [self._confirmed([event])]
+
+    return _with(
+        patch.object(TaskEvents, "deliver", confirmed),
+        patch.object(TaskEvents, "complete", _without_confirmation(TaskEvents.complete)),
+    )
+
+
+def _without_confirmation(complete: Any) -> Any:
+    def told(self: TaskEvents) -> Any:
+        self._carried = ()
+        return complete(self)
+
+    return told
+
+
+def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
+    """What the coordinator has handled is forgotten by the task at once, whatever epoch it is in (C7)."""
+
+    def at_once(self: OperatorCoordinatorHolder, subtask: int, number: int) -> Any:
+        self._number += 1
+        event = DeliverEvent(
+            operator=self._operator, subtask=subtask, number=self._number, payload={}, acknowledges=number
+        )
+        return [] if self._finished else [event]
+
+    return _with(patch.object(OperatorCoordinatorHolder, "acknowledge", at_once))
+
+
+def unacknowledged_events_not_in_the_snapshot() -> AbstractContextManager[None]:
+    """A snapshot has no event of an operator that its coordinator has not handled (P41)."""
+    return _with(patch.object(TaskEvents, "unacknowledged", property(lambda self: ())))
+
+
+def unacknowledged_events_not_sent_again() -> AbstractContextManager[None]:
+    """A restored task forgets what its snapshot had kept (P41)."""
+    init = TaskEvents.__init__
+
+    def forgetful(self: TaskEvents, vertex: str, attempt: int, unacknowledged: Any = ()) -> None:
+        del unacknowledged
+        init(self, vertex, attempt)
+
+    return _with(patch.object(TaskEvents, "__init__", forgetful))
+
+
+#: Name of the variant -> a seed that is known to catch it, and the words that the auditor may say.
+COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
+    Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
+    for variant, known_seed, *says in (
+        (reopened_at_the_trigger, 5, "subtasks have got"),
+        (reopened_for_all_at_once, 8, "subtasks have got"),
+        (reopened_by_another_checkpoint, 219, "subtasks have got", "kept"),
+        (events_not_dropped_on_failure, 306, "gets", "did not finish", "subtasks have got"),
+        (closed_before_the_snapshot, 8, "subtasks have got"),
+        (never_closed, 5, "subtasks have got", "kept"),
+        (closed_by_a_late_snapshot, 93, "did not finish", "subtasks have got"),
+        (complete_before_events_are_confirmed, 434, "subtasks have got", "kept"),
+        (confirmed_before_the_step_is_complete, 401, "subtasks have got"),
+        (an_acknowledgement_past_the_gateway, 5, "kept"),
+        (unacknowledged_events_not_in_the_snapshot, 5, "kept"),
+        (unacknowledged_events_not_sent_again, 78, "back after", "kept"),
+    )
+)
