@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weir import errors, sinks
+    from weir import coordinators, errors, operators, sinks
     from weir.consistent import ConsistentCut, read_consistent
     from weir.durable.hooks import MasterHook
     from weir.durable.listeners import CheckpointListener
@@ -25,7 +25,9 @@ __all__ = [
     "SavedOperator",
     "Savepoint",
     "Stream",
+    "coordinators",
     "errors",
+    "operators",
     "read_consistent",
     "read_savepoint",
     "sinks",
@@ -35,7 +37,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used (PEP 562)."""
-    if name in ("errors", "sinks"):
+    if name in ("coordinators", "errors", "operators", "sinks"):
         return importlib.import_module(f"weir.{name}")
     if name == "MasterHook":
         return importlib.import_module("weir.durable.hooks").MasterHook

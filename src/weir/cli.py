@@ -6,6 +6,7 @@ has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is s
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ from weir.cli_options import (
     ClaimMode,
     Conf,
     ConfigFile,
+    CoordinatedOperator,
+    CoordinatorRequest,
     Directory,
     Dispose,
     Drain,
@@ -246,6 +249,27 @@ def cancel(job: JobName, address: Address = client.DEFAULT_ADDRESS) -> None:
     with client.connect(job, address) as connected:
         status = connected.cancel()
         typer.echo(f"Job {connected.job_id} is {status.value}.")
+
+
+@app.command(epilog=r"""Example: weir send orders score '{"set": {"limit": 5}}'""")
+def send(
+    job: JobName,
+    operator: CoordinatedOperator,
+    request: CoordinatorRequest,
+    address: Address = client.DEFAULT_ADDRESS,
+) -> None:
+    """Ask the coordinator of a Python operator for something, such as other rules, and print its answer as JSON.
+
+    Returns once a completed checkpoint has what was changed: from then on it survives any failure.
+    """
+    try:
+        decoded = json.loads(request)
+    except ValueError as error:
+        raise typer.BadParameter(f"{request!r} is no JSON ({error}).", param_hint="JSON") from error
+    if not isinstance(decoded, dict):
+        raise typer.BadParameter(f"{request!r} is no JSON object: write {{...}}.", param_hint="JSON")
+    with client.connect(job, address) as connected:
+        typer.echo(json.dumps(connected.send(operator, decoded)))
 
 
 @app.command(epilog='Example: weir inspect SAVEPOINT --operator revenue --sql "select count(*) from state"')

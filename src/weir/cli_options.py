@@ -29,6 +29,13 @@ Directory = Annotated[
     ),
 ]
 
+CoordinatedOperator = Annotated[
+    str, typer.Argument(metavar="OPERATOR", help="Uid, or name, of the step whose coordinator is meant.")
+]
+CoordinatorRequest = Annotated[
+    str, typer.Argument(metavar="JSON", help="What it is asked for: a JSON object, as it understands it.")
+]
+
 Pipeline = Annotated[
     str,
     typer.Argument(

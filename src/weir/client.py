@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -155,6 +156,15 @@ class JobClient:
         path = f"/jobs/{self.job_id}"
         body = {"targetDirectory": directory, "drain": drain, "formatType": "NATIVE"}
         return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
+
+    def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the coordinator of an operator for something, and wait until a completed checkpoint has what that has changed.
+
+        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was restored meanwhile.
+        """
+        path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='')}"
+        answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
+        return answer
 
     def cancel(self) -> JobStatus:
         """Cancel the job, wait until it has ended and return its last status.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from dataclasses import replace
 
 from weir.config import Configuration
@@ -24,6 +25,8 @@ from weir.core.graph import Vertex
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.messages import JobStatusChanged, TaskFailed
+from weir.core.operator_coordinators import CoordinatedOperator
+from weir.core.types import OperatorId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.listeners import CheckpointListener, CheckpointListeners
@@ -37,9 +40,11 @@ from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import TaskPlan
 from weir.kernel.running_job import RunningJob
 from weir.lease_keeper import LeaseKeeper
+from weir.operators.keyed import KEY_GROUPS
 from weir.runner import JobResult, RunListener, RunOptions
 from weir.sinks.base import Sink
-from weir.spark.pipeline import Pipeline
+from weir.spark.operators import process_steps
+from weir.spark.pipeline import Pipeline, ProcessStep
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable, make_working_directory
 from weir.spark.task_port import SparkTaskPort
@@ -67,7 +72,7 @@ class Execution:
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
-        self._tasks, self._durable = _make_ports(
+        self._tasks, self._durable, operators = _make_ports(
             job=job,
             options=options,
             configuration=configuration,
@@ -97,11 +102,16 @@ class Execution:
                 savepoint_directory=configuration.value(SAVEPOINT_DIR),
                 hooks=tuple(sorted(job.hooks)),
                 producers={name: plan.inputs for name, plan in plans.items()},
+                coordinated=_coordinated(job, operators),
             ),
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
-            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
+            coordinators=CoordinatorRunner(
+                {name: one.coordinator for name, one in job.operators.items() if one.coordinator},
+                workers=ThreadWorkers(),
+                waits=ThreadWaits(),
+            ),
             clock=clock,
             configuration=configuration.in_force(),
             observe=self._observe,
@@ -173,7 +183,7 @@ def _make_ports(
     session: LazySession,
     clock: Clock,
     listener: RunListener,
-) -> tuple[SparkTaskPort, DurableJob]:
+) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
     storage = submission.storage
     sinks = SinkPort(
         sinks=job.sinks,
@@ -192,6 +202,7 @@ def _make_ports(
     make_working_directory(storage.fs(working), working)
     check_reachable(session.get(), storage.fs(working), working)
     vertices = job.vertices()
+    operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
     tasks = SparkTaskPort(
         session=session.get(),
         pipeline=Pipeline(
@@ -199,6 +210,7 @@ def _make_ports(
             vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
             functions=job.functions,
             sinks=job.sinks,
+            operators=operators,
         ),
         storage=storage,
         sinks=sinks,
@@ -227,7 +239,7 @@ def _make_ports(
         note=listener.note,
         restored=listener.restored,
     )
-    return tasks, durable
+    return tasks, durable, operators
 
 
 def _durable_settings(
@@ -243,6 +255,31 @@ def _durable_settings(
     )
 
 
+def _operators(job: Job, configuration: Configuration, default: int) -> Mapping[OperatorId, ProcessStep]:
+    """The Python operators, each with its number of subtasks."""
+    configured = configuration.value(DEFAULT_PARALLELISM) or default
+    return {
+        name: ProcessStep(
+            operator=one.operator,
+            parallelism=one.parallelism or min(configured, KEY_GROUPS),
+            key_by=one.key_by,
+        )
+        for name, one in job.operators.items()
+    }
+
+
+def _coordinated(
+    job: Job, operators: Mapping[OperatorId, ProcessStep]
+) -> Mapping[OperatorId, CoordinatedOperator]:
+    """The operators that have a coordinator, with the task that runs each."""
+    return {
+        name: CoordinatedOperator(vertex=vertex.name, parallelism=operators[name].parallelism)
+        for vertex in job.vertices()
+        for name in process_steps(vertex)
+        if job.operators[name].coordinator is not None
+    }
+
+
 def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
     """The vertex with the number of state partitions that its steps or the configuration ask for; None if neither does."""
     spark = configuration.get(SHUFFLE_PARTITIONS)
@@ -251,6 +288,7 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
 
 
 def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+    needs_one = bool(process_steps(vertex))
     parts: list[CheckpointListener | Sink] = [
         *job.listeners(vertex),
         *(job.sinks[name] for name in vertex.sinks),
@@ -260,7 +298,8 @@ def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> Task
         operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=vertex.bounded,
-        requires_final_checkpoint=any(part.requires_final_checkpoint for part in parts),
+        requires_final_checkpoint=needs_one or any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
+        takes_barriers=bool(process_steps(vertex)),
     )

@@ -16,13 +16,17 @@ when it is renamed::
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
 from weir.core.types import OperatorId
 from weir.durable.hooks import MasterHook
 from weir.durable.listeners import CheckpointListener, listener_of
 from weir.errors import PipelineError
+from weir.operators.base import Operator
+from weir.operators.keyed import KEY_GROUPS
 from weir.sinks.base import Sink
 
 if TYPE_CHECKING:
@@ -32,6 +36,16 @@ if TYPE_CHECKING:
 
     SourceFunction = Callable[[SparkSession], DataFrame]
     TransformFunction = Callable[..., DataFrame]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessFunction:
+    """What ``Stream.process`` was given."""
+
+    operator: Operator
+    coordinator: OperatorCoordinator | None
+    parallelism: int | None
+    key_by: str | None
 
 
 class Job:
@@ -51,6 +65,7 @@ class Job:
         self._functions: dict[OperatorId, Callable[..., Any]] = {}
         self._sinks: dict[OperatorId, Sink] = {}
         self._hooks: dict[str, MasterHook] = {}
+        self._operators: dict[OperatorId, ProcessFunction] = {}
 
     def source(
         self, name: str, function: SourceFunction, *, bounded: bool = False, uid: str | None = None
@@ -92,6 +107,40 @@ class Job:
             function,
         )
 
+    def process(
+        self,
+        name: str,
+        stream: Stream,
+        operator: Operator,
+        *,
+        coordinator: OperatorCoordinator | None = None,
+        parallelism: int | None = None,
+        key_by: str | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """Python code in the stream: see ``Stream.process``."""
+        self._check_streams(name, [stream])
+        if not isinstance(operator, Operator):
+            raise PipelineError(
+                f"The operator of step {name!r} is a {type(operator).__name__}: pass an instance of a subclass of"
+                " weir.operators.Operator."
+            )
+        if coordinator is not None and not isinstance(coordinator, OperatorCoordinator):
+            raise PipelineError(
+                f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an instance of a subclass of"
+                " weir.coordinators.OperatorCoordinator."
+            )
+        if parallelism is not None and not (type(parallelism) is int and 1 <= parallelism <= KEY_GROUPS):
+            raise PipelineError(
+                f"Step {name!r} asks for {parallelism!r} subtasks: give it a whole number from 1 to {KEY_GROUPS}."
+            )
+        step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
+        self._graph.add(step)
+        self._operators[step.operator_id] = ProcessFunction(
+            operator=operator, coordinator=coordinator, parallelism=parallelism, key_by=key_by
+        )
+        return Stream(self, step)
+
     def master_hook(self, hook: MasterHook) -> None:
         """Make the state of something outside of Spark a part of every checkpoint (MISSION A8).
 
@@ -126,6 +175,11 @@ class Job:
         functions = (self._functions.get(step.operator_id) for step in vertex.steps)
         found = (listener_of(function) for function in functions if function is not None)
         return tuple(listener for listener in found if listener is not None)
+
+    @property
+    def operators(self) -> Mapping[OperatorId, ProcessFunction]:
+        """The Python operators, by the id of the step."""
+        return self._operators
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:
@@ -174,6 +228,32 @@ class Stream:
     ) -> Stream:
         """Apply ``function`` (DataFrame -> DataFrame) as a step of this name. The others as in ``Job.transform``."""
         return self.job.transform(name, self, function, parallelism=parallelism, uid=uid)
+
+    def process(
+        self,
+        name: str,
+        operator: Operator,
+        *,
+        coordinator: OperatorCoordinator | None = None,
+        parallelism: int | None = None,
+        key_by: str | None = None,
+        uid: str | None = None,
+    ) -> Stream:
+        """Let a Python operator process the stream, in ``parallelism`` subtasks (by default ``parallelism.default``).
+
+        ``coordinator`` runs in the driver, and exchanges events with the subtasks. With ``key_by``, the name of a column,
+        all records of a key come to one subtask, and the operator may have keyed state. ``uid`` is the id by which state is
+        found.
+        """
+        return self.job.process(
+            name,
+            self,
+            operator,
+            coordinator=coordinator,
+            parallelism=parallelism,
+            key_by=key_by,
+            uid=uid,
+        )
 
     def union(self, *others: Stream, name: str | None = None, uid: str | None = None) -> Stream:
         """The rows of this and other streams, columns matched by name. ``uid`` is the id by which state is found.

@@ -33,6 +33,7 @@ class StepKind(enum.Enum):
     SOURCE = "source"
     TRANSFORM = "transform"
     UNION = "union"
+    PROCESS = "process"
     SINK = "sink"
 
 

@@ -18,23 +18,30 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from weir.core.types import CompletedCheckpoint
 from weir.core.view import CheckpointStats, JobView
 from weir.errors import WeirError
 from weir.kernel.clock import Clock
 from weir.kernel.gateway import JobGateway
+from weir.kernel.ports import CoordinatorAnswer
 from weir.rest import checkpoint_json, job_json
 from weir.rest.job_json import Json
 from weir.rest.operations import AsyncOperations, TooManyOperationsError, in_background
-from weir.rest.requests import CheckpointRequest, DisposalRequest, SavepointRequest, StopRequest
+from weir.rest.requests import (
+    CheckpointRequest,
+    CoordinatorRequest,
+    DisposalRequest,
+    SavepointRequest,
+    StopRequest,
+)
 from weir.state.filesystem import FileSystem
 from weir.state.metadata import METADATA_FILE
 from weir.state.resolve import normalize
 from weir.state.storage import CheckpointStorage
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
+_COORDINATOR = "coordinator"
 
-Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest)
+Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest)
 
 
 def make_app(
@@ -111,6 +118,8 @@ class _Handlers:
             ("POST", f"{job}/savepoints", self.trigger_savepoint, 202),
             ("GET", f"{job}/savepoints/{{trigger_id}}", self.savepoint_status, 200),
             ("POST", f"{job}/stop", self.stop_with_savepoint, 202),
+            ("POST", f"{job}/coordinators/{{operator}}", self.send_to_coordinator, 202),
+            ("GET", f"{job}/coordinators/{{operator}}/{{trigger_id}}", self.coordinator_answer, 200),
             ("POST", "/savepoint-disposal", self.dispose_savepoint, 202),
             ("GET", "/savepoint-disposal/{trigger_id}", self.disposal_status, 200),
         ]
@@ -200,6 +209,21 @@ class _Handlers:
             _SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target, drain=drain)
         )
 
+    async def send_to_coordinator(self, job_id: str, operator: str, request: Request) -> Json:
+        """Weir's own: Flink lets nobody outside of a job talk to its coordinators."""
+        self._view(job_id)
+        body = await _body(request, CoordinatorRequest)
+        return self._trigger(
+            _COORDINATOR, body.trigger_id, lambda: self._gateway.send_to_coordinator(operator, body.request)
+        )
+
+    async def coordinator_answer(self, job_id: str, operator: str, trigger_id: str) -> Json:
+        self._view(job_id)
+        found: CoordinatorAnswer | None = self._outcome(_COORDINATOR, trigger_id)
+        if found is None:
+            return _poll_json(None)
+        return _poll_json({"answer": found.answer, "checkpointId": found.checkpoint_id})
+
     async def dispose_savepoint(self, request: Request) -> Json:
         """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
@@ -267,9 +291,9 @@ class _Handlers:
                 429, "Too many operations are in flight: wait for some of them to end."
             ) from error
 
-    def _outcome(self, kind: str, trigger_id: str) -> CompletedCheckpoint | None:
+    def _outcome(self, kind: str, trigger_id: str) -> Any:
         """What the operation led to, or None while it is in flight."""
-        future: Future[CompletedCheckpoint] | None = self._operations.find(kind, trigger_id)
+        future: Future[Any] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
                 404, f"No {kind} request {trigger_id} is known here: it may have been forgotten."

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -51,6 +51,15 @@ class DisposalRequest(msgspec.Struct, frozen=True, kw_only=True):
     FIELDS: ClassVar[str] = "savepoint-path is a path"
 
     savepoint_path: str = msgspec.field(name="savepoint-path")
+    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
+
+
+class CoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /jobs/:jobid/coordinators/:operator``."""
+
+    FIELDS: ClassVar[str] = "request is an object, as the coordinator understands it"
+
+    request: dict[str, Any]
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 

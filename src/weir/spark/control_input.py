@@ -48,8 +48,8 @@ KEY_NAME = "key"
 class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Asks the driver before every batch, and passes on the watermarks of the query's channels.
 
-    Without channels its offset never moves, so that it neither keeps a query from ending with ``availableNow`` nor
-    forces a batch.
+    Without channels its offset moves only where the driver forces a batch, so that it does not keep a query from ending with
+    ``availableNow``.
     """
 
     def __init__(self, *, directory: str, vertex: str, attempt: int) -> None:
@@ -82,9 +82,10 @@ class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = _watermarks(start)
         risen = _risen(known, _watermarks(answer))
         untold = known and self._first is None
-        if not risen and not untold:
+        if not risen and not untold and not answer.get("force"):
             return start
-        return {"control": start["control"] + 1, "watermarks": known | risen}
+        moved = {"control": start["control"] + 1}
+        return moved | ({"watermarks": known | risen} if known | risen else {})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """One partition with the rows of the batch; none if there are none, so that it adds no task.

@@ -17,6 +17,7 @@ from weir.errors import PipelineError, WeirError
 from weir.spark.channel_input import channel_frame, check_channel_schema
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
 from weir.spark.error_text import first_cause
+from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
 
@@ -39,7 +40,9 @@ class Frames:
         attempt: int,
         planning_directory: str,
         inbox_of: InboxOf,
+        token: str,
     ) -> None:
+        """``token`` names the attempt among all that a Python worker may see."""
         self._session = session
         self._pipeline = pipeline
         self._attempt = attempt
@@ -47,6 +50,13 @@ class Frames:
         self._inbox_of = inbox_of
         self._lock = threading.RLock()
         self._frames: dict[VertexId, DataFrame] = {}
+        self._operators = {
+            name: QueryOperators(
+                session, vertex, {one: pipeline.operators[one] for one in process_steps(vertex)}, token
+            )
+            for name, vertex in pipeline.vertices.items()
+            if process_steps(vertex)
+        }
 
     def of(self, name: VertexId) -> DataFrame:
         """What the vertex puts out. Raises ``PipelineError`` if the user's code is wrong."""
@@ -56,11 +66,15 @@ class Frames:
                 frame = self._frames[name] = self._build(self._pipeline.vertices[name])
             return frame
 
+    def operators(self, name: VertexId) -> QueryOperators | None:
+        """The Python operators of a vertex; None if it has none."""
+        return self._operators.get(name)
+
     def _build(self, vertex: Vertex) -> DataFrame:
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
         for step in vertex.steps:
-            frame = self._apply(step, [frames[name] for name in step.inputs])
+            frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
             if step.kind is StepKind.SOURCE and needs_control:
                 # One control input, in front of the first source: it is asked before the others. It has no rows, and the
                 # source's schema with its column metadata (PROTOCOL P26).
@@ -87,12 +101,14 @@ class Frames:
             for index, name in enumerate(vertex.inputs)
         }
 
-    def _apply(self, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
+    def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
         if step.kind is StepKind.UNION:
             union = inputs[0]
             for other in inputs[1:]:
                 union = union.unionByName(other)
             return union
+        if step.kind is StepKind.PROCESS:
+            return self._operators[vertex.name].apply(step, inputs[0])
         function = self._pipeline.functions[step.operator_id]
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
         try:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weir.core.graph import Vertex
 from weir.core.types import OperatorId, VertexId
+from weir.operators.base import Operator
 from weir.sinks.base import Sink
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStep:
+    """What a user gave to ``Stream.process``."""
+
+    operator: Operator
+    #: How many subtasks it has.
+    parallelism: int
+    key_by: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +31,8 @@ class Pipeline:
     #: Of sources and transformations.
     functions: Mapping[OperatorId, Callable[..., Any]]
     sinks: Mapping[OperatorId, Sink]
+    #: The Python operators.
+    operators: Mapping[OperatorId, ProcessStep] = field(default_factory=dict)
 
     def consumers(self, vertex: VertexId) -> tuple[VertexId, ...]:
         """Vertices that read the channel of this one."""

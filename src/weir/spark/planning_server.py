@@ -53,14 +53,17 @@ class PlanningServer:
         self._closed = False
         threading.Thread(target=self._accept, name="weir-planning", daemon=True).start()
 
-    def answer(self, call: int, watermarks: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Let the call return; ``watermarks`` are those of the query's channels by index, in milliseconds.
+    def answer(
+        self, call: int, watermarks: Mapping[int, int] = MappingProxyType({}), *, force: bool = False
+    ) -> None:
+        """Let the call return; ``watermarks`` are those of the query's channels by index, in milliseconds. With ``force``
+        there is a batch, be it without rows.
 
         A reader that has gone meanwhile is no error: its query was stopped.
         """
-        answer = (
-            {"watermarks": {str(channel): ms for channel, ms in watermarks.items()}} if watermarks else {}
-        )
+        answer: dict[str, object] = {"force": True} if force else {}
+        if watermarks:
+            answer["watermarks"] = {str(channel): ms for channel, ms in watermarks.items()}
         with self._lock:
             connection = self._waiting.pop(call, None)
             if connection in self._connections:

@@ -18,6 +18,7 @@ from weir.core.channel import Segment
 from weir.core.graph import Vertex
 from weir.core.input_gate import Admission
 from weir.core.messages import (
+    AnswerPlanning,
     Drained,
     PlanningCalled,
     RecordsEnded,
@@ -35,6 +36,7 @@ from weir.spark.channel_input import has_event_time
 from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
+from weir.spark.operators import QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
@@ -62,14 +64,15 @@ class QueryTask:
         directory: QueryDirectory,
         inboxes: Inboxes | None,
         output: OutputSegments | None,
+        operators: QueryOperators | None,
         position: int,
         watermark_ms: int | None,
         finish: Callable[[int], tuple[Committable, ...]],
         post: PostToTask,
     ) -> None:
-        """``inboxes`` of a vertex that reads channels, ``output`` of one that writes a channel. ``position`` and
-        ``watermark_ms`` are where a restored query stands, and what it had put out by then. ``finish`` lets its sinks stage
-        what they have held back, as of a step."""
+        """``inboxes`` of a vertex that reads channels, ``output`` of one that writes a channel, ``operators`` of one that
+        has any in Python. ``position`` and ``watermark_ms`` are where a restored query stands, and what it had put out by
+        then. ``finish`` lets its sinks stage what they have held back, as of a step."""
         self._session = session
         self._vertex = vertex
         self._frames = frames
@@ -78,6 +81,7 @@ class QueryTask:
         self._directory = directory
         self._inboxes = inboxes
         self._output = output
+        self._operators = operators
         self._position = position
         #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants it or it has none.
         self.watermark_ms = watermark_ms
@@ -117,6 +121,12 @@ class QueryTask:
         """What it runs."""
         return self._vertex
 
+    def begin_step(self, effect: AnswerPlanning) -> bool:
+        """Take up what the next batch carries. Whether there must be one, be it without rows."""
+        if self._operators is not None:
+            self._operators.begin_step(effect)
+        return bool(effect.events) or effect.barrier is not None
+
     def admit(self, admitted: Sequence[Admission]) -> bool:
         """Let the batch that the query waits to plan read these segments. False: it failed, and the task with it."""
         try:
@@ -135,7 +145,7 @@ class QueryTask:
     def drain(self, effect: StartDrain) -> None:
         """Run one more batch with the maximal watermark, then finish the sinks; posts ``Drained`` (MISSION E1, E2).
 
-        A query without state has nothing to fire, and is drained at once. One that rests in a planning call has ended
+        A query without state and without Python operators is drained at once. One that rests in a planning call has ended
         with that: the call is never answered.
         """
         position = effect.position
@@ -145,9 +155,11 @@ class QueryTask:
         self._draining = True
         if effect.call is not None and self._query is not None:
             self._query.stop()
-        if position < 0 or not is_stateful(self._directory.commit_entry(position)):
+        if position < 0 or not (self._operators or is_stateful(self._directory.commit_entry(position))):
             self._finish_sinks()
             return
+        if self._operators is not None:
+            self._operators.begin_step(effect)
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
         if not self._stopping.is_set():
@@ -231,16 +243,27 @@ class QueryTask:
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
+            if self._operators is not None:
+                self._operators.begin_batch(batch)
             segment, frame = self._written(frame, batch)
             files = () if segment is None else tuple(segment.payload["files"])
             committables = self._staged(frame, Step(position=batch, files=files))
+            sent, declined = ((), None) if self._operators is None else self._operators.end_batch(batch)
         except WeirError:
             raise
         except Exception as error:
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
             # character, and a Java stack in it overflows the thread's own.
             raise SinkError(f"Step {batch} failed: {first_cause(error)}") from None
-        self._post(StepStaged(position=batch, committables=committables, segment=segment))
+        self._post(
+            StepStaged(
+                position=batch,
+                committables=committables,
+                segment=segment,
+                sent_events=sent,
+                declined=declined,
+            )
+        )
         self._position = batch
 
     def _written(self, frame: DataFrame, batch: int) -> tuple[Segment | None, DataFrame]:

@@ -32,6 +32,7 @@ from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.error_text import first_cause
 from weir.spark.hadoop import as_spark_path
+from weir.spark.operators import SETTINGS, process_steps
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class StatePartitions:
         self._asked = {name: vertex.parallelism for name, vertex in vertices.items()}
         #: Whether a query could start with the number of another one.
         self._differ = any(number not in (None, self._default) for number in self._asked.values())
+        self._with_operators = {name for name, vertex in vertices.items() if process_steps(vertex)}
         self._lock = threading.Lock()
         self._restored: dict[VertexId, int] = {}
 
@@ -73,19 +75,25 @@ class StatePartitions:
 
     @contextmanager
     def starting(self, vertex: VertexId) -> Iterator[None]:
-        """While a query of the vertex starts: its first batch has the number that is asked for.
+        """While a query of the vertex starts: its first batch has the number that is asked for, and a query with Python
+        operators the settings that they need.
 
         Spark copies the session's settings when a query starts, so one start at a time may change them.
         """
-        if not self._differ:
+        if not self._differ and not self._with_operators:
             yield
             return
+        settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
+        settings |= SETTINGS if vertex in self._with_operators else {}
         with self._lock:
-            self._session.conf.set(SHUFFLE_PARTITIONS, str(self.of(vertex)))
+            before = {key: self._session.conf.get(key, None) for key in settings}
+            for key, value in settings.items():
+                self._session.conf.set(key, value)
             try:
                 yield
             finally:
-                self._session.conf.set(SHUFFLE_PARTITIONS, str(self._default))
+                for key, old in before.items():
+                    self._session.conf.unset(key) if old is None else self._session.conf.set(key, old)
 
 
 def rescaled(

@@ -40,6 +40,7 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import KeepFile
 from weir.spark.operator_metadata import relocate_operator_metadata
+from weir.spark.operators import DIRECTORY
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
@@ -55,6 +56,9 @@ _SOURCES_ENTRY = "weir-source-ids"
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
+
+#: The state of Python operators: entries, and keys of files in the query's directory.
+TellOperatorState = Callable[[], tuple[dict[str, str], list[str]]]
 
 
 @dataclass
@@ -94,10 +98,13 @@ class TaskSnapshots:
         base: Sequence[StateHandle],
         inputs: tuple[VertexId, ...],
         watermark_ms: Callable[[], int | None],
+        operator_state: TellOperatorState | None,
         wall_ms: Callable[[], int],
     ) -> None:
         """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to them; ``watermark_ms``
-        tells the watermark of what the query has put out, while it rests."""
+        tells the watermark of what the query has put out, and ``operator_state`` the state of its Python operators, while it
+        rests."""
+        self._operator_state = operator_state
         self._inputs = inputs
         self._watermark_ms = watermark_ms
         self._vertex = vertex
@@ -110,7 +117,9 @@ class TaskSnapshots:
         self._lock = threading.Lock()
         self._state_files = StateFiles(
             directory,
-            [handle.key for handle in restored.files] if restored else [],
+            [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
+            if restored
+            else [],
             # Of the restored batch the commit log is read as well: a query that was rescaled has nothing else.
             max(restored.position - 1, -1) if restored else -1,
         )
@@ -217,6 +226,10 @@ class TaskSnapshots:
             pending.entries[_WATERMARK_ENTRY] = str(watermark_ms)
         if self._inputs:
             pending.entries[_SOURCES_ENTRY] = json.dumps(self._directory.source_ids)
+        if self._operator_state is not None:
+            kept, files = self._operator_state()
+            pending.entries |= kept
+            keys += files
         return keys + self._state_files.keys(position)
 
     def _in_flight_keys(self, pending: _Pending) -> list[str]:

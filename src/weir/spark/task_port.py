@@ -35,6 +35,7 @@ from weir.kernel.clock import Clock
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
+from weir.spark.operators import process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
@@ -94,7 +95,7 @@ class SparkTaskPort:
         self._planning = PlanningServer(self._on_planning)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
-        #: Planning calls of tasks that read channels, with their task.
+        #: Planning calls of tasks that read channels or have Python operators, with their task.
         self._calls: dict[int, QueryTask] = {}
         #: Each query starts a Python process that has ten seconds to connect to the JVM, whatever else starts meanwhile.
         self._starting = threading.Semaphore(max(2, os.cpu_count() or 2))
@@ -125,6 +126,7 @@ class SparkTaskPort:
             attempt=start.attempt,
             planning_directory=str(self._planning.directory),
             inbox_of=lambda consumer, producer: self._made_inbox(_inbox(directory, consumer, producer)),
+            token=f"{self._storage.job_id}/{start.attempt}",
         )
         with self._lock:
             self._attempt = _Attempt(
@@ -147,6 +149,10 @@ class SparkTaskPort:
         if restored is not None:
             restored = self._partitions.restored(vertex.name, directory, restored)
         channels = join(current.directory, _CHANNELS, vertex.name)
+        operators = current.frames.operators(vertex.name)
+        position = restored.position if restored is not None else -1
+        if operators is not None:
+            operators.open(directory, position)
         task = QueryTask(
             session=self._session,
             vertex=vertex,
@@ -156,7 +162,8 @@ class SparkTaskPort:
             directory=directory,
             inboxes=self._inboxes(current, vertex, directory) if vertex.inputs else None,
             output=OutputSegments(directory.fs, channels) if self._pipeline.consumers(vertex.name) else None,
-            position=restored.position if restored is not None else -1,
+            operators=operators,
+            position=position,
             watermark_ms=restored_watermark_ms(restored),
             finish=lambda position: self._sinks.finish(vertex.sinks, position),
             post=post,
@@ -172,6 +179,7 @@ class SparkTaskPort:
             base=base,
             inputs=vertex.inputs,
             watermark_ms=lambda: task.watermark_ms,
+            operator_state=None if operators is None else operators.snapshot,
             wall_ms=self._clock.wall_ms,
         )
         with self._lock:
@@ -205,6 +213,8 @@ class SparkTaskPort:
             task = self._calls.pop(effect.call, None)
         if task is None:
             self._planning.answer(effect.call)
+        elif not task.vertex.inputs:
+            self._planning.answer(effect.call, force=task.begin_step(effect))
         else:
             self._admitting.submit(self._admit, task, effect)
 
@@ -216,7 +226,8 @@ class SparkTaskPort:
 
     def drain(self, effect: StartDrain) -> None:
         """Begin the step with MAX_WATERMARK."""
-        self._tasks[effect.vertex].drain(effect)
+        with self._partitions.starting(effect.vertex):
+            self._tasks[effect.vertex].drain(effect)
 
     def close_operators(self, vertex: VertexId) -> None:
         """Close the sinks; Spark's own operators have nothing to close."""
@@ -243,10 +254,18 @@ class SparkTaskPort:
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         """Forget a snapshot and delete its files."""
         self._snapshots[effect.vertex].drop(effect.checkpoint_id)
+        current = self._attempt
+        operators = None if current is None else current.frames.operators(effect.vertex)
+        if operators is not None:
+            operators.aborted(effect.checkpoint_id)
 
     def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
         """The checkpoint is the base of the vertex's next incremental snapshot."""
         self._snapshots[vertex].confirm(checkpoint_id)
+        current = self._attempt
+        operators = None if current is None else current.frames.operators(vertex)
+        if operators is not None:
+            operators.completed(checkpoint_id)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
@@ -254,18 +273,20 @@ class SparkTaskPort:
         with self._lock:
             current = self._attempt
             task = self._tasks.get(vertex) if current is not None and current.number == attempt else None
-            if task is not None and self._pipeline.vertices[vertex].inputs:
+            if task is not None and (task.vertex.inputs or process_steps(task.vertex)):
                 self._calls[call] = task
         if task is not None:
             task.planning(call)
 
     def _admit(self, task: QueryTask, effect: AnswerPlanning) -> None:
+        force = task.begin_step(effect)
         if task.admit(effect.admitted):
             indexes = {name: index for index, name in enumerate(task.vertex.inputs)}
             self._planning.answer(
                 effect.call,
                 # Where Spark's time ends, a channel that has ended is at its end.
                 {indexes[name]: min(ms, MAX_WATERMARK_MS) for name, ms in effect.watermarks_ms.items()},
+                force=force,
             )
 
     def _inboxes(self, current: _Attempt, vertex: Vertex, directory: QueryDirectory) -> Inboxes:

@@ -1,0 +1,152 @@
+"""``KeyedState``: one value for each key, read and written for whole Arrow arrays of keys at once.
+
+What costs in Python is a call for each key, so there is none: keys are looked up by Arrow, values are gathered and scattered
+by NumPy. A subtask holds the keys of its key groups; a group is written only when one of its values has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from weir.errors import OperatorStateError
+
+#: Into how many groups keys are divided. Fixed in the first batch of a job: a checkpoint has its state by group.
+KEY_GROUPS = 128
+
+
+class KeyedState:
+    """The values of one name, of the keys of one subtask."""
+
+    def __init__(self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]) -> None:
+        """``groups`` is what was handed over: an Arrow stream with the columns key and value for each key group."""
+        self._name = name
+        self._value_type = value_type
+        self._default = pa.scalar(default, value_type)
+        self._keys: pa.Array | None = None
+        self._values = self._to_numpy(pa.array([], value_type))
+        self._groups = np.empty(0, np.int16)
+        self._changed = np.zeros(KEY_GROUPS, bool)
+        #: Keys of the batch that is processed, and their groups.
+        self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
+        if groups:
+            self._load(groups)
+
+    def get(self, keys: pa.Array) -> pa.Array:
+        """The value of each key, or the default."""
+        places = self._places(keys)
+        known = places >= 0
+        values = self._defaults(len(places))
+        values[known] = self._values[places[known]]
+        return self._to_arrow(values)
+
+    def put(self, keys: pa.Array, values: pa.Array) -> None:
+        """Give each key a value. Keys are those of the batch that is processed, each once."""
+        array = self._to_numpy(values.cast(self._value_type) if values.type != self._value_type else values)
+        places = self._places(keys)
+        new = places < 0
+        if new.any():
+            places[new] = self._add(keys.filter(pa.array(new)))
+        self._values[places] = array
+        self._changed[self._groups[places]] = True
+
+    # -- for the runtime
+
+    def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
+        """A batch is processed: its keys and their key groups."""
+        self._current = (keys, groups.to_numpy(zero_copy_only=False).astype(np.int16))
+
+    def changed_groups(self) -> dict[int, bytes]:
+        """Every group with a value that has changed since the last call, as bytes."""
+        changed = np.flatnonzero(self._changed)
+        self._changed[:] = False
+        if not len(changed) or self._keys is None:
+            return {}
+        order = np.argsort(self._groups, kind="stable")
+        ordered = self._groups[order]
+        table = pa.table(
+            {"key": self._keys.take(pa.array(order)), "value": self._to_arrow(self._values[order])}
+        )
+        starts = np.searchsorted(ordered, changed, "left")
+        ends = np.searchsorted(ordered, changed, "right")
+        return {
+            int(group): _encoded(table.slice(start, end - start))
+            for group, start, end in zip(changed, starts, ends, strict=True)
+        }
+
+    # -- inside
+
+    def _places(self, keys: pa.Array) -> np.ndarray[Any, Any]:
+        """Where each key stands; -1 for one that has no value."""
+        if self._keys is None:
+            return np.full(len(keys), -1, np.int64)
+        found = pc.index_in(keys, value_set=self._keys)
+        places: np.ndarray[Any, Any] = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        return places
+
+    def _add(self, keys: pa.Array) -> np.ndarray[Any, Any]:
+        """Make room for new keys; where they stand."""
+        unique = keys.unique()
+        if len(unique) != len(keys):
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} is given two values for one key: put each key once."
+            )
+        if self._current is None:
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} is written outside of process_batch: keys belong to the records of a batch."
+            )
+        batch_keys, batch_groups = self._current
+        at = pc.index_in(keys, value_set=batch_keys)
+        if at.null_count:
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} is given a key that is not in the batch: put values for the keys of the"
+                " batch only, since others may belong to another subtask."
+            )
+        first = 0 if self._keys is None else len(self._keys)
+        self._keys = keys if self._keys is None else pa.concat_arrays([self._keys, keys])
+        self._groups = np.concatenate([self._groups, batch_groups[at.to_numpy(zero_copy_only=False)]])
+        self._values = np.concatenate([self._values, self._defaults(len(keys))])
+        return np.arange(first, first + len(keys))
+
+    def _load(self, groups: Mapping[int, bytes]) -> None:
+        tables, numbers = [], []
+        for group, data in groups.items():
+            with pa.ipc.open_stream(data) as reader:
+                table = reader.read_all()
+            tables.append(table)
+            numbers.append(np.full(len(table), group, np.int16))
+        whole = pa.concat_tables(tables).combine_chunks()
+        self._keys = _array(whole["key"])
+        self._values = self._to_numpy(_array(whole["value"]).cast(self._value_type))
+        self._groups = np.concatenate(numbers)
+
+    def _defaults(self, count: int) -> np.ndarray[Any, Any]:
+        return np.repeat(self._to_numpy(pa.array([self._default.as_py()], self._value_type)), count)
+
+    def _to_numpy(self, values: pa.Array) -> np.ndarray[Any, Any]:
+        """Numbers without nulls as they are, all else as objects."""
+        default_is_null = not self._default.is_valid
+        plain = pa.types.is_integer(self._value_type) or pa.types.is_floating(self._value_type)
+        if plain and not default_is_null and not values.null_count:
+            return np.array(values.to_numpy(zero_copy_only=False))
+        objects = np.empty(len(values), object)
+        objects[:] = values.to_pylist()
+        return objects
+
+    def _to_arrow(self, values: np.ndarray[Any, Any]) -> pa.Array:
+        return pa.array(values, self._value_type)
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _encoded(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

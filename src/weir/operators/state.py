@@ -1,0 +1,162 @@
+"""The state of one subtask of a Python operator (MISSION B7): lists, and values by key.
+
+*List state* belongs to the subtask. When the operator is restored with another number of subtasks, its elements are dealt
+out anew, one by one; of a *union* list every subtask gets all elements, of a *broadcast* list every subtask gets those of
+the first. *Keyed state* belongs to the keys of the stream (``key_by``): it goes where its key goes, in key groups, of which
+only those that changed are written.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from weir.errors import OperatorStateError
+from weir.operators.keyed import KeyedState
+from weir.operators.serializers import JSON, Serializer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class Redistribution(enum.Enum):
+    """What becomes of list state when the number of subtasks changes."""
+
+    SPLIT = "list"
+    UNION = "union"
+    BROADCAST = "broadcast"
+
+
+class ListState(Generic[T]):
+    """The elements that one subtask keeps under one name."""
+
+    def __init__(
+        self, redistribution: Redistribution, serializer: Serializer, items: Iterable[bytes] = ()
+    ) -> None:
+        self.redistribution = redistribution
+        self._serializer = serializer
+        self._items: list[T] = [serializer.decode(item) for item in items]
+
+    def get(self) -> list[T]:
+        """The elements, as a list of their own."""
+        return list(self._items)
+
+    def add(self, value: T) -> None:
+        """Append an element."""
+        self._items.append(value)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Put these in the place of all."""
+        self._items = list(values)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._items = []
+
+    def encoded(self) -> list[bytes]:
+        """The elements as bytes."""
+        return [self._serializer.encode(item) for item in self._items]
+
+
+#: Name -> (redistribution, elements): the lists of one subtask.
+Lists = dict[str, tuple[str, list[bytes]]]
+
+
+class StateStore:
+    """All state of one subtask; what ``initialize_state`` and ``snapshot_state`` are given."""
+
+    def __init__(
+        self, lists: Lists | None = None, groups: Mapping[str, Mapping[int, bytes]] | None = None
+    ) -> None:
+        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over."""
+        self._found = dict(lists or {})
+        self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
+        self._lists: dict[str, ListState[Any]] = {}
+        self._keyed: dict[str, KeyedState] = {}
+        #: The checkpoint for which ``snapshot_state`` is called; None if the state is only handed to the next batch.
+        self.checkpoint_id: int | None = None
+        self.is_restored = bool(self._found or self._found_groups)
+
+    def list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
+        """The list of this name; its elements are dealt out anew when the parallelism changes."""
+        return self._list(name, Redistribution.SPLIT, serializer)
+
+    def union_list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
+        """The list of this name; after a restore every subtask has the elements of all."""
+        return self._list(name, Redistribution.UNION, serializer)
+
+    def broadcast_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
+        """The list of this name, which is the same in every subtask."""
+        return self._list(name, Redistribution.BROADCAST, serializer)
+
+    def keyed_state(self, name: str, value_type: pa.DataType, default: Any = None) -> KeyedState:
+        """The values of this name by key, for an operator with ``key_by``. ``default`` is that of a key without a value."""
+        state = self._keyed.get(name)
+        if state is None:
+            state = self._keyed[name] = KeyedState(
+                name, value_type, default, self._found_groups.pop(name, {})
+            )
+        return state
+
+    # -- for the runtime
+
+    def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
+        """Records with these keys, in these key groups, are processed."""
+        for state in self._keyed.values():
+            state.begin_batch(keys, groups)
+
+    @property
+    def keyed(self) -> Iterator[tuple[str, KeyedState]]:
+        """The keyed states by name."""
+        return iter(self._keyed.items())
+
+    def dump_lists(self) -> bytes:
+        """All lists. Those that nobody asked for are kept as they were."""
+        lists: Lists = dict(self._found)
+        for name, state in self._lists.items():
+            try:
+                lists[name] = (state.redistribution.value, state.encoded())
+            except (TypeError, ValueError, OverflowError) as error:
+                raise OperatorStateError(
+                    f"An element of the state {name!r} cannot be kept ({error}): give the state a serializer for it."
+                ) from error
+        return msgspec.msgpack.encode(lists)
+
+    def _list(self, name: str, redistribution: Redistribution, serializer: Serializer) -> ListState[Any]:
+        state = self._lists.get(name)
+        if state is None:
+            kind, items = self._found.pop(name, (redistribution.value, []))
+            if kind != redistribution.value:
+                raise OperatorStateError(
+                    f"The state {name!r} was kept as a {kind} state and is asked for as a {redistribution.value} state: ask"
+                    " for it as it was, or give the new one another name."
+                )
+            state = self._lists[name] = ListState(redistribution, serializer, items)
+        return state
+
+
+def decode_lists(data: bytes) -> Lists:
+    """What ``dump_lists`` returned."""
+    return msgspec.msgpack.decode(data, type=Lists)
+
+
+def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
+    """The lists of all subtasks for another number of them (MISSION B7)."""
+    dealt: list[Lists] = [{} for _ in range(parallelism)]
+    kinds = {name: kind for lists in subtasks for name, (kind, _) in lists.items()}
+    for name, kind in kinds.items():
+        found = [lists[name][1] for lists in subtasks if name in lists]
+        elements = [item for items in found for item in items]
+        for number, lists in enumerate(dealt):
+            if kind == Redistribution.SPLIT.value:
+                lists[name] = (kind, elements[number::parallelism])
+            elif kind == Redistribution.UNION.value:
+                lists[name] = (kind, elements)
+            else:
+                lists[name] = (kind, found[0])
+    return dealt

@@ -1,0 +1,268 @@
+"""One subtask of a Python operator for one batch: what runs in Spark's Python workers, inside ``mapInArrow``.
+
+What a batch is to do comes as a local property of its Spark job, a JSON text for each operator (``spark/operators.py``)::
+
+    {"token": "...", "batch": 7, "barrier": 3, "finish": false, "directory": "...", "completed": [2], "aborted": [],
+     "events": {"0": [{...}]}, "version": 6, "lists": {"0": location}, "groups": {"counts": {"17": location}}}
+
+A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. What came of it goes back by an
+accumulator, keyed by batch and subtask: a task that Spark runs again replaces what it said before, and one that failed says
+nothing. State of any size goes by files in the query's directory, named uniquely, never changed.
+
+An operator whose process runs the next batch as well goes on as it is (``_warm``); any other begins from the state. Which of
+the two it may do is decided by the version alone: the batch after which the state was handed over.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weir.core.types import OperatorId, Payload
+from weir.operators.base import ListCheckpointed, Operator
+from weir.operators.state import StateStore, decode_lists
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.accumulators import Accumulator
+
+#: The local property of an operator begins so.
+PROPERTY = "weir.operator."
+#: The column behind the records of a stream with ``key_by``.
+KEY_GROUP = "__weir_key_group"
+#: Lists up to so many bytes travel inside of messages; larger ones by a file.
+INLINE_BYTES = 32 * 1024
+#: The list state behind ``ListCheckpointed``.
+_LIST = "list-checkpointed"
+
+Location = dict[str, Any]
+#: (batch, subtask) -> what came of it.
+Results = dict[tuple[int, int], dict[str, Any]]
+
+
+@dataclass
+class _Warm:
+    """A subtask that this process has run."""
+
+    token: str
+    version: int
+    operator: Operator
+    state: StateStore
+    context: Context
+
+
+#: By operator and subtask.
+_warm: dict[tuple[OperatorId, int], _Warm] = {}
+
+
+@dataclass
+class Context:
+    """``OperatorContext`` of one subtask."""
+
+    operator_id: OperatorId
+    subtask: int
+    parallelism: int
+    sent: list[Payload] = field(default_factory=list)
+
+    def send_event_to_coordinator(self, event: Payload) -> None:
+        """See ``OperatorContext``. Raises ``TypeError`` for what is no JSON value."""
+        self.sent.append(json.loads(json.dumps(event)))
+
+
+class OperatorFunction:
+    """The function for ``mapInArrow``."""
+
+    def __init__(
+        self,
+        operator_id: OperatorId,
+        operator: Operator,
+        *,
+        parallelism: int,
+        key_by: str | None,
+        results: Accumulator[Results],
+    ) -> None:
+        self._operator_id = operator_id
+        self._operator = operator
+        self._parallelism = parallelism
+        self._key_by = key_by
+        self._results = results
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One partition of one batch."""
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        text = None if task is None else task.getLocalProperty(PROPERTY + self._operator_id)
+        if task is None or text is None:
+            raise RuntimeError(
+                f"Operator {self._operator_id!r} runs outside of a batch of its query: a sink must not compute its input"
+                " in another thread."
+            )
+        order = json.loads(text)
+        run = _Run(self._operator_id, order, task.partitionId(), self._parallelism)
+        one = run.begin(self._operator)
+        for batch in batches:
+            yield from run.process(one, self._split(one, batch))
+        yield from run.end(one)
+        result = run.result(one)
+        self._results.add({(order["batch"], run.subtask): result})
+        run.keep(one)
+
+    def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records without the column of their key groups."""
+        if self._key_by is None:
+            return batch
+        records = batch.select(batch.schema.names[:-1])
+        groups = batch.column(batch.num_columns - 1)
+        one.state.begin_batch(records.column(self._key_by), groups)
+        return records
+
+
+class _Run:
+    """One batch of one subtask."""
+
+    def __init__(
+        self, operator_id: OperatorId, order: dict[str, Any], subtask: int, parallelism: int
+    ) -> None:
+        self._operator_id = operator_id
+        self._order = order
+        self.subtask = subtask
+        self._parallelism = parallelism
+        self._declined: str | None = None
+
+    def begin(self, operator: Operator) -> _Warm:
+        """The subtask as the last batch left it, after the events of this one."""
+        # Whatever happens from here on, only the end of the batch makes it fit for the next.
+        one = _warm.pop((self._operator_id, self.subtask), None)
+        order = self._order
+        if one is None or (one.token, one.version) != (order["token"], order["version"]):
+            if one is not None:
+                one.operator.close()
+            one = self._restored(operator)
+        for number in order["completed"]:
+            one.operator.notify_checkpoint_complete(number)
+        for number in order["aborted"]:
+            one.operator.notify_checkpoint_aborted(number)
+        for event in order["events"].get(str(self.subtask), ()):
+            one.operator.handle_operator_event(event)
+        return one
+
+    def process(self, one: _Warm, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Some of the records."""
+        yield from one.operator.process_batch(batch) or ()
+
+    def end(self, one: _Warm) -> Iterator[pa.RecordBatch]:
+        """Behind the records: the end of the input, or a barrier."""
+        if self._order["finish"]:
+            yield from one.operator.end_input() or ()
+            yield from one.operator.finish() or ()
+        if self._order["barrier"] is not None:
+            yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
+
+    def result(self, one: _Warm) -> dict[str, Any]:
+        """What goes back to the driver."""
+        state, barrier = one.state, self._order["barrier"]
+        state.checkpoint_id = barrier
+        lists: Location | None = None
+        try:
+            _snapshot(one.operator, state)
+            lists = self._kept(state.dump_lists())
+        except Exception as error:
+            if barrier is None:
+                raise
+            self._declined = f"{type(error).__name__}: {error}"
+        finally:
+            state.checkpoint_id = None
+        one.version = self._order["batch"]
+        sent, one.context.sent = one.context.sent, []
+        return {
+            "lists": lists,
+            "groups": self._changed_groups(state),
+            "sent": sent,
+            "declined": self._declined,
+        }
+
+    def keep(self, one: _Warm) -> None:
+        """The next batch may go on with it, in this process."""
+        if self._order["finish"]:
+            one.operator.close()
+        else:
+            _warm[self._operator_id, self.subtask] = one
+
+    def _restored(self, operator: Operator) -> _Warm:
+        order = self._order
+        location = order["lists"].get(str(self.subtask))
+        if location is None and order["version"] >= 0 and str(self.subtask) in order["lists"]:
+            raise RuntimeError(
+                f"Subtask {self.subtask} of operator {self._operator_id!r} could not take its last snapshot, and its"
+                " process has gone: the job is restored from its newest checkpoint."
+            )
+        lists = None if location is None else decode_lists(_read(location))
+        groups = {
+            name: {
+                int(group): _read(found)
+                for group, found in by_group.items()
+                if int(group) * self._parallelism // order["key_groups"] == self.subtask
+            }
+            for name, by_group in order["groups"].items()
+        }
+        operator = copy.deepcopy(operator)
+        context = Context(self._operator_id, self.subtask, self._parallelism)
+        state = StateStore(lists, {name: found for name, found in groups.items() if found})
+        operator.open(context)
+        operator.initialize_state(state)
+        if isinstance(operator, ListCheckpointed):
+            operator.restore_list(state.list_state(_LIST).get())
+        return _Warm(order["token"], order["version"], operator, state, context)
+
+    def _kept(self, data: bytes) -> Location:
+        if len(data) <= INLINE_BYTES:
+            return {"inline": base64.b64encode(data).decode()}
+        path = self._write([data])
+        return {"file": path, "offset": 0, "length": len(data)}
+
+    def _changed_groups(self, state: StateStore) -> dict[str, dict[str, Location]]:
+        """Key groups that have changed, all in one file."""
+        changed = {name: keyed.changed_groups() for name, keyed in state.keyed}
+        pieces = [data for groups in changed.values() for data in groups.values()]
+        if not pieces:
+            return {}
+        path, offset = self._write(pieces), 0
+        located: dict[str, dict[str, Location]] = {}
+        for name, groups in changed.items():
+            for group, data in groups.items():
+                found = {"file": path, "offset": offset, "length": len(data)}
+                located.setdefault(name, {})[str(group)] = found
+                offset += len(data)
+        return located
+
+    def _write(self, pieces: list[bytes]) -> str:
+        """A new file in the query's directory. It is flushed with the checkpoint that needs it."""
+        name = f"{self.subtask}-{self._order['batch']}-{secrets.token_hex(8)}"
+        directory = Path(self._order["directory"]) / self._operator_id
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_bytes(b"".join(pieces))
+        return f"{self._operator_id}/{name}"
+
+
+def _snapshot(operator: Operator, state: StateStore) -> None:
+    if isinstance(operator, ListCheckpointed):
+        kept = state.list_state(_LIST)
+        # A failure leaves it empty, and fails the snapshot.
+        kept.clear()
+        kept.update(operator.snapshot_list(state.checkpoint_id) or [])
+    operator.snapshot_state(state)
+
+
+def _read(location: Location) -> bytes:
+    if "inline" in location:
+        return base64.b64decode(location["inline"])
+    with Path(location["path"]).open("rb") as file:
+        file.seek(location["offset"])
+        return file.read(location["length"])

@@ -1,0 +1,275 @@
+"""The Python operators of one query, on the driver's side: what each batch is to do, and what came of it (PROTOCOL P6).
+
+::
+
+    begin_step    the answered planning call: events, and the barrier that follows the batch
+    begin_batch   inside the batch, before Spark computes it: the order as a local property (``operator_worker.py``)
+    end_batch     all N subtasks have said what came of it: state, events, a snapshot that failed
+    snapshot      while the query rests: the state after the last batch, as an entry and the files that it names
+
+Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the query is started with the
+settings of ``SETTINGS``. A batch in which one did not run is an error, never a gap.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.accumulators import AccumulatorParam
+
+from weir.core.graph import GraphStep, StepKind, Vertex
+from weir.core.messages import AnswerPlanning, StartDrain
+from weir.core.operator_events import DeliverEvent
+from weir.core.types import OperatorId, SentEvent
+from weir.errors import InvariantError, PipelineError
+from weir.operators.keyed import KEY_GROUPS
+from weir.operators.state import StateStore, decode_lists, redistributed
+from weir.spark.operator_worker import KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
+from weir.spark.pipeline import ProcessStep
+from weir.spark.query_directory import QueryDirectory
+
+if TYPE_CHECKING:
+    from pyspark.accumulators import Accumulator
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Where operators' files lie in a query's directory, and the entry of a snapshot that names them.
+DIRECTORY = "operators"
+ENTRY = "weir-operators"
+
+#: What the query of a vertex with operators is started with. Spark would fold a shuffle over an empty relation, and merge
+#: small partitions; then not every subtask would run.
+SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+}
+
+
+@dataclass
+class _Held:
+    """The state of one operator after the last batch."""
+
+    #: By subtask; None: its last snapshot failed, and only its own process has the state.
+    lists: dict[int, Location | None]
+    #: State -> key group -> where it is.
+    groups: dict[str, dict[str, Location]]
+
+
+class _Merge(AccumulatorParam[Results]):
+    """Later results of a batch and subtask take the place of earlier ones."""
+
+    def zero(self, value: Results) -> Results:
+        """Nothing."""
+        return {}
+
+    def addInPlace(self, value1: Results, value2: Any) -> Results:  # noqa: N802 (Spark's name)
+        """The results of both."""
+        value1.update(value2)
+        return value1
+
+
+class QueryOperators:
+    """The Python operators of one vertex in one attempt."""
+
+    def __init__(
+        self, session: SparkSession, vertex: Vertex, steps: Mapping[OperatorId, ProcessStep], token: str
+    ) -> None:
+        """``steps`` are those of the vertex; ``token`` names the attempt, for processes that outlive one."""
+        self._session = session
+        self._vertex = vertex
+        self._steps = dict(steps)
+        self._token = token
+        self._results: dict[OperatorId, Accumulator[Results]] = {
+            name: session.sparkContext.accumulator({}, _Merge()) for name in steps
+        }
+        self._held = {name: _Held(lists={}, groups={}) for name in steps}
+        self._directory: QueryDirectory | None = None
+        #: The batch after which the held state is.
+        self._version = -1
+        self._events: tuple[DeliverEvent, ...] = ()
+        self._barrier: int | None = None
+        self._finishes = False
+        self._completed: list[int] = []
+        self._aborted: list[int] = []
+
+    def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
+        """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
+        from pyspark.sql import functions as F
+
+        one, name = self._steps[step.operator_id], step.operator_id
+        schema = one.operator.output_schema or frame.schema
+        if one.key_by is None:
+            frame = frame.repartition(one.parallelism)
+        else:
+            if one.key_by not in frame.columns:
+                raise PipelineError(
+                    f"Step {step.name!r} is keyed by {one.key_by!r}, but its input has the columns"
+                    f" {', '.join(frame.columns)}: name one of these with key_by."
+                )
+            group = F.pmod(F.xxhash64(F.col(one.key_by)), F.lit(KEY_GROUPS)).cast("int")
+            subtask = F.floor(F.col(KEY_GROUP) * one.parallelism / KEY_GROUPS).cast("int")
+            frame = frame.withColumn(KEY_GROUP, group).repartitionById(one.parallelism, subtask)
+        function = OperatorFunction(
+            name,
+            one.operator,
+            parallelism=one.parallelism,
+            key_by=one.key_by,
+            results=self._results[name],
+        )
+        return frame.mapInArrow(function, schema)
+
+    def open(self, directory: QueryDirectory, position: int) -> None:
+        """The query is about to start in its directory, after ``position``; a restored one finds its state there."""
+        self._directory = directory
+        self._version = position
+        path = directory.file(ENTRY)
+        if directory.fs.status(path) is None:
+            return
+        kept = json.loads(directory.fs.read(path))
+        for name, one in self._steps.items():
+            if name in kept:
+                self._held[name] = self._restored(one, kept[name])
+
+    # -- one batch
+
+    def begin_step(self, effect: AnswerPlanning | StartDrain) -> None:
+        """What the next batch carries."""
+        self._events = effect.events
+        self._finishes = isinstance(effect, StartDrain)
+        self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
+
+    def completed(self, checkpoint_id: int) -> None:
+        """Operators are told with the next batch."""
+        self._completed.append(checkpoint_id)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """Operators are told with the next batch."""
+        self._aborted.append(checkpoint_id)
+
+    def begin_batch(self, batch: int) -> None:
+        """Called in the thread in which Spark computes the batch next."""
+        completed, self._completed = self._completed, []
+        aborted, self._aborted = self._aborted, []
+        for name in self._steps:
+            held = self._held[name]
+            events: dict[int, list[Any]] = {}
+            for event in self._events:
+                if event.operator == name:
+                    events.setdefault(event.subtask, []).append(event.payload)
+            order = {
+                "token": self._token,
+                "batch": batch,
+                "version": self._version,
+                "barrier": self._barrier,
+                "finish": self._finishes,
+                "directory": self._path(),
+                "key_groups": KEY_GROUPS,
+                "completed": completed,
+                "aborted": aborted,
+                "events": events,
+                "lists": {
+                    subtask: None if found is None else self._located(found)
+                    for subtask, found in held.lists.items()
+                },
+                "groups": {
+                    state: {group: self._located(found) for group, found in groups.items()}
+                    for state, groups in held.groups.items()
+                },
+            }
+            self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
+
+    def end_batch(self, batch: int) -> tuple[tuple[SentEvent, ...], tuple[OperatorId, str] | None]:
+        """Spark has computed the batch: the events that operators sent, and the one whose snapshot failed."""
+        sent: list[SentEvent] = []
+        declined: tuple[OperatorId, str] | None = None
+        for name, one in self._steps.items():
+            results = self._results[name]
+            found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
+            results.value = {}
+            if len(found) != one.parallelism:
+                raise InvariantError(
+                    f"batch {batch} ran {len(found)} of {one.parallelism} subtasks of operator {name!r}"
+                )
+            held = self._held[name]
+            before = self._files(held)
+            for subtask, result in sorted(found.items()):
+                held.lists[subtask] = result["lists"]
+                for state, groups in result["groups"].items():
+                    held.groups.setdefault(state, {}).update(groups)
+                sent += [SentEvent(operator=name, subtask=subtask, payload=event) for event in result["sent"]]
+                if result["declined"] is not None and declined is None:
+                    declined = (name, f"Subtask {subtask}: {result['declined']}")
+            self._delete(before - self._files(held))
+        self._version = batch
+        self._events, self._barrier = (), None
+        return tuple(sent), declined
+
+    # -- snapshots
+
+    def snapshot(self) -> tuple[dict[str, str], list[str]]:
+        """The state after the last batch: entries, and keys of files in the query's directory. While the query rests."""
+        kept = {
+            name: {
+                "parallelism": self._steps[name].parallelism,
+                "lists": {str(subtask): found for subtask, found in held.lists.items()},
+                "groups": held.groups,
+            }
+            for name, held in self._held.items()
+        }
+        files = {file for held in self._held.values() for file in self._files(held)}
+        return {ENTRY: json.dumps(kept, sort_keys=True)}, [f"{DIRECTORY}/{file}" for file in sorted(files)]
+
+    # -- inside
+
+    def _restored(self, one: ProcessStep, kept: Mapping[str, Any]) -> _Held:
+        """The state for as many subtasks as there are now."""
+        lists = {int(subtask): found for subtask, found in kept["lists"].items()}
+        if kept["parallelism"] != one.parallelism:
+            found = [decode_lists(self._read(lists[subtask])) for subtask in sorted(lists)]
+            dealt = redistributed(found, one.parallelism)
+            lists = {
+                subtask: {"inline": base64.b64encode(StateStore(given).dump_lists()).decode()}
+                for subtask, given in enumerate(dealt)
+            }
+        return _Held(lists=lists, groups=kept["groups"])
+
+    def _read(self, location: Location | None) -> bytes:
+        if location is None:
+            raise InvariantError("a snapshot has an operator whose snapshot failed")
+        if "inline" in location:
+            return base64.b64decode(location["inline"])
+        data = self._opened.fs.read(self._opened.file(f"{DIRECTORY}/{location['file']}"))
+        return data[location["offset"] : location["offset"] + location["length"]]
+
+    def _located(self, found: Location) -> Location:
+        """With the full path, for a worker."""
+        return found if "inline" in found else found | {"path": f"{self._path()}/{found['file']}"}
+
+    def _path(self) -> str:
+        return self._opened.file(DIRECTORY)
+
+    @property
+    def _opened(self) -> QueryDirectory:
+        if self._directory is None:
+            raise InvariantError(f"the operators of {self._vertex.name} were not opened")
+        return self._directory
+
+    @staticmethod
+    def _files(held: _Held) -> set[str]:
+        """All files that the state of an operator lies in."""
+        located: list[Location | None] = [*held.lists.values()]
+        located += [found for groups in held.groups.values() for found in groups.values()]
+        return {found["file"] for found in located if found is not None and "file" in found}
+
+    def _delete(self, files: Iterable[str]) -> None:
+        for file in files:
+            self._opened.fs.delete(self._opened.file(f"{DIRECTORY}/{file}"))
+
+
+def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
+    """The ids of a vertex's Python operators."""
+    return tuple(step.operator_id for step in vertex.steps if step.kind is StepKind.PROCESS)

@@ -1,0 +1,286 @@
+"""Python operators with coordinators on real Spark (MISSION B7, C; PROTOCOL P2, P6, P41).
+
+Scenario 38 of Flink's tests: two coordinators at very different paces send the numbers 0, 1, 2 ... to every subtask of their
+operators, while an operator fails in the middle third and checkpoints are taken all the time. At the end of the input each
+subtask puts out what it got.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.e2e.support import Place, delta_rows, files_rows, wait_until
+
+import weir
+from weir.client import connect
+from weir.coordinators import BroadcastRules, OperatorCoordinator
+from weir.core.job_status import JobStatus
+from weir.core.types import Payload
+from weir.errors import RestError
+from weir.operators import ListCheckpointed, Operator, RulesOperator
+from weir.operators.state import StateStore
+
+pytestmark = pytest.mark.spark
+
+# Spark's workers do not have this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+SCHEMA = "operator string, subtask int, at long, number long"
+
+
+class Numbers(OperatorCoordinator):
+    """Sends each subtask the numbers from 0 on, and counts those that come back."""
+
+    def __init__(self, count: int, pace_ms: int) -> None:
+        self._count = count
+        self._pace_ms = pace_ms
+        self._sent: list[int] = []
+        self.back: Counter[int] = Counter()
+        self.problems: list[str] = []
+
+    def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
+        self._sent = [0] * self.context.current_parallelism if state is None else list(state["sent"])
+        self.back = Counter() if state is None else Counter(dict(enumerate(state["back"])))
+        self.context.schedule(self._pace_ms, self._send)
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
+        if event["back"] != self.back[subtask]:
+            self.problems.append(f"subtask {subtask} sends {event['back']} back after {self.back[subtask]}")
+        self.back[subtask] += 1
+
+    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
+        return {"sent": self._sent, "back": [self.back[subtask] for subtask in range(len(self._sent))]}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every number has come back."""
+        return len(self._sent) > 0 and all(self.back[one] == self._count for one in range(len(self._sent)))
+
+    def _send(self) -> None:
+        for subtask, number in enumerate(self._sent):
+            if number < self._count:
+                self.context.send_event(subtask, {"number": number})
+                self._sent[subtask] = number + 1
+        if min(self._sent) < self._count:
+            self.context.schedule(self._pace_ms, self._send)
+
+
+class Keeper(Operator):
+    """Keeps what it gets, sends it back, and puts all of it out at the end. Fails once at some number."""
+
+    output_schema = SCHEMA
+
+    def __init__(self, fails_at: int | None = None, mark: Path | None = None) -> None:
+        self._fails_at = fails_at
+        self._mark = mark
+        self._got: list[int] = []
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._state = state.list_state("got")
+        self._got = self._state.get()
+
+    def handle_operator_event(self, event: Payload) -> None:
+        if event["number"] == self._fails_at and self._mark is not None and not self._mark.exists():
+            self._mark.touch()
+            raise RuntimeError("fails once")
+        self._got.append(event["number"])
+        self.context.send_event_to_coordinator({"back": event["number"]})
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [batch] if "operator" in batch.schema.names else []
+
+    def snapshot_state(self, state: StateStore) -> None:
+        self._state.update(self._got)
+
+    def finish(self) -> list[pa.RecordBatch]:
+        rows = [
+            {
+                "operator": self.context.operator_id,
+                "subtask": self.context.subtask,
+                "at": at,
+                "number": number,
+            }
+            for at, number in enumerate(self._got)
+        ]
+        schema = pa.schema(
+            [("operator", pa.string()), ("subtask", pa.int32()), ("at", pa.int64()), ("number", pa.int64())]
+        )
+        return pa.Table.from_pylist(rows, schema).to_batches()
+
+
+def run_scenario(place: Place, seed: int) -> None:
+    """Scenario 38 with a failure somewhere in the middle third."""
+    fast, slow = Numbers(200, 1), Numbers(5, 200)
+    fails_at = random.Random(seed).randrange(67, 134)
+    place.land(2)
+    job = weir.Job("numbers")
+    stream = job.source("numbers", numbers(place))
+    stream = stream.process(
+        "fast", Keeper(fails_at, place.directory / "failed"), coordinator=fast, parallelism=2
+    )
+    stream = stream.process("slow", Keeper(), coordinator=slow, parallelism=3)
+    stream.sink("got", weir.sinks.DeltaTable(str(place.directory / "out")))
+    conf = settings(place, RESTARTED, interval="300ms")
+    with LiveJob(job, conf) as live:
+        wait_until(lambda: fast.is_done and slow.is_done, "every number has come back")
+        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        assert live.result().status is JobStatus.FINISHED
+    assert (place.directory / "failed").exists()
+    assert fast.problems == slow.problems == []
+    expected = Counter(("fast", subtask, at, at) for subtask in range(2) for at in range(200))
+    expected += Counter(("slow", subtask, at, at) for subtask in range(3) for at in range(5))
+    assert delta_rows(place.directory / "out") == expected
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_every_subtask_gets_every_number_once_and_in_order_though_an_operator_fails(place: Place) -> None:
+    """38, with one seed; all events of both directions, through a failure."""
+    run_scenario(place, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", range(20))
+def test_every_subtask_gets_every_number_once_and_in_order_wherever_an_operator_fails(
+    place: Place, seed: int
+) -> None:
+    """38, with twenty seeds."""
+    run_scenario(place, seed)
+
+
+class Counts(Operator):
+    """The running count of each key, for every row."""
+
+    output_schema = "id long, n long"
+
+    def initialize_state(self, state: StateStore) -> None:
+        self._counts = state.keyed_state("counts", pa.int64(), 0)
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        keys = batch.column("key")
+        frame = keys.to_pandas().to_frame("key")
+        unique = keys.unique()
+        before = dict(zip(unique.to_pylist(), self._counts.get(unique).to_pylist(), strict=True))
+        numbers = frame.groupby("key").cumcount() + 1 + frame["key"].map(before)
+        counted = frame["key"].value_counts()
+        after = [before[key] + int(counted[key]) for key in unique.to_pylist()]
+        self._counts.put(unique, pa.array(after, pa.int64()))
+        return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "n": pa.array(numbers, pa.int64())})]
+
+
+class Total(Operator, ListCheckpointed):
+    """How many rows each subtask has seen, put out at the end."""
+
+    output_schema = "id long, n long"
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        self._seen += batch.num_rows
+        return [batch]
+
+    def finish(self) -> list[pa.RecordBatch]:
+        row = {"id": pa.array([-1], pa.int64()), "n": pa.array([self._seen], pa.int64())}
+        return [pa.RecordBatch.from_pydict(row)]
+
+    def snapshot_list(self, checkpoint_id: int | None) -> list[Any]:
+        return [self._seen]
+
+    def restore_list(self, elements: list[Any]) -> None:
+        self._seen = sum(elements)
+
+
+def counting_job(place: Place, *, bounded: bool, parallelism: int) -> weir.Job:
+    job = weir.Job("counts")
+    stream = job.source("numbers", numbers(place), bounded=bounded)
+    stream = stream.transform("keyed", lambda frame: frame.selectExpr("id", "id % 7 as key"))
+    stream = stream.process("counts", Counts(), key_by="key", parallelism=parallelism)
+    stream = stream.process("total", Total(), parallelism=parallelism)
+    stream.sink("counted", weir.sinks.Files(str(place.directory / "out")))
+    return job
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: Place) -> None:
+    """Keyed values follow their keys, lists are dealt out anew: the counts are those of one run over all (B7, G2)."""
+    conf = settings(place, RESTARTED)
+    place.land(2)
+    with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
+        live.wait_for_records(2)
+        live.checkpoint()
+        place.land(1)
+    with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
+        live.wait_for_records(1)
+        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    place.land(2)
+    rescaled = counting_job(place, bounded=True, parallelism=3)
+    with LiveJob(rescaled, conf, from_savepoint=savepoint) as live:
+        assert live.result().status is JobStatus.FINISHED
+    ids = sorted(row[0] for row in place.rows())
+    found = files_rows(place.directory / "out")
+    totals = [n for (id_, n), times in found.items() for _ in range(times) if id_ == -1]
+    counts = sorted((id_ % 7, n) for id_, n in found.elements() if id_ >= 0)
+    of_key = Counter(id_ % 7 for id_ in ids)
+    assert counts == sorted((key, n) for key, total in of_key.items() for n in range(1, total + 1))
+    assert sum(totals) == len(ids)
+
+
+class Marked(RulesOperator):
+    """Says of each row which rules held."""
+
+    output_schema = "id long, rules string"
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        rules = ",".join(f"{name}={rule}" for name, rule in sorted(self.rules.items()))
+        return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "rules": [rules] * batch.num_rows})]
+
+
+def rules_job(place: Place) -> weir.Job:
+    job = weir.Job("rules")
+    stream = job.source("numbers", numbers(place)).transform("ids", lambda frame: frame.select("id"))
+    stream = stream.process("mark", Marked(), coordinator=BroadcastRules({"a": 1}), parallelism=2)
+    stream.sink("marked", weir.sinks.Files(str(place.directory / "out")))
+    return job
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place) -> None:
+    """Rows that are read after a change was acknowledged are marked with it, also by the next driver."""
+    conf = settings(place, RESTARTED, interval="200ms")
+    place.land(1)
+    with LiveJob(rules_job(place), conf) as live:
+        live.wait_for_records(1)
+        with connect(live.job_id, live.address) as client:
+            assert client.send("mark", {"set": {"b": 2}}) == {"rules": {"a": 1, "b": 2}}
+            with pytest.raises(RestError, match="there is no rule 'c' to be removed; there are: a, b"):
+                client.send("mark", {"remove": ["c"]})
+            with pytest.raises(RestError, match="no operator 'marks' with a coordinator; there are: mark"):
+                client.send("marks", {})
+            place.land(1)
+            wait_until(lambda: _marked(place)["a=1,b=2"] > 0, "the change reaches the rows")
+            assert client.send("mark", {"remove": ["a"]}) == {"rules": {"b": 2}}
+    place.land(1)
+    with LiveJob(rules_job(place), conf) as live:
+        wait_until(lambda: _marked(place).total() == place.rows().total(), "every row is committed")
+    marks = _marked(place)
+    assert list(marks) == ["a=1", "a=1,b=2", "b=2"]
+    assert len(set(marks.values())) == 1
+
+
+def _marked(place: Place) -> Counter[str]:
+    """How many rows have which rules, in the order of the rows."""
+    rows = sorted(files_rows(place.directory / "out").elements())
+    return Counter(rules for _, rules in rows)

@@ -1,0 +1,161 @@
+"""State of Python operators: lists that are dealt out anew, and values by key (MISSION B7)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import OperatorStateError
+from weir.operators.keyed import KeyedState
+from weir.operators.serializers import BYTES
+from weir.operators.state import Lists, StateStore, decode_lists, redistributed
+
+
+def kept(**lists: list[int]) -> Lists:
+    """A subtask's lists of each kind, as they are handed over."""
+    store = StateStore()
+    store.list_state("split").update(lists.get("split", []))
+    store.union_list_state("union").update(lists.get("union", []))
+    store.broadcast_state("broadcast").update(lists.get("broadcast", []))
+    return decode_lists(store.dump_lists())
+
+
+def found(lists: Lists) -> tuple[list[int], list[int], list[int]]:
+    store = StateStore(lists)
+    return (
+        store.list_state("split").get(),
+        store.union_list_state("union").get(),
+        store.broadcast_state("broadcast").get(),
+    )
+
+
+def test_lists_are_found_again_as_they_were_left() -> None:
+    """Of every kind."""
+    assert found(kept(split=[1, 2], union=[3], broadcast=[4])) == ([1, 2], [3], [4])
+
+
+@given(st.lists(st.lists(st.integers()), min_size=1, max_size=6), st.integers(1, 6))
+def test_elements_are_dealt_out_anew_and_none_is_lost(subtasks: list[list[int]], parallelism: int) -> None:
+    """A list is split evenly; everybody has the whole union; a broadcast list stays as it is."""
+    before = [kept(split=one, union=one, broadcast=[7]) for one in subtasks]
+    after = [found(one) for one in redistributed(before, parallelism)]
+    everything = sorted(element for one in subtasks for element in one)
+    sizes = [len(split) for split, _, _ in after]
+    assert sorted(element for split, _, _ in after for element in split) == everything
+    assert max(sizes) - min(sizes) <= 1
+    assert all(sorted(union) == everything and broadcast == [7] for _, union, broadcast in after)
+
+
+def test_a_list_that_nobody_asks_for_is_kept() -> None:
+    """An operator may be changed, and changed back."""
+    lists = decode_lists(StateStore(kept(split=[1])).dump_lists())
+    assert found(lists)[0] == [1]
+
+
+def test_a_list_of_another_kind_is_refused() -> None:
+    """It would be dealt out wrongly."""
+    with pytest.raises(
+        OperatorStateError, match="was kept as a list state and is asked for as a union state"
+    ):
+        StateStore(kept(split=[1])).union_list_state("split")
+
+
+def test_an_element_that_cannot_be_kept_is_refused() -> None:
+    """With the state's name."""
+    store = StateStore()
+    store.list_state("things").add(object())
+    with pytest.raises(OperatorStateError, match="'things'"):
+        store.dump_lists()
+
+
+def test_raw_state_is_bytes() -> None:
+    """As a user wrote them."""
+    store = StateStore()
+    store.list_state("raw", BYTES).add(b"\x00\xff")
+    assert StateStore(decode_lists(store.dump_lists())).list_state("raw", BYTES).get() == [b"\x00\xff"]
+
+
+def counts(groups: dict[int, bytes] | None = None) -> KeyedState:
+    return KeyedState("counts", pa.int64(), 0, groups or {})
+
+
+def group_of(keys: pa.Array) -> pa.Array:
+    """Key groups as Spark would give them; here the key's last digits."""
+    return pa.array([key % 8 for key in keys.to_pylist()], pa.int32())
+
+
+def add(state: KeyedState, *numbers: int) -> None:
+    """Count some keys, as an operator does with a batch."""
+    keys = pa.array(numbers, pa.int64())
+    state.begin_batch(keys, group_of(keys))
+    unique = keys.value_counts()
+    state.put(
+        unique.field("values"),
+        pa.array(state.get(unique.field("values")).to_numpy() + unique.field("counts").to_numpy()),
+    )
+
+
+def value(state: KeyedState, *keys: int) -> list[int]:
+    found: list[int] = state.get(pa.array(keys, pa.int64())).to_pylist()
+    return found
+
+
+def test_a_value_is_the_one_that_was_put_last_or_the_default() -> None:
+    """By key, for whole arrays."""
+    state = counts()
+    add(state, 1, 2, 2)
+    add(state, 2, 9)
+    assert value(state, 2, 9, 1, 5, 2) == [3, 1, 1, 0, 3]
+
+
+def test_only_groups_that_changed_are_written() -> None:
+    """Cost grows with what changed."""
+    state = counts()
+    add(state, 1, 2, 10)
+    assert sorted(state.changed_groups()) == [1, 2]
+    add(state, 9)
+    assert sorted(state.changed_groups()) == [1]
+    assert state.changed_groups() == {}
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=1), max_size=8), st.integers(0, 7))
+def test_values_handed_over_by_group_are_those_of_a_plain_count(batches: list[list[int]], at: int) -> None:
+    """Whatever the batches are, and wherever another process goes on."""
+    state, written, expected = counts(), dict[int, bytes](), dict[int, int]()
+    for number, batch in enumerate(batches):
+        if number == at:
+            state = counts(written)
+        add(state, *batch)
+        written |= state.changed_groups()
+        for key in batch:
+            expected[key] = expected.get(key, 0) + 1
+    assert value(counts(written), *range(41)) == [expected.get(key, 0) for key in range(41)]
+
+
+def test_keys_and_values_may_be_text_and_values_may_be_missing() -> None:
+    """Any type of Arrow."""
+    state = KeyedState("names", pa.string(), None, {})
+    keys = pa.array(["a", "b"])
+    state.begin_batch(keys, pa.array([1, 2], pa.int32()))
+    state.put(keys, pa.array(["x", None]))
+    again = KeyedState("names", pa.string(), None, state.changed_groups())
+    assert again.get(pa.array(["b", "a", "c"])).to_pylist() == [None, "x", None]
+
+
+def test_a_key_that_is_not_in_the_batch_is_refused() -> None:
+    """It may belong to another subtask."""
+    state = counts()
+    state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
+    with pytest.raises(OperatorStateError, match="a key that is not in the batch"):
+        state.put(pa.array([2]), pa.array([1]))
+
+
+def test_two_values_for_one_key_are_refused() -> None:
+    """Which one would count?"""
+    state = counts()
+    state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
+    with pytest.raises(OperatorStateError, match="two values for one key"):
+        state.put(pa.array([1, 1]), pa.array(np.array([1, 2])))
