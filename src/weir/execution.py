@@ -288,7 +288,7 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
 
 
 def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
-    needs_one = bool(process_steps(vertex))
+    processing = [job.operators[name] for name in process_steps(vertex)]
     parts: list[CheckpointListener | Sink] = [
         *job.listeners(vertex),
         *(job.sinks[name] for name in vertex.sinks),
@@ -298,8 +298,9 @@ def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> Task
         operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=vertex.bounded,
-        requires_final_checkpoint=needs_one or any(part.requires_final_checkpoint for part in parts),
+        requires_final_checkpoint=bool(processing) or any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
-        takes_barriers=bool(process_steps(vertex)),
+        prepares_for_barriers=any(one.operator.prepares_for_barriers for one in processing),
+        coordinated=any(one.coordinator is not None for one in processing),
     )

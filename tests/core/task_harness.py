@@ -53,7 +53,8 @@ class TaskHarness:
             sinks=sinks,
             bounded=bounded,
             requires_final_checkpoint=requires_final_checkpoint,
-            takes_barriers=takes_barriers,
+            prepares_for_barriers=takes_barriers,
+            coordinated=takes_barriers,
             sent_events=sent_events,
         )
         self.effects: list[StreamTaskEffect] = []

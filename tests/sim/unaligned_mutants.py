@@ -50,13 +50,13 @@ def a_segment_deleted_before_its_snapshot_has_it() -> AbstractContextManager[Non
 
 def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
     """The barrier of a savepoint passes what was not read, as that of a checkpoint may (P27)."""
-    real = InputGate.overtake
+    real = InputGate._standing
 
-    def overtake(self: InputGate, now_ms: int, timeout_ms: int) -> Any:
+    def standing(self: InputGate) -> Any:
         with patch.object(SnapshotKind, "is_savepoint", property(lambda self: False)):
-            return real(self, now_ms, timeout_ms)
+            return real(self)
 
-    return _with(patch.object(InputGate, "overtake", overtake))
+    return _with(patch.object(InputGate, "_standing", standing))
 
 
 def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:

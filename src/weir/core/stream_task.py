@@ -266,7 +266,7 @@ class StreamTask(TaskFlow):
         if snapshot.aborted:
             return self._drop(checkpoint_id) + self._advance()
         self._snapshots.go_on(checkpoint_id, SnapshotPart.ASYNC)
-        told = [self._report.synchronous_part_over(checkpoint_id)] if self._takes_barriers else []
+        told = [self._report.synchronous_part_over(checkpoint_id)] if self._coordinated else []
         go_on = ContinueSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id)
         return [*told, go_on, *self._advance()]
 

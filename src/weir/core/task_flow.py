@@ -68,14 +68,15 @@ class TaskFlow:
         consumers: tuple[VertexId, ...] = (),
         bound: ChannelBound = DEFAULT_BOUND,
         aligned_timeout_ms: int | None = None,
-        takes_barriers: bool = False,
+        prepares_for_barriers: bool = False,
+        coordinated: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
         """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs`` are the
         tasks whose channels it reads, ``consumers`` those that read its own and may be behind by ``bound``. A barrier may
         overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it never may. With
-        ``takes_barriers`` its operators prepare for each barrier in the step before it. ``sent_events``: of its operators,
-        restored."""
+        ``prepares_for_barriers`` its operators do so in the step before each. ``coordinated``: operators of it have
+        coordinators; ``sent_events`` are those that they had sent, restored."""
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
         self._bounded = bounded
@@ -109,7 +110,8 @@ class TaskFlow:
         #: The task takes no trigger any more and is finished as soon as nothing is under way (rule 7).
         self._closing = False
         self._newest_trigger = 0  # ids only grow
-        self._takes_barriers = takes_barriers
+        self._prepares = prepares_for_barriers
+        self._coordinated = coordinated
         #: The newest checkpoint whose barrier a step has carried.
         self._carried_barrier = 0
         self._events = TaskEvents(vertex, attempt, sent_events)
@@ -185,7 +187,7 @@ class TaskFlow:
             if not self._gate.records_ended:
                 return []
             finished = self._gate.all_finished
-            if not finished and first is None and self._takes_barriers:
+            if not finished and first is None and self._prepares:
                 # What operators put out before the barrier comes before the end of the records (PROTOCOL P6, P28).
                 return []
         elif first is not None and first.kind.is_synchronous:
@@ -200,7 +202,7 @@ class TaskFlow:
 
     def _wants_barrier_step(self, checkpoint_id: int) -> bool:
         """Whether operators still prepare for this checkpoint, in a step of their own, before it is taken (PROTOCOL P6)."""
-        due = self._takes_barriers and self._carried_barrier < checkpoint_id
+        due = self._prepares and self._carried_barrier < checkpoint_id
         return due and self._call is not None and self._records is Records.FLOWING
 
     def _drains(self, first: TriggerCheckpoint) -> bool:

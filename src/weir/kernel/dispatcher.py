@@ -172,7 +172,8 @@ class Dispatcher:
                 consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
                 bound=plan.bound,
                 aligned_timeout_ms=plan.aligned_timeout_ms,
-                takes_barriers=plan.takes_barriers,
+                prepares_for_barriers=plan.prepares_for_barriers,
+                coordinated=plan.coordinated,
                 sent_events=() if state is None else state.sent_events,
             )
         began = AttemptBegan(

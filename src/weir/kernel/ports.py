@@ -62,8 +62,10 @@ class TaskPlan:
     bound: ChannelBound = DEFAULT_BOUND
     #: How long after a checkpoint's first barrier one may overtake records; None: it never may.
     aligned_timeout_ms: int | None = None
-    #: Whether operators of it prepare for a barrier in the step before it (PROTOCOL P6), and take part in operator events.
-    takes_barriers: bool = False
+    #: Whether operators of it prepare for a barrier in the step before it (PROTOCOL P6).
+    prepares_for_barriers: bool = False
+    #: Whether operators of it have coordinators.
+    coordinated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

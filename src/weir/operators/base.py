@@ -58,6 +58,11 @@ class Operator:
     #: The schema of what goes downstream, as Spark's DDL text; None: as what comes in.
     output_schema: str | None = None
 
+    @property
+    def prepares_for_barriers(self) -> bool:
+        """Whether it has a ``prepare_snapshot_pre_barrier``: each checkpoint then has a batch before its barrier."""
+        return type(self).prepare_snapshot_pre_barrier is not Operator.prepare_snapshot_pre_barrier
+
     def open(self, context: OperatorContext) -> None:
         """A process begins to run this subtask. Keep the context if it is needed later."""
         self.context = context
@@ -79,12 +84,14 @@ class Operator:
         """After ``end_input``: put out what is held back."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Batches:
-        """Before the snapshot of a checkpoint: what goes downstream now is still before its barrier (PROTOCOL P6). An
-        exception fails the job."""
+        """Before the snapshot of a checkpoint: what goes downstream now is still before its barrier (PROTOCOL P6). Called
+        in a batch of its own, which is forced for each checkpoint if an operator has this method. An exception fails the
+        job."""
 
     def snapshot_state(self, state: StateStore) -> None:
-        """Bring the states up to date: behind every batch, and for a checkpoint if ``state.checkpoint_id`` is set. Then an
-        exception fails the checkpoint, else the job."""
+        """Bring the states up to date: behind every batch, since a checkpoint may follow it, and another process the next.
+        ``state.checkpoint_id`` is set in a batch that prepares for a barrier: then an exception fails the checkpoint, else
+        the job."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """A checkpoint is durable. Told with the next batch, if there is one."""

@@ -345,7 +345,8 @@ def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
         inputs=vertex.inputs,
         bound=job.bound,
         aligned_timeout_ms=job.config.aligned_timeout_ms,
-        takes_barriers=vertex.subtasks > 0,
+        prepares_for_barriers=vertex.prepares,
+        coordinated=vertex.subtasks > 0,
     )
 
 

@@ -113,7 +113,12 @@ def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVerte
     """Some runs have coordinators, of very different paces."""
     share = random.choice((0.0, 0.0, 0.5, 1.0))
     return [
-        replace(one, subtasks=random.randint(1, 3), event_pace_ms=random.choice((2, 10, 100)))
+        replace(
+            one,
+            subtasks=random.randint(1, 3),
+            event_pace_ms=random.choice((2, 10, 100)),
+            prepares=random.random() < 0.7,
+        )
         if random.random() < share
         else one
         for one in vertices

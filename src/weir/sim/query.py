@@ -237,7 +237,7 @@ class SimQuery:
             answered.wait()
             answer = self._port.answer(call)
             self._prepared = None
-            if self._vertex.subtasks and self._unprepared is not None:
+            if self._vertex.prepares and self._unprepared is not None:
                 raise LostEventError(f"{self._vertex.name} did not prepare for {self._unprepared}")
             if self._vertex.inputs:
                 self._read(answer)

@@ -39,6 +39,8 @@ class SimVertex:
     subtasks: int = 0
     #: Between two events of that coordinator at most.
     event_pace_ms: int = 0
+    #: Whether that operator prepares for barriers.
+    prepares: bool = False
 
     @property
     def sinks(self) -> tuple[str, str]:

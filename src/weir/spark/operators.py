@@ -31,6 +31,7 @@ from weir.operators.state import StateStore, decode_lists, redistributed
 from weir.spark.operator_worker import KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
 from weir.spark.pipeline import ProcessStep
 from weir.spark.query_directory import QueryDirectory
+from weir.state.local import LocalFileSystem
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
@@ -124,6 +125,11 @@ class QueryOperators:
 
     def open(self, directory: QueryDirectory, position: int) -> None:
         """The query is about to start in its directory, after ``position``; a restored one finds its state there."""
+        if not isinstance(directory.fs, LocalFileSystem):
+            raise PipelineError(
+                f"The state of Python operators is kept in files, and workers cannot open {directory.path}: let"
+                " weir.working-dir be a plain path that the driver and all executors share."
+            )
         self._directory = directory
         self._version = position
         path = directory.file(ENTRY)
