@@ -44,7 +44,7 @@ ROWS_PER_S_TARGET = 625_000
 ADDED_MS_TARGET = 20.0
 EVENT_MS_TARGET = 300.0
 
-_POLL_S = 0.005
+_POLL_S = 0.05
 _ROUND_TRIPS = 20
 
 
@@ -225,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the running count")
     parser.add_argument("--keys", type=int, default=100_000, help="its keys")
-    parser.add_argument("--files", type=int, default=10, help="its files, one a batch")
+    parser.add_argument("--files", type=int, default=5, help="its files, one a batch")
     parser.add_argument("--runs", type=int, default=3, help="how often it is run, after one that warms up")
     parser.add_argument("--pairs", type=int, default=3, help="pairs with and without a coordinator")
     parser.add_argument("--small-files", type=int, default=100, help="files of 100 rows, one for each batch")

@@ -19,7 +19,7 @@ from weir.core.messages import (
 )
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.pending import PendingState
-from weir.core.types import JobId, OperatorState, VertexId
+from weir.core.types import JobId, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.listeners import CheckpointListeners
@@ -331,14 +331,10 @@ def _master(job: SimJob, job_id: JobId, plans: Mapping[VertexId, TaskPlan]) -> J
     )
 
 
-def _operators(vertex: SimVertex) -> tuple[OperatorState, ...]:
-    return (OperatorState(operator_id=vertex.name, name=vertex.name),)
-
-
 def _plan(vertex: SimVertex, job: SimJob) -> TaskPlan:
     return TaskPlan(
         vertex=vertex.name,
-        operators=_operators(vertex),
+        operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=True,
         requires_final_checkpoint=True,
@@ -381,7 +377,7 @@ def _durable(
         hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
         listeners=CheckpointListeners({one.name: [OrderedListener()] for one in job.vertices}, waits),
         state_mapping=StateMapping(
-            vertices={vertex.name: _operators(vertex) for vertex in job.vertices},
+            vertices={vertex.name: vertex.operators for vertex in job.vertices},
             inputs={vertex.name: vertex.inputs for vertex in job.vertices},
             allow_non_restored_state=False,
         ),

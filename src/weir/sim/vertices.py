@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from weir.core.types import VertexId
+from weir.core.types import OperatorState, VertexId
 
 #: Numbers of two sources never meet.
 _NUMBERS_OF_A_SOURCE = 1_000
@@ -46,6 +46,11 @@ class SimVertex:
     def sinks(self) -> tuple[str, str]:
         """Names of its sinks."""
         return f"{self.name}-rows", f"{self.name}-total"
+
+    @property
+    def operators(self) -> tuple[OperatorState, ...]:
+        """One, of the vertex's name."""
+        return (OperatorState(operator_id=self.name, name=self.name),)
 
     def landed(self, now_us: int) -> int:
         """Records that can be read now."""
