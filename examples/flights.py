@@ -4,12 +4,16 @@
 
     landing -> clean -+-> flights_clean
                       +-> daily_delays   -> carrier_delays
-                      +-> extreme_delays -> anomalies
+                      +-> extreme_delays -> anomalies_by_rule -> anomalies
                       +-> with_weather   -> flights_weather
     weather -> hourly_weather --^
 
 The flights are read and cleaned once. What is clean goes to a table and to three steps: each carrier's delays are added
 up by the day, flights that left far too late are picked out, and each flight gets the weather of its hour of departure.
+How late is far too late is a rule, which can be changed while the job runs::
+
+    weir send flights anomalies_by_rule '{"set": {"minutes": 180}}'
+
 That makes five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator takes one checkpoint
 over all of them, so each flight counts exactly once in every table, however often the driver dies, and what all four
 tables have committed with one checkpoint comes from the same flights.
@@ -28,8 +32,10 @@ import os
 from typing import TYPE_CHECKING
 
 import weir
+from weir.operators import RulesOperator
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 LANDING = os.environ.get("WEIR_FLIGHTS_LANDING", "landing")
@@ -54,8 +60,9 @@ WEATHER_SCHEMA = """
 #: Each source has a watermark of its own, and the join goes by the lower one, so neither need wait for the other.
 WATERMARK_DELAY = "1 day"
 
-#: A flight that leaves so many minutes late is an anomaly.
+#: A flight that leaves so many minutes late is an anomaly, until the rule is changed. Fewer than the second never count.
 ANOMALY_MINUTES = 120
+LEAST_MINUTES = 60
 
 
 def read_landing(spark: SparkSession) -> DataFrame:
@@ -159,11 +166,32 @@ def extreme_delays(flights: DataFrame) -> DataFrame:
     late = F.col("dep_delay")
     severity = F.when(late >= 480, "extreme").when(late >= 240, "severe").otherwise("long").alias("severity")
     made_up = (late - F.col("arr_delay")).alias("made_up")
-    return flights.filter(late >= ANOMALY_MINUTES).select(
+    return flights.filter(late >= LEAST_MINUTES).select(
         *("event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"),
         severity,
         made_up,
     )
+
+
+class AnomaliesByRule(RulesOperator):
+    """Lets those flights through that left as late as the rule says, with the rule that held for them."""
+
+    output_schema = (
+        "event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string, dep_delay int,"
+        " arr_delay int, severity string, made_up int, limit_minutes int"
+    )
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """The rules are the same for all rows of a batch."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        limit = pa.scalar(self.rules["minutes"], pa.int32())
+        late = batch.filter(pc.greater_equal(batch.column("dep_delay"), limit))
+        limits = pa.repeat(limit, late.num_rows)
+        return [
+            pa.RecordBatch.from_arrays([*late.columns, limits], names=[*late.schema.names, "limit_minutes"])
+        ]
 
 
 job = weir.Job("flights")
@@ -179,6 +207,10 @@ flights.transform("daily_delays", daily_delays).sink(
 job.transform("with_weather", [flights, weather], with_weather).sink(
     "flights_weather", weir.sinks.DeltaTable(f"{OUT}/flights_weather")
 )
-flights.transform("extreme_delays", extreme_delays).sink(
-    "anomalies", weir.sinks.DeltaTable(f"{OUT}/anomalies")
-)
+# One subtask: so a change of the rule holds from one flight on, in the order of departure.
+flights.transform("extreme_delays", extreme_delays).process(
+    "anomalies_by_rule",
+    AnomaliesByRule(),
+    coordinator=weir.coordinators.BroadcastRules({"minutes": ANOMALY_MINUTES}),
+    parallelism=1,
+).sink("anomalies", weir.sinks.DeltaTable(f"{OUT}/anomalies"))

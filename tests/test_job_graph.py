@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from weir.coordinators import BroadcastRules
 from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex, source_names
 from weir.errors import PipelineError
 from weir.job import Job, Stream
+from weir.operators import Operator
 from weir.sinks.base import Sink
 
 
@@ -298,6 +300,57 @@ def test_a_step_that_feeds_a_further_step_and_a_sink_ends_a_vertex() -> None:
         "clean": (["orders", "clean"], ("all",), ()),
         "sums": (["sums"], ("out",), ("clean",)),
     }
+
+
+class Pass(Operator):
+    """Does nothing."""
+
+
+def test_rows_of_a_python_operator_meet_others_through_a_channel() -> None:
+    """Spark numbers the partitions of a union through, and partition i has to be subtask i (P6)."""
+    job = Job("orders")
+    scored = source(job, "orders").process("score", Pass()).transform("some", nothing)
+    scored.union(source(job, "returns").process("judge", Pass()), name="all").sink("out", NoSink())
+    assert shape(job) == {
+        "some": (["orders", "score", "some"], (), ()),
+        "judge": (["returns", "judge"], (), ()),
+        "all": (["all"], ("out",), ("some", "judge")),
+    }
+
+
+def test_python_operators_behind_one_another_share_a_query() -> None:
+    """Each has a shuffle of its own."""
+    job = Job("orders")
+    stream = source(job, "orders").process("score", Pass()).process("judge", Pass(), parallelism=3)
+    stream.sink("out", NoSink())
+    assert shape(job) == {"judge": (["orders", "score", "judge"], ("out",), ())}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"operator": object()}, "is a object: pass an instance of a subclass of weir.operators.Operator"),
+        (
+            {"coordinator": object()},
+            "pass an instance of a subclass of weir.coordinators.OperatorCoordinator",
+        ),
+        ({"parallelism": 0}, "give it a whole number from 1 to 128"),
+        ({"parallelism": 129}, "give it a whole number from 1 to 128"),
+    ],
+)
+def test_what_is_no_operator_is_refused(options: dict[str, Any], says: str) -> None:
+    """With what to pass."""
+    stream = source(Job("orders"), "orders")
+    with pytest.raises(PipelineError, match=says):
+        stream.process("score", **({"operator": Pass()} | options))
+
+
+def test_two_operators_do_not_share_a_coordinator() -> None:
+    """It keeps the state of one."""
+    rules = BroadcastRules()
+    stream = source(Job("orders"), "orders").process("score", Pass(), coordinator=rules)
+    with pytest.raises(PipelineError, match="make an instance for each"):
+        stream.process("judge", Pass(), coordinator=rules)
 
 
 def test_a_step_that_feeds_two_further_steps_ends_a_vertex() -> None:

@@ -263,6 +263,7 @@ def _operators(job: Job, configuration: Configuration, default: int) -> Mapping[
             operator=one.operator,
             parallelism=one.parallelism or min(configured, KEY_GROUPS),
             key_by=one.key_by,
+            has_coordinator=one.coordinator is not None,
         )
         for name, one in job.operators.items()
     }

@@ -130,6 +130,13 @@ class Job:
                 f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an instance of a subclass of"
                 " weir.coordinators.OperatorCoordinator."
             )
+        if coordinator is not None and any(
+            one.coordinator is coordinator for one in self._operators.values()
+        ):
+            raise PipelineError(
+                f"Step {name!r} has the coordinator of another step: make an instance for each, since it keeps the state of"
+                " one operator."
+            )
         if parallelism is not None and not (type(parallelism) is int and 1 <= parallelism <= KEY_GROUPS):
             raise PipelineError(
                 f"Step {name!r} asks for {parallelism!r} subtasks: give it a whole number from 1 to {KEY_GROUPS}."

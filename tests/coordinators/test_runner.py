@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
 
-from weir.coordinators import OperatorCoordinator
+from weir.coordinators import BroadcastRules, CoordinatorContext, OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.operator_events import (
     CoordinatorEffect,
@@ -27,7 +28,9 @@ from weir.core.operator_events import (
     SubtasksReady,
 )
 from weir.core.types import Payload
+from weir.errors import CoordinatorError
 from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
+from weir.kernel.ports import CoordinatorAnswer
 
 
 class Recorded(OperatorCoordinator):
@@ -230,3 +233,67 @@ def test_a_coordinator_is_told_of_each_subtask_and_closed_at_the_end(bench: Benc
     runner.close()
     ready = [("ready", 0, 1), ("ready", 1, 1)]
     assert one.calls == [("reset", 7, {"a": 1}), *ready, ("complete", 3), "close"]
+
+
+def asked(bench: Bench, runner: CoordinatorRunner, request: Payload) -> Future[CoordinatorAnswer]:
+    answer: Future[CoordinatorAnswer] = Future()
+    runner.request("op", request, answer)
+    return answer
+
+
+def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Bench) -> None:
+    """Not by one whose snapshot was taken before."""
+    runner = bench.runner(op=BroadcastRules())
+    bench.tell(runner, reset(), snapshot(1))
+    bench.next()
+    answer = asked(bench, runner, {"set": {"a": 1}})
+    bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=1, completed=True), snapshot(2))
+    while not isinstance(bench.next(), CoordinatorSnapshotTaken):
+        pass
+    assert not answer.done()
+    bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=2, completed=True))
+    assert answer.result(10) == CoordinatorAnswer(answer={"rules": {"a": 1}}, checkpoint_id=2)
+
+
+def test_a_restored_job_answers_only_for_what_its_own_checkpoint_has(bench: Bench) -> None:
+    """The ids of another job's savepoint say nothing of this one's."""
+    runner = bench.runner(op=BroadcastRules())
+    bench.tell(runner, reset())
+    answer = asked(bench, runner, {"set": {"a": 1}})
+    bench.tell(runner, snapshot(1))
+    foreign = ResetCoordinator(
+        operator="op", attempt=2, parallelism=2, checkpoint_id=57, state={"rules": {}}, own=False
+    )
+    bench.tell(runner, foreign)
+    with pytest.raises(CoordinatorError, match="restored from a checkpoint that does not have it"):
+        answer.result(10)
+
+
+@pytest.mark.parametrize(
+    "request_", [{"remove": [["a"]]}, {"remove": [{"a": 1}]}, {"set": [1]}, {"sett": {}}, {"remove": "a"}]
+)
+def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_: Payload) -> None:
+    """The job goes on."""
+    runner = bench.runner(op=BroadcastRules())
+    bench.tell(runner, reset())
+    with pytest.raises(CoordinatorError, match="is no change of rules"):
+        asked(bench, runner, request_).result(10)
+    bench.tell(runner, snapshot())
+    assert isinstance(bench.next(), CoordinatorSnapshotTaken)
+
+
+def test_a_coordinator_that_could_not_start_is_started_again(bench: Bench) -> None:
+    """With the next attempt."""
+
+    class Late(Recorded):
+        def start(self, context: CoordinatorContext) -> None:
+            super().start(context)
+            self.calls.append("start")
+            if self.calls == ["start"]:
+                raise OSError("not yet")
+
+    one = Late()
+    bench.tell(bench.runner(op=one), reset(), reset(2), snapshot())
+    assert isinstance(bench.next(), CoordinatorFailed)
+    bench.next()
+    assert one.calls[:3] == ["start", "start", ("reset", None, None)]

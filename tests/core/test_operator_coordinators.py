@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.core.master_harness import World, completed, of, only
+from dataclasses import replace
+
+from tests.core.master_harness import World, checkpoint, completed, of, only, task_state
 
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookTriggered, TriggerHook
@@ -34,7 +36,7 @@ from weir.core.operator_events import (
     SubtasksReady,
 )
 from weir.core.requests import AnswerRequest, RequestKind, SnapshotRequested
-from weir.core.types import Payload, TaskStatus
+from weir.core.types import OperatorState, Payload, SentEvent, TaskStatus
 
 OPERATORS = {
     "x": CoordinatedOperator(vertex="a", parallelism=2),
@@ -204,3 +206,32 @@ def test_a_checkpoint_does_not_wait_for_events_to_an_operator_that_has_finished(
     taken(subject, "y", n)
     subject.status(TaskStatus.FINISHED, "a")
     assert send(subject, "x") == []
+
+
+def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
+    """P41: a restored job with fewer subtasks sends again what the others had sent."""
+    subject = world()
+    sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=5, number=1, payload={})
+    assert subject.handle(sent) == [HandleOperatorEvent(operator="x", subtask=1, number=1, payload={})]
+    handled = OperatorEventHandled(operator="x", attempt=1, subtask=1, number=1)
+    assert [one.acknowledges for one in of(subject.handle(handled), DeliverEvent)] == [1]
+
+
+def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
+    """The operator has lost it since the event became part of a checkpoint."""
+    subject = world()
+    sent = OperatorEventSent(vertex="a", attempt=1, operator="gone", subtask=0, number=1, payload={})
+    assert subject.handle(sent) == []
+
+
+def test_a_coordinator_gets_what_a_finished_task_had_sent() -> None:
+    """P41: the task is not started again, so nobody else would send it."""
+    state = replace(
+        task_state("a"),
+        operators=(OperatorState(operator_id="x", name="x", fully_finished=True),),
+        sent_events=(SentEvent(operator="x", subtask=1, payload={"late": True}),),
+    )
+    subject = World(coordinated=OPERATORS)
+    subject.submit(checkpoint(3, state))
+    told = of(subject.effects, HandleOperatorEvent)
+    assert [(one.operator, one.subtask, one.payload) for one in told] == [("x", 1, {"late": True})]

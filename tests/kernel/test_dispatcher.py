@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 from tests.kernel.fake_port import FakePort, job_master, plan
 
-from weir.coordinators.runner import CoordinatorRunner
 from weir.core.channel import ReleaseSegments, Segment, SegmentsConsumed
 from weir.core.input_gate import Admission
 from weir.core.job_master import JobMaster
@@ -30,6 +29,7 @@ from weir.core.messages import (
     NotifyCheckpointAborted,
     StartDrain,
     TaskErrored,
+    TaskFailed,
     TellAborted,
     TriggerCheckpoint,
 )
@@ -48,7 +48,6 @@ from weir.core.types import (
     TaskState,
 )
 from weir.errors import PipelineError
-from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.dispatcher import Dispatcher
 from weir.kernel.envelopes import Envelope
 
@@ -74,6 +73,22 @@ class Work:
                 self._work()
 
 
+class Coordinators:
+    """A port that only counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def tell(self, effect: object, post: object) -> None:
+        raise AssertionError(f"no operator has a coordinator: {effect}")
+
+    def request(self, operator: str, request: object, answer: object) -> None:
+        raise AssertionError(f"nobody asks {operator}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
 class Bench:
     """A dispatcher over a ``FakePort``; its clock stands still until a deadline is called for."""
 
@@ -88,6 +103,7 @@ class Bench:
         self.port = FakePort()
         self.master = master or job_master(plans, **how)
         self.effects: list[object] = []
+        self.coordinators = Coordinators()
         self.aside: list[Work] = []
         self._clock_ms = 0
         self._works: list[Work] = []
@@ -98,7 +114,7 @@ class Bench:
             plans=plans,
             tasks=self.port,
             durable=self.port,
-            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
+            coordinators=self.coordinators,
             clock=self,
             workers=self,
             chance=lambda: 0.5,
@@ -384,3 +400,15 @@ def test_every_call_that_fails_is_answered(error: BaseException) -> None:
     bench.settle()
     assert bench.master.status is JobStatus.RESTARTING
     assert type(error).__name__ in (bench.master.failure or "")
+
+
+def test_coordinators_outlive_an_attempt_and_are_closed_with_the_driver() -> None:
+    """C1: an attempt that is restored resets them."""
+    bench = Bench("v")
+    bench.post(JobSubmitted())
+    bench.settle()
+    bench.post(TaskFailed(vertex="v", attempt=1, message="no"))
+    bench.settle()
+    assert bench.coordinators.closed == 0
+    bench.dispatcher.stop()
+    assert bench.coordinators.closed == 1

@@ -159,3 +159,11 @@ def test_two_values_for_one_key_are_refused() -> None:
     state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
     with pytest.raises(OperatorStateError, match="two values for one key"):
         state.put(pa.array([1, 1]), pa.array(np.array([1, 2])))
+
+
+def test_a_null_is_refused_where_there_is_a_default() -> None:
+    """It would become a number."""
+    state = counts()
+    state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
+    with pytest.raises(OperatorStateError, match="is given a null, but has the default 0"):
+        state.put(pa.array([1]), pa.array([None], pa.int64()))

@@ -74,7 +74,7 @@ class OperatorCoordinator(abc.ABC):
     def handle_request(self, request: Payload) -> Payload | None:
         """Somebody outside of the job asks for something: ``weir send``, or REST. What is returned is the answer, which is
         given once a completed checkpoint has what the request has changed: it survives whatever comes then. A request
-        that is refused raises ``ValueError``, before anything has changed."""
+        that is refused raises ``ValueError``, ``TypeError`` or ``LookupError``, before anything has changed."""
         raise ValueError(f"{type(self).__name__} takes no requests: {request}")
 
     @abc.abstractmethod

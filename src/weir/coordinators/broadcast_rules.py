@@ -41,7 +41,8 @@ class BroadcastRules(OperatorCoordinator):
         """Change rules."""
         unknown = sorted(request.keys() - {"set", "remove"})
         changed, removed = request.get("set", {}), request.get("remove", [])
-        if unknown or not isinstance(changed, dict) or not isinstance(removed, list):
+        fits = isinstance(changed, dict) and isinstance(removed, list)
+        if unknown or not fits or not all(isinstance(name, str) for name in removed):
             raise ValueError(
                 f'{request} is no change of rules: send {{"set": {{NAME: VALUE}}}}, {{"remove": [NAME]}}, or both'
             )

@@ -226,10 +226,9 @@ class _Coordinated:
         try:
             answer = self._coordinator.handle_request(self._json(request, "a request"))
             answer = None if answer is None else self._json(answer, "an answer")
-        except (ValueError, CoordinatorError) as error:
-            self._requests.refuse(
-                future, describe(error) if isinstance(error, CoordinatorError) else str(error)
-            )
+        except (ValueError, TypeError, LookupError, CoordinatorError) as error:
+            why = str(error) if isinstance(error, ValueError) else describe(error)
+            self._requests.refuse(future, why)
         except Exception as error:
             self._requests.refuse(future, describe(error))
             raise
@@ -258,9 +257,9 @@ class _Coordinated:
     def _reset(self, effect: ResetCoordinator, post: Post) -> None:
         self._attempt, self._parallelism, self._post = effect.attempt, effect.parallelism, post
         if not self._started:
-            self._started = True
             self._coordinator.start(self)
-        self._requests.restored(effect.checkpoint_id)
+            self._started = True
+        self._requests.restored(effect.checkpoint_id if effect.own else None)
         self._coordinator.reset_to_checkpoint(effect.checkpoint_id, effect.state)
 
     def _tell(self, effect: CoordinatorEffect) -> None:

@@ -7,7 +7,7 @@ vertex before it writes, each vertex behind it reads. A step ends a vertex if
 2. the user asks for it (``start_new_chain``, ``disable_chaining``);
 3. the step behind it could not share a query with it: bounded and unbounded sources never share one (P33), nor do a source
    and a channel, since what a task may read of its channels is decided in each planning call, and what Spark reads of its
-   own sources is not;
+   own sources is not; and where rows of a Python operator meet others, they come through a channel;
 4. only sinks follow.
 
 A step has a *name*, which is what people see, and an *id*, by which its state is found again: its ``uid`` where it was given
@@ -45,6 +45,7 @@ class ChainEnd(enum.Enum):
     ASKED_FOR = "start_new_chain() or disable_chaining() asks for it"
     BOUNDED_MEETS_UNBOUNDED = "behind it bounded meets unbounded"
     SOURCE_MEETS_CHANNEL = "behind it a source meets a channel"
+    PROCESSED_MEETS_OTHERS = "behind it a Python operator's rows meet others"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +207,8 @@ class JobGraph:
             elif len(found) > 1:
                 ends[name] = ChainEnd.SEVERAL_READERS
         roots: dict[OperatorId, _Roots] = {}
+        #: Steps with a Python operator in front of them in the same query.
+        processed: set[OperatorId] = set()
         for name in readers:
             step = self._steps[name]
             if step.kind is StepKind.SOURCE:
@@ -214,6 +217,7 @@ class JobGraph:
             for before in step.inputs:
                 if not (step.chains_backward and self._steps[before].chains_forward):
                     ends.setdefault(before, ChainEnd.ASKED_FOR)
+            _cut_behind_operators(step, processed, ends)
             met = {_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}
             if len(met) > 1:
                 why = (
@@ -252,6 +256,19 @@ class JobGraph:
             inputs=tuple(inputs),
             parallelism=_parallelism(steps.values()),
         )
+
+
+def _cut_behind_operators(
+    step: GraphStep, processed: set[OperatorId], ends: dict[OperatorId, ChainEnd]
+) -> None:
+    """Where a step has several inputs, rows of a Python operator come through a channel: Spark numbers the partitions of a
+    union through, and partition i is subtask i. ``processed`` are steps with an operator in front in the same query."""
+    behind = [one for one in step.inputs if one in processed]
+    if len(step.inputs) > 1:
+        for one in behind:
+            ends.setdefault(one, ChainEnd.PROCESSED_MEETS_OTHERS)
+    if step.kind is StepKind.PROCESS or any(one not in ends for one in behind):
+        processed.add(step.operator_id)
 
 
 def _parallelism(steps: Iterable[GraphStep]) -> int | None:

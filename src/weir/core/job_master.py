@@ -93,6 +93,7 @@ class JobMaster(JobLifecycle):
             producers=producers or {},
             coordinated=coordinated or {},
         )
+        self._job_id = job_id
         self._savepoint_directory = savepoint_directory
         #: (time, event, status before, status after): made into entries when somebody reads them.
         self._story: deque[tuple[int, str, JobStatus, JobStatus]] = deque(maxlen=STORY_LENGTH)
@@ -126,6 +127,11 @@ class JobMaster(JobLifecycle):
             StoryEntry(now_ms=now_ms, event=event, before=before, after=after)
             for now_ms, event, before, after in self._story
         )
+
+    @property
+    def has_periodic_checkpoints(self) -> bool:
+        """Whether checkpoints are taken without being asked for."""
+        return self._config.interval_ms is not None
 
     def task_status(self, vertex: VertexId) -> TaskStatus:
         """Where a task of the newest attempt stands."""
@@ -285,7 +291,9 @@ class JobMaster(JobLifecycle):
         self._execution.begin(event.attempt, event.restored)
         begin = self._coordinator.begin_attempt
         self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
-        self._effects.extend(self._operator_coordinators.begin_attempt(event.attempt, event.restored))
+        own = event.restored is not None and event.restored.job_id == self._job_id
+        begun = self._operator_coordinators.begin_attempt(event.attempt, event.restored, own=own)
+        self._effects.extend(begun)
         if self._goal is Goal.RUN:
             self._move(JobStatus.RUNNING)
             self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)

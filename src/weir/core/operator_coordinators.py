@@ -30,7 +30,7 @@ from weir.core.operator_events import (
     SubtasksReady,
     TaskOperatorEvent,
 )
-from weir.core.types import CompletedCheckpoint, OperatorId, VertexId
+from weir.core.types import CompletedCheckpoint, OperatorId, SentEvent, VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,11 @@ class OperatorCoordinators:
 
     # -- attempts
 
-    def begin_attempt(self, attempt: int, restored: CompletedCheckpoint | None) -> list[CoordinatorEffect]:
-        """Every subtask begins anew, and every coordinator goes back to what is restored (MISSION C1)."""
+    def begin_attempt(
+        self, attempt: int, restored: CompletedCheckpoint | None, *, own: bool
+    ) -> list[CoordinatorEffect]:
+        """Every subtask begins anew, and every coordinator goes back to what is restored (MISSION C1). What a task had sent
+        that is finished there, and is not started to send it again, comes right after (P41). ``own``: it is of this job."""
         resets: list[CoordinatorEffect] = []
         for name, holder in self._holders.items():
             holder.reset()
@@ -72,11 +75,13 @@ class OperatorCoordinators:
                     parallelism=holder.parallelism,
                     checkpoint_id=None if restored is None else restored.checkpoint_id,
                     state=None if restored is None else restored.coordinator_states.get(name),
+                    own=own,
                 )
             )
             state = None if restored is None else restored.task(self._operators[name].vertex)
             if state is not None and state.fully_finished:
                 holder.finished()
+                resets += [self._handle(event, 0) for event in state.sent_events if event.operator == name]
         return resets
 
     def ready(self, vertex: VertexId) -> list[CoordinatorEffect]:
@@ -128,14 +133,8 @@ class OperatorCoordinators:
             case EventsConfirmed():
                 return [one for name, number in event.events for one in self._holders[name].confirmed(number)]
             case OperatorEventSent():
-                return [
-                    HandleOperatorEvent(
-                        operator=event.operator,
-                        subtask=event.subtask,
-                        number=event.number,
-                        payload=event.payload,
-                    )
-                ]
+                # The operator may have lost its coordinator since the event became part of a checkpoint.
+                return [self._handle(event, event.number)] if event.operator in self._holders else []
             case AcknowledgeCheckpointEvent():
                 return [
                     output
@@ -150,6 +149,15 @@ class OperatorCoordinators:
             holder.validate()
 
     # -- inside
+
+    def _handle(self, event: SentEvent | OperatorEventSent, number: int) -> HandleOperatorEvent:
+        """One that was sent by a subtask which there is no more, of a restored job with fewer, comes from another."""
+        return HandleOperatorEvent(
+            operator=event.operator,
+            subtask=event.subtask % self._holders[event.operator].parallelism,
+            number=number,
+            payload=event.payload,
+        )
 
     def _of(self, vertex: VertexId) -> list[OperatorId]:
         return [name for name, operator in self._operators.items() if operator.vertex == vertex]

@@ -34,6 +34,8 @@ class ResetCoordinator:
     parallelism: int
     checkpoint_id: int | None
     state: Payload | None
+    #: The checkpoint is of this job, whose ids it has.
+    own: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

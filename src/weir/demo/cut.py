@@ -36,7 +36,8 @@ def look(directory: Path, tables: Iterable[str]) -> Cut:
     rows = {name: cut.table(name).to_pyarrow_table() for name in cut.versions}
     counts = ", ".join(f"{name} {table.num_rows:,}" for name, table in rows.items())
     text = f"all tables at checkpoint {cut.checkpoint_id}: {counts}"
-    report = compare("anomalies", anomalies_of(rows["flights_clean"]), rows["anomalies"])
+    expected = anomalies_of(rows["flights_clean"], rows["anomalies"])
+    report = compare("anomalies", expected, rows["anomalies"])
     if report.exact:
         return Cut(text=text)
     return Cut(

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+_ADDRESS = re.compile(r"^REST server: (\S+)")
 _SUBMITTED = re.compile(r"^Job has been submitted")
 _RECOVERED = re.compile(r"^recovered from (.+)$")
 _TRIGGERED = re.compile(r"^checkpoint (\d+) triggered")
@@ -34,6 +35,8 @@ class Phase:
         self.submitted = False
         #: End-to-end milliseconds of each checkpoint that completed in this life, by its id.
         self.completed_ms: dict[int, int] = {}
+        #: Where its REST server answers, once it has said so.
+        self.address: str | None = None
         self._recovered_from: str | None = None
         self._newest = "starting"
 
@@ -42,6 +45,8 @@ class Phase:
         if _SUBMITTED.match(line):
             self.submitted = True
             self._newest = "submitted"
+        elif match := _ADDRESS.match(line):
+            self.address = match.group(1)
         elif match := _RECOVERED.match(line):
             self._recovered_from = match.group(1)
             self._newest = "recovered"

@@ -15,6 +15,7 @@ import io
 import os
 import zipfile
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -111,11 +112,19 @@ def _in_event_order(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, sort_keys=keys))
 
 
+def _between_times(table: pa.Table, row: int) -> int:
+    """The first row from this one on whose event time is later than that of the row before it."""
+    names = [name for name in ("time_hour", "minute") if name in table.column_names]
+    while 0 < row < table.num_rows and all(table[name][row] == table[name][row - 1] for name in names):
+        row += 1
+    return row
+
+
 def _write_files(table: pa.Table, directory: Path, files: int) -> Landed:
     directory.mkdir(parents=True)
     first_s = int(directory.stat().st_mtime) - files
-    for number in range(files):
-        begin, end = (table.num_rows * edge // files for edge in (number, number + 1))
+    edges = [_between_times(table, table.num_rows * edge // files) for edge in range(files + 1)]
+    for number, (begin, end) in enumerate(pairwise(edges)):
         path = directory / f"part-{number:04d}.parquet"
         write_atomically(table.slice(begin, end - begin), path)
         os.utime(path, (first_s + number, first_s + number))

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from weir.demo.rule_change import AFTER_MINUTES, BEFORE_MINUTES
+
 _UTC = pa.timestamp("us", tz="UTC")
 _MICROS_PER_MINUTE = 60_000_000
 _MICROS_PER_DAY = 24 * 60 * _MICROS_PER_MINUTE
@@ -81,9 +83,16 @@ def _flights_weather(clean: pa.Table, time_hour: pa.ChunkedArray, weather: pa.Ta
     return joined.drop_columns(["time_hour"])
 
 
-def anomalies_of(clean: pa.Table) -> pa.Table:
-    """The anomalies among some rows of ``flights_clean``."""
-    late = clean.filter(pc.greater_equal(clean["dep_delay"], _SEVERITIES[0][0]))
+def anomalies_of(clean: pa.Table, found: pa.Table | None = None) -> pa.Table:
+    """The anomalies among some rows of ``flights_clean``.
+
+    What counts as one may be changed while the job runs; ``found`` are the anomalies of such a run. Flights are read in the
+    order of their departure, so up to the last one that was judged by the first rule all were, and all later ones by the
+    other.
+    """
+    limits = _limits(clean, found)
+    chosen = pc.greater_equal(clean["dep_delay"], limits)
+    late, limits = clean.filter(chosen), limits.filter(chosen)
     columns = ["event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
     severity = [
         [name for minutes, name in _SEVERITIES if delay >= minutes][-1]
@@ -94,7 +103,20 @@ def anomalies_of(clean: pa.Table) -> pa.Table:
         late.select(columns)
         .append_column("severity", pa.array(severity, pa.string()))
         .append_column("made_up", made_up)
+        .append_column("limit_minutes", limits)
     )
+
+
+def _limits(clean: pa.Table, found: pa.Table | None) -> pa.ChunkedArray:
+    """For each flight, from how many minutes on it was an anomaly."""
+    first, other = (pa.scalar(minutes, pa.int32()) for minutes in (BEFORE_MINUTES, AFTER_MINUTES))
+    everywhere = pa.chunked_array([pa.repeat(first, clean.num_rows)])
+    if found is None or other not in found["limit_minutes"].unique():
+        return everywhere
+    by_first = found.filter(pc.equal(found["limit_minutes"], first))
+    last = pc.max(by_first["event_time"]).cast(clean["event_time"].type)
+    judged_by_first = pc.less_equal(clean["event_time"], last)
+    return pc.if_else(pc.fill_null(judged_by_first, False), first, other)
 
 
 def _micros(time_hour: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -11,9 +11,10 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from rich import box
@@ -25,7 +26,8 @@ from weir.demo.chaos import Chaos, Outcome
 from weir.demo.cut import Cut, look
 from weir.demo.driver import Driver
 from weir.demo.landing import Landing, land
-from weir.demo.reference import expected_tables
+from weir.demo.reference import anomalies_of, expected_tables
+from weir.demo.rule_change import AFTER_MINUTES, RuleChange
 from weir.demo.verify import TableReport, verify_tables
 from weir.errors import ConfigurationError
 
@@ -71,28 +73,15 @@ def run_demo(
     )
     _say(console, f"kills: {kill}, seed {seed}")
     tables = place / "out"
-    cuts: list[Cut] = []
-
-    def tell_kill(line: str) -> None:
-        _say(console, line, style="bold red")
-        cuts.append(look(tables, expected))
-        _say(console, f"  {cuts[-1].text}", style="bold")
-
-    chaos = Chaos(
-        start=lambda: Driver(
-            _command(master),
-            directory=place,
-            environment=_environment(landing, tables),
-            show=lambda line: _say(console, f"  | {line}", style="dim"),
-        ),
-        done=lambda: _rows(tables / "flights_clean") / expected["flights_clean"].num_rows,
-        tell=tell_kill,
-        generator=random.Random(seed),
+    outcome, cuts, change = _run(
+        console, kill, seed, place=place, landing=landing, expected=expected, master=master
     )
-    outcome = chaos.run(kill)
+    anomalies = _found(tables / "anomalies")
+    expected["anomalies"] = anomalies_of(expected["flights_clean"], anomalies)
     reports = verify_tables(tables, expected)
     _summarize(console, outcome, reports)
-    found = (outcome.problem, *(one.problem for one in cuts), *(report.problem for report in reports))
+    found = [outcome.problem, _unchanged(change, anomalies), *(one.problem for one in cuts)]
+    found += [report.problem for report in reports]
     problems = [problem for problem in found if problem is not None]
     exact = not problems and all(report.exact for report in reports)
     if exact:
@@ -106,6 +95,51 @@ def run_demo(
     else:
         _say(console, f"All files of the run are in {place}; the driver's log is driver.log there.")
     return 0 if exact else 1
+
+
+def _run(
+    console: Console,
+    kill: int,
+    seed: int,
+    *,
+    place: Path,
+    landing: Landing,
+    expected: Mapping[str, pa.Table],
+    master: str | None,
+) -> tuple[Outcome, list[Cut], RuleChange]:
+    """Kill the job so many times while its rule is changed, let it finish, and look at its tables after each kill."""
+    tables = place / "out"
+    cuts: list[Cut] = []
+
+    def tell_kill(line: str) -> None:
+        _say(console, line, style="bold red")
+        cuts.append(look(tables, expected))
+        _say(console, f"  {cuts[-1].text}", style="bold")
+
+    lives: list[Driver] = []
+
+    def start() -> Driver:
+        lives.append(
+            Driver(
+                _command(master),
+                directory=place,
+                environment=_environment(landing, tables),
+                show=lambda line: _say(console, f"  | {line}", style="dim"),
+            )
+        )
+        return lives[-1]
+
+    def done() -> float:
+        return _rows(tables / "flights_clean") / int(expected["flights_clean"].num_rows)
+
+    chaos = Chaos(start=start, done=done, tell=tell_kill, generator=random.Random(seed))
+    change = RuleChange(
+        address=lambda: lives[-1].phase.address if lives else None,
+        done=done,
+        tell=lambda line: _say(console, line, style="bold cyan"),
+    )
+    with change:
+        return chaos.run(kill), cuts, change
 
 
 def _place(directory: Path | None) -> Path:
@@ -154,6 +188,21 @@ def _show_log(console: Console, log: Path) -> None:
     """The end of the driver's error stream: after a failure it says why."""
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]:
         _say(console, f"  ! {line}", style="dim")
+
+
+def _found(table: Path) -> pa.Table | None:
+    try:
+        return DeltaTable(table).to_pyarrow_table()
+    except TableNotFoundError:
+        return None
+
+
+def _unchanged(change: RuleChange, anomalies: pa.Table | None) -> str | None:
+    """What is wrong if a rule was changed, and its change answered, but holds nowhere."""
+    held = [] if anomalies is None else anomalies["limit_minutes"].unique().to_pylist()
+    if not change.answered or AFTER_MINUTES in held:
+        return None
+    return f"The rule was changed to {AFTER_MINUTES} minutes, but no anomaly was found by it."
 
 
 def _rows(table: Path) -> int:

@@ -128,9 +128,8 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop every task without a word to the machines; blocks. For the end of the run."""
-        self._durable.stop()
+        self._stop_attempt()
         self._coordinators.close()
-        self._task_port.stop_tasks()
 
     def take(self, envelope: Envelope) -> None:
         """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an error."""
@@ -212,6 +211,10 @@ class Dispatcher:
             return
         while self._effects:
             source, effect = self._effects[0]
+            if isinstance(effect, StopTasks) and len(self._effects) > 1:
+                # What the messages before it lead to is work of the attempt, which the stop has to wait for.
+                self._effects.rotate(-1)
+                continue
             if source is not None:
                 self._effect_of_task(effect, source)
             elif isinstance(effect, CoordinatorEffect):
@@ -342,8 +345,12 @@ class Dispatcher:
         under_way = {known for known in self._work_of_tasks if not known.done()}
         self._work_of_tasks = under_way | {self._in_pool(work, **callbacks)}
 
+    def _stop_attempt(self) -> None:
+        self._durable.stop()
+        self._task_port.stop_tasks()
+
     def _stop_tasks(self, under_way: list[Work]) -> None:
-        self.stop()
+        self._stop_attempt()
         self._workers.wait(under_way)
 
 

@@ -128,6 +128,9 @@ class RunningJob:
             _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
         else:
             self._coordinators.request(operator, request, future)
+            if not self._master.has_periodic_checkpoints:
+                # The answer waits for one.
+                self.trigger_checkpoint()
         return future
 
     def cancel(self) -> Future[None]:

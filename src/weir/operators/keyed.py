@@ -46,6 +46,10 @@ class KeyedState:
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
         """Give each key a value. Keys are those of the batch that is processed, each once."""
+        if values.null_count and self._default.is_valid:
+            raise OperatorStateError(
+                f"The keyed state {self._name!r} is given a null, but has the default {self._default}: give it default=None."
+            )
         array = self._to_numpy(values.cast(self._value_type) if values.type != self._value_type else values)
         places = self._places(keys)
         new = places < 0
@@ -97,7 +101,8 @@ class KeyedState:
             )
         if self._current is None:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} is written outside of process_batch: keys belong to the records of a batch."
+                f"The keyed state {self._name!r} cannot be written: give the step key_by, and write in process_batch"
+                " only, since keys belong to the records of a batch."
             )
         batch_keys, batch_groups = self._current
         at = pc.index_in(keys, value_set=batch_keys)

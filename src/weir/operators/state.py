@@ -125,7 +125,7 @@ class StateStore:
                 raise OperatorStateError(
                     f"An element of the state {name!r} cannot be kept ({error}): give the state a serializer for it."
                 ) from error
-        return msgspec.msgpack.encode(lists)
+        return encode_lists(lists)
 
     def _list(self, name: str, redistribution: Redistribution, serializer: Serializer) -> ListState[Any]:
         state = self._lists.get(name)
@@ -138,6 +138,16 @@ class StateStore:
                 )
             state = self._lists[name] = ListState(redistribution, serializer, items)
         return state
+
+
+def encode_lists(lists: Lists) -> bytes:
+    """For ``decode_lists``."""
+    return msgspec.msgpack.encode(lists)
+
+
+def any_union(subtasks: list[Lists]) -> bool:
+    """Whether there is a union list, of which everybody has all after a restore."""
+    return any(kind == Redistribution.UNION.value for lists in subtasks for kind, _ in lists.values())
 
 
 def decode_lists(data: bytes) -> Lists:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weir.core.types import OperatorId, Payload
+from weir.errors import OperatorStateError
 from weir.operators.base import ListCheckpointed, Operator
 from weir.operators.state import StateStore, decode_lists
 
@@ -52,6 +53,8 @@ class _Warm:
 
     token: str
     version: int
+    #: Which run of that batch it was: one that did not count is not the state that was handed over.
+    run: str
     operator: Operator
     state: StateStore
     context: Context
@@ -68,10 +71,15 @@ class Context:
     operator_id: OperatorId
     subtask: int
     parallelism: int
+    has_coordinator: bool
     sent: list[Payload] = field(default_factory=list)
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         """See ``OperatorContext``. Raises ``TypeError`` for what is no JSON value."""
+        if not self.has_coordinator:
+            raise OperatorStateError(
+                f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its step one with coordinator=."
+            )
         self.sent.append(json.loads(json.dumps(event)))
 
 
@@ -141,10 +149,12 @@ class _Run:
         # Whatever happens from here on, only the end of the batch makes it fit for the next.
         one = _warm.pop((self._operator_id, self.subtask), None)
         order = self._order
-        if one is None or (one.token, one.version) != (order["token"], order["version"]):
+        expected = (order["token"], order["version"], order["runs"].get(str(self.subtask)))
+        if one is None or (one.token, one.version, one.run) != expected:
             if one is not None:
                 one.operator.close()
             one = self._restored(operator)
+        self._forget_others()
         for number in order["completed"]:
             one.operator.notify_checkpoint_complete(number)
         for number in order["aborted"]:
@@ -179,9 +189,10 @@ class _Run:
             self._declined = f"{type(error).__name__}: {error}"
         finally:
             state.checkpoint_id = None
-        one.version = self._order["batch"]
+        one.version, one.run = self._order["batch"], secrets.token_hex(8)
         sent, one.context.sent = one.context.sent, []
         return {
+            "run": one.run,
             "lists": lists,
             "groups": self._changed_groups(state),
             "sent": sent,
@@ -213,13 +224,20 @@ class _Run:
             for name, by_group in order["groups"].items()
         }
         operator = copy.deepcopy(operator)
-        context = Context(self._operator_id, self.subtask, self._parallelism)
+        context = Context(self._operator_id, self.subtask, self._parallelism, order["has_coordinator"])
         state = StateStore(lists, {name: found for name, found in groups.items() if found})
         operator.open(context)
         operator.initialize_state(state)
         if isinstance(operator, ListCheckpointed):
             operator.restore_list(state.list_state(_LIST).get())
-        return _Warm(order["token"], order["version"], operator, state, context)
+        return _Warm(order["token"], order["version"], "", operator, state, context)
+
+    def _forget_others(self) -> None:
+        """Subtasks that have run elsewhere since, or belong to another attempt: nobody will go on from them."""
+        for key, other in list(_warm.items()):
+            same = other.token == self._order["token"]
+            if key[0] == self._operator_id and not (same and other.version == self._order["version"]):
+                _warm.pop(key).operator.close()
 
     def _kept(self, data: bytes) -> Location:
         if len(data) <= INLINE_BYTES:

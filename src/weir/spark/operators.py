@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.accumulators import AccumulatorParam
@@ -25,10 +26,10 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.messages import AnswerPlanning, StartDrain
 from weir.core.operator_events import DeliverEvent
 from weir.core.types import OperatorId, SentEvent
-from weir.errors import InvariantError, PipelineError
+from weir.errors import InvariantError, OperatorStateError, PipelineError
 from weir.operators.keyed import KEY_GROUPS
-from weir.operators.state import StateStore, decode_lists, redistributed
-from weir.spark.operator_worker import KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
+from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
+from weir.spark.operator_worker import INLINE_BYTES, KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
 from weir.spark.pipeline import ProcessStep
 from weir.spark.query_directory import QueryDirectory
 from weir.state.local import LocalFileSystem
@@ -45,19 +46,42 @@ ENTRY = "weir-operators"
 #: small partitions; then not every subtask would run.
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
 }
+#: To these the user's own are added.
+EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
+EMPTY_RELATION_RULE = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Held:
-    """The state of one operator after the last batch."""
+    """The state of one operator after a batch. Never changed, since a snapshot may be taken of it meanwhile."""
 
-    #: By subtask; None: its last snapshot failed, and only its own process has the state.
+    #: By subtask; None: its snapshot failed, and only its own process has the state.
     lists: dict[int, Location | None]
     #: State -> key group -> where it is.
     groups: dict[str, dict[str, Location]]
+    #: By subtask: which run of the batch counted.
+    runs: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def files(self) -> set[str]:
+        """All files that it lies in."""
+        located: list[Location | None] = [*self.lists.values()]
+        located += [found for groups in self.groups.values() for found in groups.values()]
+        return {found["file"] for found in located if found is not None and "file" in found}
+
+    def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
+        """With what came of a batch, by subtask."""
+        groups = {state: dict(found) for state, found in self.groups.items()}
+        for result in results.values():
+            for state, changed in result["groups"].items():
+                groups.setdefault(state, {}).update(changed)
+        return _Held(
+            lists={subtask: result["lists"] for subtask, result in results.items()},
+            groups=groups,
+            runs={subtask: result["run"] for subtask, result in results.items()},
+        )
 
 
 class _Merge(AccumulatorParam[Results]):
@@ -87,7 +111,9 @@ class QueryOperators:
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
-        self._held = {name: _Held(lists={}, groups={}) for name in steps}
+        #: The state after each of the last two batches, by operator. While the drain's batch runs, the state before it may
+        #: still become part of a checkpoint.
+        self._held: dict[int, dict[OperatorId, _Held]] = {}
         self._directory: QueryDirectory | None = None
         #: The batch after which the held state is.
         self._version = -1
@@ -133,12 +159,13 @@ class QueryOperators:
         self._directory = directory
         self._version = position
         path = directory.file(ENTRY)
-        if directory.fs.status(path) is None:
-            return
-        kept = json.loads(directory.fs.read(path))
-        for name, one in self._steps.items():
-            if name in kept:
-                self._held[name] = self._restored(one, kept[name])
+        kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
+        self._held = {
+            position: {
+                name: self._restored(name, kept[name]) if name in kept else _Held(lists={}, groups={})
+                for name in self._steps
+            }
+        }
 
     # -- one batch
 
@@ -160,8 +187,8 @@ class QueryOperators:
         """Called in the thread in which Spark computes the batch next."""
         completed, self._completed = self._completed, []
         aborted, self._aborted = self._aborted, []
-        for name in self._steps:
-            held = self._held[name]
+        for name, one in self._steps.items():
+            held = self._held[self._version][name]
             events: dict[int, list[Any]] = {}
             for event in self._events:
                 if event.operator == name:
@@ -172,8 +199,10 @@ class QueryOperators:
                 "version": self._version,
                 "barrier": self._barrier,
                 "finish": self._finishes,
+                "has_coordinator": one.has_coordinator,
                 "directory": self._path(),
                 "key_groups": KEY_GROUPS,
+                "runs": held.runs,
                 "completed": completed,
                 "aborted": aborted,
                 "events": events,
@@ -192,56 +221,73 @@ class QueryOperators:
         """Spark has computed the batch: the events that operators sent, and the one whose snapshot failed."""
         sent: list[SentEvent] = []
         declined: tuple[OperatorId, str] | None = None
+        after: dict[OperatorId, _Held] = {}
         for name, one in self._steps.items():
             results = self._results[name]
             found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
             results.value = {}
-            if len(found) != one.parallelism:
-                raise InvariantError(
-                    f"batch {batch} ran {len(found)} of {one.parallelism} subtasks of operator {name!r}"
+            if found.keys() != set(range(one.parallelism)):
+                raise PipelineError(
+                    f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not as 0 to"
+                    f" {one.parallelism - 1}: let the steps behind it in its query change no partitions (coalesce, union"
+                    " with itself), or begin a query of their own with start_new_chain()."
                 )
-            held = self._held[name]
-            before = self._files(held)
+            after[name] = self._held[self._version][name].after(found)
             for subtask, result in sorted(found.items()):
-                held.lists[subtask] = result["lists"]
-                for state, groups in result["groups"].items():
-                    held.groups.setdefault(state, {}).update(groups)
                 sent += [SentEvent(operator=name, subtask=subtask, payload=event) for event in result["sent"]]
                 if result["declined"] is not None and declined is None:
                     declined = (name, f"Subtask {subtask}: {result['declined']}")
-            self._delete(before - self._files(held))
+        before = {position: held for position, held in self._held.items() if position < self._version}
+        self._held = {self._version: self._held[self._version], batch: after}
+        self._delete(_files(before) - _files(self._held))
         self._version = batch
         self._events, self._barrier = (), None
         return tuple(sent), declined
 
     # -- snapshots
 
-    def snapshot(self) -> tuple[dict[str, str], list[str]]:
-        """The state after the last batch: entries, and keys of files in the query's directory. While the query rests."""
-        kept = {
-            name: {
+    def snapshot(self, position: int) -> tuple[dict[str, str], list[str]]:
+        """The state after a batch: entries, and keys of files in the query's directory. Raises ``OperatorStateError`` if an
+        operator could not take its snapshot in that batch."""
+        kept = {}
+        for name, held in self._held[position].items():
+            failed = [subtask for subtask, found in held.lists.items() if found is None]
+            if failed:
+                raise OperatorStateError(
+                    f"Subtask {failed[0]} of operator {name!r} could not take its snapshot."
+                )
+            kept[name] = {
                 "parallelism": self._steps[name].parallelism,
                 "lists": {str(subtask): found for subtask, found in held.lists.items()},
                 "groups": held.groups,
             }
-            for name, held in self._held.items()
-        }
-        files = {file for held in self._held.values() for file in self._files(held)}
+        files = {file for held in self._held[position].values() for file in held.files}
         return {ENTRY: json.dumps(kept, sort_keys=True)}, [f"{DIRECTORY}/{file}" for file in sorted(files)]
 
     # -- inside
 
-    def _restored(self, one: ProcessStep, kept: Mapping[str, Any]) -> _Held:
-        """The state for as many subtasks as there are now."""
+    def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
+        """The state for as many subtasks as there are now. Union lists go to everybody in any case."""
         lists = {int(subtask): found for subtask, found in kept["lists"].items()}
-        if kept["parallelism"] != one.parallelism:
+        parallelism = self._steps[name].parallelism
+        if lists:
             found = [decode_lists(self._read(lists[subtask])) for subtask in sorted(lists)]
-            dealt = redistributed(found, one.parallelism)
-            lists = {
-                subtask: {"inline": base64.b64encode(StateStore(given).dump_lists()).decode()}
-                for subtask, given in enumerate(dealt)
-            }
+            if kept["parallelism"] != parallelism or any_union(found):
+                dealt = redistributed(found, parallelism)
+                lists = {
+                    subtask: self._placed(name, subtask, encode_lists(given))
+                    for subtask, given in enumerate(dealt)
+                }
         return _Held(lists=lists, groups=kept["groups"])
+
+    def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
+        """Where a worker finds lists that were dealt out anew."""
+        if len(data) <= INLINE_BYTES:
+            return {"inline": base64.b64encode(data).decode()}
+        file = f"{name}/{subtask}-restored-{secrets.token_hex(8)}"
+        self._opened.fs.make_directory(f"{self._path()}/{name}")
+        self._opened.fs.write(f"{self._path()}/{file}", data)
+        return {"file": file, "offset": 0, "length": len(data)}
 
     def _read(self, location: Location | None) -> bytes:
         if location is None:
@@ -264,16 +310,13 @@ class QueryOperators:
             raise InvariantError(f"the operators of {self._vertex.name} were not opened")
         return self._directory
 
-    @staticmethod
-    def _files(held: _Held) -> set[str]:
-        """All files that the state of an operator lies in."""
-        located: list[Location | None] = [*held.lists.values()]
-        located += [found for groups in held.groups.values() for found in groups.values()]
-        return {found["file"] for found in located if found is not None and "file" in found}
-
     def _delete(self, files: Iterable[str]) -> None:
         for file in files:
             self._opened.fs.delete(self._opened.file(f"{DIRECTORY}/{file}"))
+
+
+def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
+    return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
 
 
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:

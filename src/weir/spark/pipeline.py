@@ -20,6 +20,7 @@ class ProcessStep:
     #: How many subtasks it has.
     parallelism: int
     key_by: str | None
+    has_coordinator: bool
 
 
 @dataclass(frozen=True, kw_only=True)

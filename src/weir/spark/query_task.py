@@ -82,6 +82,8 @@ class QueryTask:
         self._inboxes = inboxes
         self._output = output
         self._operators = operators
+        #: Whether the last batch was forced.
+        self._forced = False
         self._position = position
         #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants it or it has none.
         self.watermark_ms = watermark_ms
@@ -122,10 +124,15 @@ class QueryTask:
         return self._vertex
 
     def begin_step(self, effect: AnswerPlanning) -> bool:
-        """Take up what the next batch carries. Whether there must be one, be it without rows."""
-        if self._operators is not None:
-            self._operators.begin_step(effect)
-        return bool(effect.events) or effect.barrier is not None
+        """Take up what the next batch carries. Whether there must be one, be it without rows: the first one of operators,
+        which would otherwise never be opened, and one with events or a barrier. Of a query that ends by itself events
+        force every second batch only, or it would never come to its end while there are any."""
+        if self._operators is None:
+            return False
+        self._operators.begin_step(effect)
+        wanted = bool(effect.events) and not (self._ends_by_itself and self._forced)
+        self._forced = wanted or effect.barrier is not None or self._position < 0
+        return self._forced
 
     def admit(self, admitted: Sequence[Admission]) -> bool:
         """Let the batch that the query waits to plan read these segments. False: it failed, and the task with it."""

@@ -32,7 +32,7 @@ from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
 from weir.spark.error_text import first_cause
 from weir.spark.hadoop import as_spark_path
-from weir.spark.operators import SETTINGS, process_steps
+from weir.spark.operators import EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS, process_steps
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
 
 if TYPE_CHECKING:
@@ -84,7 +84,9 @@ class StatePartitions:
             yield
             return
         settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
-        settings |= SETTINGS if vertex in self._with_operators else {}
+        if vertex in self._with_operators:
+            excluded = self._session.conf.get(EXCLUDED_RULES, None)
+            settings |= SETTINGS | {EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))}
         with self._lock:
             before = {key: self._session.conf.get(key, None) for key in settings}
             for key, value in settings.items():

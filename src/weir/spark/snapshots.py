@@ -57,8 +57,8 @@ _SOURCES_ENTRY = "weir-source-ids"
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
 
-#: The state of Python operators: entries, and keys of files in the query's directory.
-TellOperatorState = Callable[[], tuple[dict[str, str], list[str]]]
+#: The state of Python operators after a batch: entries, and keys of files in the query's directory.
+TellOperatorState = Callable[[int], tuple[dict[str, str], list[str]]]
 
 
 @dataclass
@@ -227,7 +227,7 @@ class TaskSnapshots:
         if self._inputs:
             pending.entries[_SOURCES_ENTRY] = json.dumps(self._directory.source_ids)
         if self._operator_state is not None:
-            kept, files = self._operator_state()
+            kept, files = self._operator_state(position)
             pending.entries |= kept
             keys += files
         return keys + self._state_files.keys(position)
