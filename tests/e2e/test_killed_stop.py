@@ -87,9 +87,11 @@ def _rows_read(address: str) -> int:
     return int(vertex["metrics"]["read-records"])
 
 
-#: One life each: at every step of a stop, then of a drain, the last one when the drained savepoint counts already.
+#: Steps beside others, at which only the nightly test kills.
+NIGHTLY = ("after-the-synchronous-part", "before-the-acknowledgement")
+#: One life each: at the steps of a stop, then of a drain, the last one when the drained savepoint counts already.
 LIVES = (
-    *((point, False) for point in BEFORE_THE_RECORD if point != "after-the-synchronous-part"),
+    *((point, False) for point in BEFORE_THE_RECORD if point not in NIGHTLY),
     *((point, False) for point in AFTER_THE_RECORD),
     *((point, True) for point in OF_A_DRAIN),
     ("between-two-sinks", True),
