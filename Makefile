@@ -51,6 +51,7 @@ bench: setup ## Weir against plain Structured Streaming, backpressure, stops, th
 	$(BIN)/python -m benchmarks.coordinator
 	$(BIN)/python -m benchmarks.incremental
 	$(BIN)/python -m benchmarks.process
+	$(BIN)/python -m benchmarks.file_source
 
 soak: sim ## the simulator, then the demo SOAK_RUNS times with changing seeds, until one fails
 	@for ((run = 0; run < $(SOAK_RUNS); run++)); do \

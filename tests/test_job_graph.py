@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from weir.coordinators import BroadcastRules
-from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex, source_names
+from weir.core.graph import ChainEnd, GraphStep, JobGraph, StepKind, Vertex, source_names
 from weir.errors import PipelineError
 from weir.job import Job, Stream
 from weir.operators import Operator
 from weir.sinks.base import Sink
+from weir.sources import FileSource
 
 
 class NoSink(Sink):
@@ -428,6 +429,50 @@ def test_a_source_that_meets_a_channel_is_read_through_a_channel() -> None:
         "users": (["users"], (), ()),
         "enrich": (["enrich"], ("out",), ("clean", "users")),
     }
+
+
+def file_source(*, bounded: bool = False) -> FileSource:
+    """A source that Weir reads itself."""
+    return FileSource("landing", format="json", schema="id long", bounded=bounded)
+
+
+def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
+    """Only its readers end its records: be it a source of Spark's, one of the same kind, or a channel."""
+    job = Job("orders")
+    files, other = job.source("files", file_source()), job.source("other", file_source())
+    files.union(other, name="both").union(source(job, "live"), name="all").sink("out", NoSink())
+    assert shape(job) == {
+        "files": (["files"], (), ()),
+        "other": (["other"], (), ()),
+        "live": (["live"], (), ()),
+        "all": (["both", "all"], ("out",), ("files", "other", "live")),
+    }
+    assert [vertex.is_enumerated for vertex in job.vertices()] == [True, True, False, False]
+    assert job.vertices()[0].end is ChainEnd.READERS_MEET_OTHERS
+
+
+def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> None:
+    """Its label says so, by which a checkpoint finds it again; and the source says whether it is bounded."""
+    job = Job("orders")
+    stream = job.source("in", file_source(bounded=True), parallelism=3, uid="files")
+    stream.transform("clean", nothing).sink("out", NoSink())
+    (vertex,) = job.vertices()
+    assert names(vertex) == ["in", "clean"]
+    assert vertex.bounded
+    assert source_names(vertex.operators) == ("files",)
+    assert job.operators["files"].parallelism == 3
+    assert job.operators["files"].coordinator is not None
+
+
+def test_what_a_source_cannot_be_given_is_refused() -> None:
+    """Spark has its own parallelism, and a ``FileSource`` its own end."""
+    job = Job("orders")
+    with pytest.raises(PipelineError, match="'live' is read by Spark"):
+        job.source("live", nothing, parallelism=2)
+    with pytest.raises(PipelineError, match="give that bounded=True"):
+        job.source("in", file_source(), bounded=True)
+    with pytest.raises(PipelineError, match="asks for 0 subtasks"):
+        job.source("in", file_source(), parallelism=0)
 
 
 def test_a_transformation_needs_an_input() -> None:

@@ -35,7 +35,7 @@ LAYERS: dict[str, set[str]] = {
     "sim": LOWER | {"kernel", "state", "sinks", "durable", "coordinators"},
     "state": LOWER,
     "sinks": LOWER | {"state"},
-    "sources": LOWER | {"state"},
+    "sources": LOWER | {"state", "coordinators", "operators"},
     "spark": LOWER
     | {"config", "kernel", "state", "sinks", "sources", "durable", "coordinators", "operators"},
 }

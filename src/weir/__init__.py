@@ -1,7 +1,8 @@
 """Weir: Flink's fault tolerance for data pipelines that run on Spark through PySpark.
 
-``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks. Importing this package starts no JVM, and loads next to
-nothing: every query's reader process imports it, so the public names are loaded when they are first used.
+``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks, ``weir.sources`` the sources that Weir reads itself.
+Importing this package starts no JVM, and loads next to nothing: every query's reader process imports it, so the public
+names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from weir import coordinators, errors, operators, sinks
+    from weir import coordinators, errors, operators, sinks, sources
     from weir.consistent import ConsistentCut, read_consistent
     from weir.durable.hooks import MasterHook
     from weir.durable.listeners import CheckpointListener
@@ -31,13 +32,14 @@ __all__ = [
     "read_consistent",
     "read_savepoint",
     "sinks",
+    "sources",
 ]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used (PEP 562)."""
-    if name in ("coordinators", "errors", "operators", "sinks"):
+    if name in ("coordinators", "errors", "operators", "sinks", "sources"):
         return importlib.import_module(f"weir.{name}")
     if name == "MasterHook":
         return importlib.import_module("weir.durable.hooks").MasterHook

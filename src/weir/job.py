@@ -28,6 +28,7 @@ from weir.errors import PipelineError
 from weir.operators.base import Operator
 from weir.operators.keyed import KEY_GROUPS
 from weir.sinks.base import Sink
+from weir.sources.files import FileSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFunction:
-    """What ``Stream.process`` was given."""
+    """What ``Stream.process`` was given, or the two sides of a source that has readers."""
 
     operator: Operator
     coordinator: OperatorCoordinator | None
@@ -68,15 +69,30 @@ class Job:
         self._operators: dict[OperatorId, ProcessFunction] = {}
 
     def source(
-        self, name: str, function: SourceFunction, *, bounded: bool = False, uid: str | None = None
+        self,
+        name: str,
+        source: SourceFunction | FileSource,
+        *,
+        bounded: bool = False,
+        parallelism: int | None = None,
+        uid: str | None = None,
     ) -> Stream:
-        """A source: ``function(spark)`` returns a streaming DataFrame.
+        """A source: ``source(spark)`` returns a streaming DataFrame, or it is one of ``weir.sources``.
 
         With ``bounded=True`` what is there when the job starts is the whole input: it is processed, every window and
         timer fires, the last rows are committed, and the job finishes. Raises ``PipelineError`` if the name or ``uid`` (by
-        which state is found, see above) is taken.
+        which state is found, see above) is taken. One of ``weir.sources`` says itself whether it is bounded, and is read by
+        ``parallelism`` subtasks (by default ``parallelism.default``).
         """
-        return self._added(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), function)
+        if isinstance(source, FileSource):
+            if bounded:
+                raise PipelineError(f"Source {name!r} is a FileSource: give that bounded=True, not the step.")
+            return self._read_by_subtasks(name, source, parallelism, uid)
+        if parallelism is not None:
+            raise PipelineError(
+                f"Source {name!r} is read by Spark, which decides how: only one of weir.sources takes a parallelism."
+            )
+        return self._added(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source)
 
     def transform(
         self,
@@ -137,16 +153,11 @@ class Job:
                 f"Step {name!r} has the coordinator of another step: make an instance for each, since it keeps the state of"
                 " one operator."
             )
-        if parallelism is not None and not (type(parallelism) is int and 1 <= parallelism <= KEY_GROUPS):
-            raise PipelineError(
-                f"Step {name!r} asks for {parallelism!r} subtasks: give it a whole number from 1 to {KEY_GROUPS}."
-            )
         step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
-        self._graph.add(step)
-        self._operators[step.operator_id] = ProcessFunction(
+        function = ProcessFunction(
             operator=operator, coordinator=coordinator, parallelism=parallelism, key_by=key_by
         )
-        return Stream(self, step)
+        return self._added_operator(step, function)
 
     def master_hook(self, hook: MasterHook) -> None:
         """Make the state of something outside of Spark a part of every checkpoint (MISSION A8).
@@ -185,7 +196,7 @@ class Job:
 
     @property
     def operators(self) -> Mapping[OperatorId, ProcessFunction]:
-        """The Python operators, by the id of the step."""
+        """The Python operators, readers of sources included, by the id of the step."""
         return self._operators
 
     @property
@@ -202,6 +213,25 @@ class Job:
         self._graph.add(step)
         self._functions[step.operator_id] = function
         return Stream(self, step)
+
+    def _added_operator(self, step: GraphStep, function: ProcessFunction) -> Stream:
+        number = function.parallelism
+        if number is not None and not (type(number) is int and 1 <= number <= KEY_GROUPS):
+            raise PipelineError(
+                f"Step {step.name!r} asks for {number!r} subtasks: give it a whole number from 1 to {KEY_GROUPS}."
+            )
+        self._graph.add(step)
+        self._operators[step.operator_id] = function
+        return Stream(self, step)
+
+    def _read_by_subtasks(
+        self, name: str, source: FileSource, parallelism: int | None, uid: str | None
+    ) -> Stream:
+        step = GraphStep(name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid)
+        function = ProcessFunction(
+            operator=source.reader(), coordinator=source.enumerator(), parallelism=parallelism, key_by=None
+        )
+        return self._added_operator(step, function)
 
     def _check_streams(self, name: str, streams: Sequence[Stream]) -> None:
         for stream in streams:

@@ -19,9 +19,11 @@ from test_stream_task import (
 
 from weir.core.messages import (
     AcknowledgeCheckpoint,
+    AnswerPlanning,
     CloseOperators,
     OperatorsClosed,
     StartDrain,
+    StepStaged,
     TaskErrored,
 )
 from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
@@ -394,3 +396,55 @@ def test_an_ended_task_plans_no_more_steps() -> None:
     harness.wait_for_final()
     with pytest.raises(InvariantError):
         harness.plan(1, 5)
+
+
+# ---- an input of which readers say that it has ended
+
+
+def read_all(harness: TaskHarness, position: int) -> None:
+    """The last reader has nothing left in this step."""
+    assert harness.send(StepStaged(position=position, committables=(), input_ended=True)) == []
+
+
+def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held() -> None:
+    """The query rests in its planning call, and drains from there (MISSION E1)."""
+    harness = TaskHarness(takes_barriers=True)
+    harness.plan(1, -1)
+    read_all(harness, 0)
+    assert harness.plan(2, 0) == [StartDrain(vertex=VERTEX, position=0, call=2)]
+    assert harness.drained(1) == [status(WAITING)]
+    harness.trigger(7)
+    assert harness.taken[7].finished
+
+
+def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_step_first() -> None:
+    """Operators prepare for it as for any other (PROTOCOL P6); it is taken before the drain, and not finished."""
+    harness = TaskHarness(takes_barriers=True)
+    harness.plan(1, -1)
+    harness.trigger(7)
+    read_all(harness, 0)
+    assert harness.plan(2, 0) == [AnswerPlanning(call=2, barrier=7)]
+    harness.stage(1)
+    assert taken_ids(harness.plan(3, 1)) == [7]
+    assert not harness.taken[7].finished
+    assert harness.sync_done(7)[-1] == StartDrain(vertex=VERTEX, position=1, call=3)
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_stop_that_finds_readers_ended_is_taken_after_the_drain(*, drain: bool) -> None:
+    """As where the query has ended by itself."""
+    harness = TaskHarness(takes_barriers=True)
+    harness.plan(1, -1)
+    read_all(harness, 0)
+    harness.trigger(7, STOP, drain=drain)
+    assert harness.plan(2, 0) == [StartDrain(vertex=VERTEX, position=0, call=2)]
+    assert taken_ids(harness.drained(1)) == [7]
+    assert harness.taken[7].finished
+
+
+def test_an_unbounded_input_does_not_end() -> None:
+    """It is a bug if readers say so."""
+    harness = TaskHarness(bounded=False)
+    harness.plan(1, -1)
+    with pytest.raises(InvariantError, match="unbounded"):
+        read_all(harness, 0)

@@ -7,7 +7,8 @@ vertex before it writes, each vertex behind it reads. A step ends a vertex if
 2. the user asks for it (``start_new_chain``, ``disable_chaining``);
 3. the step behind it could not share a query with it: bounded and unbounded sources never share one (P33), nor do a source
    and a channel, since what a task may read of its channels is decided in each planning call, and what Spark reads of its
-   own sources is not; and where rows of a Python operator meet others, they come through a channel;
+   own sources is not; a source that Python readers read shares one with no other input, since they alone end its records;
+   and where rows of a Python operator meet others, they come through a channel;
 4. only sinks follow.
 
 A step has a *name*, which is what people see, and an *id*, by which its state is found again: its ``uid`` where it was given
@@ -46,6 +47,7 @@ class ChainEnd(enum.Enum):
     BOUNDED_MEETS_UNBOUNDED = "behind it bounded meets unbounded"
     SOURCE_MEETS_CHANNEL = "behind it a source meets a channel"
     PROCESSED_MEETS_OTHERS = "behind it a Python operator's rows meet others"
+    READERS_MEET_OTHERS = "behind it a source with readers of its own meets another input"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +61,9 @@ class GraphStep:
     uid: OperatorId | None = None
     #: How many state partitions it asks for; None: as the configuration says.
     parallelism: int | None = None
-    #: Of a source: whether its input ends.
+    #: Of a source: whether its input ends, and whether Python readers with a split enumerator read it, instead of Spark.
     bounded: bool = False
+    enumerated: bool = False
     #: Whether it may share a vertex with the steps that it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
@@ -94,6 +97,11 @@ class Vertex:
     inputs: tuple[VertexId, ...] = ()
     #: How many state partitions its steps ask for; None: as the configuration says.
     parallelism: int | None = None
+
+    @property
+    def is_enumerated(self) -> bool:
+        """Whether Python readers read its source: only they know when its records end."""
+        return any(step.enumerated for step in self.steps)
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
@@ -206,13 +214,15 @@ class JobGraph:
                 ends[name] = ChainEnd.ONLY_SINKS
             elif len(found) > 1:
                 ends[name] = ChainEnd.SEVERAL_READERS
-        roots: dict[OperatorId, _Roots] = {}
+        roots: dict[OperatorId, _Roots | OperatorId] = {}
         #: Steps with a Python operator in front of them in the same query.
         processed: set[OperatorId] = set()
         for name in readers:
             step = self._steps[name]
             if step.kind is StepKind.SOURCE:
-                roots[name] = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
+                # One with readers of its own is like no other.
+                ordinary = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
+                roots[name] = name if step.enumerated else ordinary
                 continue
             for before in step.inputs:
                 if not (step.chains_backward and self._steps[before].chains_forward):
@@ -220,14 +230,9 @@ class JobGraph:
             _cut_behind_operators(step, processed, ends)
             met = {_Roots.CHANNELS if one in ends else roots[one] for one in step.inputs}
             if len(met) > 1:
-                why = (
-                    ChainEnd.BOUNDED_MEETS_UNBOUNDED
-                    if met >= {_Roots.BOUNDED, _Roots.UNBOUNDED}
-                    else ChainEnd.SOURCE_MEETS_CHANNEL
-                )
                 for one in step.inputs:
                     if roots[one] is not _Roots.CHANNELS:
-                        ends.setdefault(one, why)
+                        ends.setdefault(one, _why_cut(met))
             roots[name] = _Roots.CHANNELS if ends.keys() & set(step.inputs) else roots[step.inputs[0]]
         return ends
 
@@ -281,6 +286,15 @@ def _parallelism(steps: Iterable[GraphStep]) -> int | None:
             f" give them the same one, or let {another!r} begin a query of its own with start_new_chain()."
         )
     return next(iter(asking), None)
+
+
+def _why_cut(met: set[_Roots | OperatorId]) -> ChainEnd:
+    """Why inputs with these roots cannot share a vertex."""
+    if any(not isinstance(root, _Roots) for root in met):
+        return ChainEnd.READERS_MEET_OTHERS
+    if met >= {_Roots.BOUNDED, _Roots.UNBOUNDED}:
+        return ChainEnd.BOUNDED_MEETS_UNBOUNDED
+    return ChainEnd.SOURCE_MEETS_CHANNEL
 
 
 class _Roots(enum.Enum):

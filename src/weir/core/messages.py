@@ -159,6 +159,8 @@ class StepStaged:
     sent_events: tuple[SentEvent, ...] = ()
     #: Of a step that carried a barrier: the operator that could not take its snapshot, and why (PROTOCOL P6, P9).
     declined: tuple[OperatorId, str] | None = None
+    #: The readers of its source have said that nothing is left to be read: with this step its records end.
+    input_ended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +172,7 @@ class RecordsEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, every operator of the chain has
-    finished, in order (MISSION E1, E2)."""
+    """The step that carries MAX_WATERMARK is complete: timers have fired, operators have finished (MISSION E1, E2)."""
 
     position: int
 
@@ -380,10 +381,8 @@ class JobSubmitted:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptBegan:
-    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks are starting.
-
-    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the wall clock's.
-    """
+    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks are starting. ``chance``
+    in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the wall clock's."""
 
     attempt: int
     restored: CompletedCheckpoint | None
@@ -532,8 +531,8 @@ class RecordCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscardCheckpoint:
-    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's directory).
-    Owes ``CheckpointDiscarded``: no checkpoint starts while too many of these are under way.
+    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's directory). Owes
+    ``CheckpointDiscarded``: no checkpoint starts while too many of these are under way.
 
     Issued for an aborted checkpoint, with no files (all that it wrote is its own), and, AFTER a record that this
     attempt won, for a subsumed one, with the files that no retained or pending checkpoint needs (PROTOCOL P17).

@@ -199,6 +199,10 @@ class StreamTask(TaskFlow):
             and event.position > self._position,
             f"{self._vertex} staged step {event.position}, which cannot be under way",
         )
+        invariant(
+            self._bounded or not event.input_ended, f"the input of {self._vertex} ended, but it is unbounded"
+        )
+        self._input_ended |= event.input_ended
         self._commits.stage(event.position, event.committables)
         if event.segment is not None:
             self._outputs.staged(event.segment)

@@ -9,7 +9,8 @@ of this file::
     3. control entries of its channels are acted on, which may align a checkpoint
     4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned checkpoints);
        before a checkpoint is taken, operators prepare for it in a step that reads nothing more of the channels (P6)
-    5. if the query rests, records end where those of all channels have, or where the job is stopped
+    5. if the query rests, records end where those of all channels have, where its readers have said so, or where the job is
+       stopped
     6. a checkpoint that waits is taken, if the state is stable; the savepoint of a stop not before the drain
     7. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is too far
        behind; or the drain begins
@@ -83,6 +84,8 @@ class TaskFlow:
         self._requires_final_checkpoint = requires_final_checkpoint
         self._status = TaskStatus.INITIALIZING
         self._records = Records.FLOWING
+        #: Its readers have said that nothing is left to be read.
+        self._input_ended = False
         #: The last complete step; while the drain runs, the one before it.
         self._position = -1
         #: The planning call that is not answered; the query rests.
@@ -182,8 +185,11 @@ class TaskFlow:
         return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
-        """End the records if the channels' have ended, or, without channels, if the job is stopped (MISSION E2)."""
-        if self._gate.channels:
+        """End the records if the channels' have ended, or, without channels, if the readers say so or the job is stopped
+        (MISSION E2)."""
+        if self._input_ended:
+            finished = True
+        elif self._gate.channels:
             if not self._gate.records_ended:
                 return []
             finished = self._gate.all_finished
@@ -207,7 +213,8 @@ class TaskFlow:
 
     def _drains(self, first: TriggerCheckpoint) -> bool:
         """Whether it is the savepoint of a stop that drains: what operators still put out comes with the drain."""
-        ends = first.drain or (self._gate.records_ended and self._gate.all_finished)
+        channels_end = self._gate.records_ended and self._gate.all_finished
+        ends = first.drain or self._input_ended or channels_end
         return first.kind.is_synchronous and ends
 
     def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:

@@ -40,9 +40,19 @@ class OperatorContext(Protocol):
         """How many subtasks there are."""
         ...
 
+    @property
+    def output_schema(self) -> pa.Schema:
+        """The schema of what goes downstream, as Arrow has it."""
+        ...
+
     def send_event_to_coordinator(self, event: Payload) -> None:
         """Send an event, JSON values, to the operator's coordinator, which handles each exactly once in the history that
         counts, after the batch is complete."""
+        ...
+
+    def end_input(self) -> None:
+        """Of a reader of a bounded source: nothing is left for this subtask to read. Once all subtasks have said so in this
+        attempt, in whichever batches, the records end."""
         ...
 
 
@@ -50,9 +60,9 @@ class Operator:
     """Derive an operator from it, and hand an instance to ``Stream.process``. It travels to Spark's workers, so what it has
     been given must be of a kind that can (no open files, no locks): open such things in ``open``.
 
-    The calls of one batch, in order: ``handle_operator_event`` for each event, ``process_batch`` for each Arrow batch, at
-    the end of the input ``end_input`` and ``finish``, before a barrier ``prepare_snapshot_pre_barrier``, then
-    ``snapshot_state``. Whatever a call returns or yields goes downstream.
+    The calls of one batch, in order: ``handle_operator_event`` for each event, ``process_batch`` for each Arrow batch, then
+    ``end_batch``, at the end of the input ``end_input`` and ``finish``, before a barrier ``prepare_snapshot_pre_barrier``,
+    then ``snapshot_state``. Whatever a call returns or yields goes downstream.
     """
 
     #: The schema of what goes downstream, as Spark's DDL text; None: as what comes in.
@@ -76,6 +86,9 @@ class Operator:
     def process_batch(self, batch: pa.RecordBatch) -> Batches:
         """Process some records."""
         raise NotImplementedError(f"{type(self).__name__} has no process_batch")
+
+    def end_batch(self) -> Batches:
+        """Once in every batch, behind its records, also if it has none."""
 
     def end_input(self) -> Batches:
         """No record comes any more: the input has ended, or the job is drained."""

@@ -1,8 +1,9 @@
 """``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
 
 A vertex that reads sources gets the control input in front of its first source; one that reads channels gets it in front
-of each (``channel_input``). Each vertex is built once: a query that reads its channel needs the schema of what it puts
-out, also when it has finished and is not started any more.
+of each (``channel_input``). For one whose source has a split enumerator that is all of Spark's input: its readers bring
+the rows. Each vertex is built once: a query that reads its channel needs the schema of what it puts out, also when it has
+finished and is not started any more.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Frames:
         needs_control = not vertex.inputs
         for step in vertex.steps:
             frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
-            if step.kind is StepKind.SOURCE and needs_control:
+            if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
                 # One control input, in front of the first source: it is asked before the others. It has no rows, and the
                 # source's schema with its column metadata (PROTOCOL P26).
                 frame = self._control_input(vertex, frame.schema).union(frame)
@@ -109,6 +110,8 @@ class Frames:
             return union
         if step.kind is StepKind.PROCESS:
             return self._operators[vertex.name].apply(step, inputs[0])
+        if step.enumerated:
+            return self._enumerated(vertex, step)
         function = self._pipeline.functions[step.operator_id]
         arguments = [self._session] if step.kind is StepKind.SOURCE else inputs
         try:
@@ -122,6 +125,16 @@ class Frames:
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
         return check_result(step.name, frame)
+
+    def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
+        schema = self._pipeline.operators[step.operator_id].operator.output_schema or ""
+        try:
+            control = self._control_input(vertex, schema)
+        except Exception as error:
+            raise PipelineError(
+                f"Spark cannot read the schema {schema!r} of source {step.name!r}: {first_cause(error)}."
+            ) from error
+        return self._operators[vertex.name].apply(step, control)
 
     def _control_input(self, vertex: Vertex, schema: StructType | str) -> DataFrame:
         control_input = ControlInput.of_vertex(vertex.name)

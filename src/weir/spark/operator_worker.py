@@ -72,7 +72,10 @@ class Context:
     subtask: int
     parallelism: int
     has_coordinator: bool
+    output_schema: pa.Schema
     sent: list[Payload] = field(default_factory=list)
+    #: ``end_input`` was called.
+    input_ended: bool = False
 
     def send_event_to_coordinator(self, event: Payload) -> None:
         """See ``OperatorContext``. Raises ``TypeError`` for what is no JSON value."""
@@ -81,6 +84,10 @@ class Context:
                 f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its step one with coordinator=."
             )
         self.sent.append(json.loads(json.dumps(event)))
+
+    def end_input(self) -> None:
+        """See ``OperatorContext``."""
+        self.input_ended = True
 
 
 class OperatorFunction:
@@ -91,12 +98,14 @@ class OperatorFunction:
         operator_id: OperatorId,
         operator: Operator,
         *,
+        output_schema: pa.Schema,
         parallelism: int,
         key_by: str | None,
         results: Accumulator[Results],
     ) -> None:
         self._operator_id = operator_id
         self._operator = operator
+        self._output_schema = output_schema
         self._parallelism = parallelism
         self._key_by = key_by
         self._results = results
@@ -113,13 +122,21 @@ class OperatorFunction:
                 " in another thread."
             )
         order = json.loads(text)
-        run = _Run(self._operator_id, order, task.partitionId(), self._parallelism)
+        context = Context(
+            operator_id=self._operator_id,
+            subtask=task.partitionId(),
+            parallelism=self._parallelism,
+            has_coordinator=order["has_coordinator"],
+            output_schema=self._output_schema,
+        )
+        run = _Run(order, context)
         one = run.begin(self._operator)
-        for batch in batches:
-            yield from run.process(one, self._split(one, batch))
-        yield from run.end(one)
-        result = run.result(one)
-        self._results.add({(order["batch"], run.subtask): result})
+        rows = 0
+        for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
+            rows += put_out.num_rows
+            yield put_out
+        result = run.result(one) | {"rows": rows}
+        self._results.add({(order["batch"], context.subtask): result})
         run.keep(one)
 
     def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -135,21 +152,20 @@ class OperatorFunction:
 class _Run:
     """One batch of one subtask."""
 
-    def __init__(
-        self, operator_id: OperatorId, order: dict[str, Any], subtask: int, parallelism: int
-    ) -> None:
-        self._operator_id = operator_id
+    def __init__(self, order: dict[str, Any], context: Context) -> None:
+        """``context``: of a subtask that this process has not run yet."""
         self._order = order
-        self.subtask = subtask
-        self._parallelism = parallelism
+        self._context = context
+        self._operator_id = context.operator_id
+        self._subtask = context.subtask
         self._declined: str | None = None
 
     def begin(self, operator: Operator) -> _Warm:
         """The subtask as the last batch left it, after the events of this one."""
         # Whatever happens from here on, only the end of the batch makes it fit for the next.
-        one = _warm.pop((self._operator_id, self.subtask), None)
+        one = _warm.pop((self._operator_id, self._subtask), None)
         order = self._order
-        expected = (order["token"], order["version"], order["runs"].get(str(self.subtask)))
+        expected = (order["token"], order["version"], order["runs"].get(str(self._subtask)))
         if one is None or (one.token, one.version, one.run) != expected:
             if one is not None:
                 one.operator.close()
@@ -159,16 +175,15 @@ class _Run:
             one.operator.notify_checkpoint_complete(number)
         for number in order["aborted"]:
             one.operator.notify_checkpoint_aborted(number)
-        for event in order["events"].get(str(self.subtask), ()):
+        for event in order["events"].get(str(self._subtask), ()):
             one.operator.handle_operator_event(event)
         return one
 
-    def process(self, one: _Warm, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Some of the records."""
-        yield from one.operator.process_batch(batch) or ()
-
-    def end(self, one: _Warm) -> Iterator[pa.RecordBatch]:
-        """Behind the records: the end of the input, or a barrier."""
+    def batches(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What goes downstream: for the records, and behind them at the end of the input, or before a barrier."""
+        for batch in records:
+            yield from one.operator.process_batch(batch) or ()
+        yield from one.operator.end_batch() or ()
         if self._order["finish"]:
             yield from one.operator.end_input() or ()
             yield from one.operator.finish() or ()
@@ -196,6 +211,7 @@ class _Run:
             "lists": lists,
             "groups": self._changed_groups(state),
             "sent": sent,
+            "input_ended": one.context.input_ended,
             "declined": self._declined,
         }
 
@@ -204,14 +220,14 @@ class _Run:
         if self._order["finish"]:
             one.operator.close()
         else:
-            _warm[self._operator_id, self.subtask] = one
+            _warm[self._operator_id, self._subtask] = one
 
     def _restored(self, operator: Operator) -> _Warm:
-        order = self._order
-        location = order["lists"].get(str(self.subtask))
-        if location is None and order["version"] >= 0 and str(self.subtask) in order["lists"]:
+        order, context = self._order, self._context
+        location = order["lists"].get(str(self._subtask))
+        if location is None and order["version"] >= 0 and str(self._subtask) in order["lists"]:
             raise RuntimeError(
-                f"Subtask {self.subtask} of operator {self._operator_id!r} could not take its last snapshot, and its"
+                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its last snapshot, and its"
                 " process has gone: the job is restored from its newest checkpoint."
             )
         lists = None if location is None else decode_lists(_read(location))
@@ -219,12 +235,11 @@ class _Run:
             name: {
                 int(group): _read(found)
                 for group, found in by_group.items()
-                if int(group) * self._parallelism // order["key_groups"] == self.subtask
+                if int(group) * context.parallelism // order["key_groups"] == self._subtask
             }
             for name, by_group in order["groups"].items()
         }
         operator = copy.deepcopy(operator)
-        context = Context(self._operator_id, self.subtask, self._parallelism, order["has_coordinator"])
         state = StateStore(lists, {name: found for name, found in groups.items() if found})
         operator.open(context)
         operator.initialize_state(state)
@@ -262,7 +277,7 @@ class _Run:
 
     def _write(self, pieces: list[bytes]) -> str:
         """A new file in the query's directory. It is flushed with the checkpoint that needs it."""
-        name = f"{self.subtask}-{self._order['batch']}-{secrets.token_hex(8)}"
+        name = f"{self._subtask}-{self._order['batch']}-{secrets.token_hex(8)}"
         directory = Path(self._order["directory"]) / self._operator_id
         directory.mkdir(parents=True, exist_ok=True)
         (directory / name).write_bytes(b"".join(pieces))

@@ -97,6 +97,19 @@ class _Merge(AccumulatorParam[Results]):
         return value1
 
 
+@dataclass(frozen=True, kw_only=True)
+class BatchEnd:
+    """What the operators of a query say of a batch."""
+
+    sent: tuple[SentEvent, ...] = ()
+    #: The operator whose snapshot failed, and why.
+    declined: tuple[OperatorId, str] | None = None
+    #: All readers of the source have said that nothing is left, in this batch or an earlier one.
+    input_ended: bool = False
+    #: Rows that readers of the source put out.
+    rows_read: int = 0
+
+
 class QueryOperators:
     """The Python operators of one vertex in one attempt."""
 
@@ -111,6 +124,14 @@ class QueryOperators:
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
+        #: (source, subtask): all readers, and those that have nothing left.
+        self._readers = {
+            (step.operator_id, subtask)
+            for step in vertex.steps
+            if step.enumerated
+            for subtask in range(steps[step.operator_id].parallelism)
+        }
+        self._ended: set[tuple[OperatorId, int]] = set()
         #: The state after each of the last two batches, by operator. While the drain's batch runs, the state before it may
         #: still become part of a checkpoint.
         self._held: dict[int, dict[OperatorId, _Held]] = {}
@@ -126,9 +147,16 @@ class QueryOperators:
     def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
         """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
         from pyspark.sql import functions as F
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
 
         one, name = self._steps[step.operator_id], step.operator_id
-        schema = one.operator.output_schema or frame.schema
+        text = one.operator.output_schema
+        schema = frame.schema if text is None else StructType.fromDDL(text)
+        if not isinstance(schema, StructType):
+            raise PipelineError(
+                f"The output_schema {text!r} of step {step.name!r} has no columns: write 'id long'."
+            )
         if one.key_by is None:
             frame = frame.repartition(one.parallelism)
         else:
@@ -143,6 +171,7 @@ class QueryOperators:
         function = OperatorFunction(
             name,
             one.operator,
+            output_schema=to_arrow_schema(schema, timezone="UTC"),
             parallelism=one.parallelism,
             key_by=one.key_by,
             results=self._results[name],
@@ -217,11 +246,12 @@ class QueryOperators:
             }
             self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
 
-    def end_batch(self, batch: int) -> tuple[tuple[SentEvent, ...], tuple[OperatorId, str] | None]:
-        """Spark has computed the batch: the events that operators sent, and the one whose snapshot failed."""
+    def end_batch(self, batch: int) -> BatchEnd:
+        """Spark has computed the batch."""
         sent: list[SentEvent] = []
         declined: tuple[OperatorId, str] | None = None
         after: dict[OperatorId, _Held] = {}
+        rows_read = 0
         for name, one in self._steps.items():
             results = self._results[name]
             found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
@@ -237,12 +267,20 @@ class QueryOperators:
                 sent += [SentEvent(operator=name, subtask=subtask, payload=event) for event in result["sent"]]
                 if result["declined"] is not None and declined is None:
                     declined = (name, f"Subtask {subtask}: {result['declined']}")
+                if (name, subtask) in self._readers:
+                    rows_read += result["rows"]
+                    self._ended |= {(name, subtask)} if result["input_ended"] else set()
         before = {position: held for position, held in self._held.items() if position < self._version}
         self._held = {self._version: self._held[self._version], batch: after}
         self._delete(_files(before) - _files(self._held))
         self._version = batch
         self._events, self._barrier = (), None
-        return tuple(sent), declined
+        return BatchEnd(
+            sent=tuple(sent),
+            declined=declined,
+            input_ended=bool(self._readers) and self._ended == self._readers,
+            rows_read=rows_read,
+        )
 
     # -- snapshots
 
@@ -320,5 +358,7 @@ def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
 
 
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
-    """The ids of a vertex's Python operators."""
-    return tuple(step.operator_id for step in vertex.steps if step.kind is StepKind.PROCESS)
+    """The ids of a vertex's Python operators, readers of a source included."""
+    return tuple(
+        step.operator_id for step in vertex.steps if step.kind is StepKind.PROCESS or step.enumerated
+    )

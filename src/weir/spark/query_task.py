@@ -36,7 +36,7 @@ from weir.spark.channel_input import has_event_time
 from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
-from weir.spark.operators import QueryOperators
+from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
@@ -255,7 +255,7 @@ class QueryTask:
             segment, frame = self._written(frame, batch)
             files = () if segment is None else tuple(segment.payload["files"])
             committables = self._staged(frame, Step(position=batch, files=files))
-            sent, declined = ((), None) if self._operators is None else self._operators.end_batch(batch)
+            end = BatchEnd() if self._operators is None else self._operators.end_batch(batch)
         except WeirError:
             raise
         except Exception as error:
@@ -267,10 +267,13 @@ class QueryTask:
                 position=batch,
                 committables=committables,
                 segment=segment,
-                sent_events=sent,
-                declined=declined,
+                sent_events=end.sent,
+                declined=end.declined,
+                input_ended=end.input_ended,
             )
         )
+        with self._progress_lock:
+            self._records_in += end.rows_read
         self._position = batch
 
     def _written(self, frame: DataFrame, batch: int) -> tuple[Segment | None, DataFrame]:
@@ -335,8 +338,8 @@ class QueryTask:
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether Spark ends the query when its input is used up. A channel says itself when it has ended."""
-        return self._vertex.bounded and not self._vertex.inputs
+        """Whether Spark ends the query when its input is used up. Channels and readers say it themselves."""
+        return self._vertex.bounded and not self._vertex.inputs and not self._vertex.is_enumerated
 
     def _update_watermark(self) -> None:
         """Between two batches: what the query has put out, for those who read it (PROTOCOL P25)."""

@@ -1,0 +1,170 @@
+"""``FileEnumerator``: finds files, and assigns them to the readers that ask (MISSION C; PROTOCOL P41).
+
+::
+
+    enumerator   {} to every reader at the begin of an attempt ....... a query at rest runs no batch by itself
+    reader       {"ask": true} when a process opens it, and behind each batch in which it has read
+    enumerator   {"splits": [name, ...]} as soon as there are files .. the event forces the batch that reads them
+    enumerator   {"end": true}, alone or with the last files, to who asks when a bounded input is all assigned
+    reader       {"rejected": name, "why": text}
+
+The rules of this file:
+
+1. A file is *discovered* until it is *assigned*, which it is once, for ever. Both are in every snapshot. The event that
+   assigns it is sent in the same epoch, so a restored reader has read exactly the files that are assigned there.
+2. Who waits for files is in no snapshot: readers ask anew in each attempt. One that asks twice waits once.
+3. All that wait share what is there, each up to ``batch_bytes``. Those that ask in one batch are served together.
+4. An unbounded input is what the newest look has found, as far as it was not assigned before: a file that was removed
+   meanwhile is forgotten. A bounded input is what the first look has found.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from functools import partial
+
+import msgspec
+
+from weir.coordinators.base import OperatorCoordinator
+from weir.core.types import Payload
+
+_log = logging.getLogger(__name__)
+
+#: Files in one event, and rejects that are remembered, the newest.
+MAX_SPLITS = 10_000
+MAX_REJECTS = 1_000
+
+
+class FoundFile(msgspec.Struct, frozen=True, array_like=True):
+    """A file of the directory."""
+
+    name: str
+    size: int
+    mtime_ns: int
+
+
+def list_files(directory: str) -> list[FoundFile]:
+    """The visible files of a directory, oldest first. Raises ``OSError``."""
+    found = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name[0] in "._":
+                continue
+            try:
+                if entry.is_file():
+                    status = entry.stat()
+                    found.append(FoundFile(entry.name, status.st_size, status.st_mtime_ns))
+            except FileNotFoundError:
+                # It was moved away meanwhile.
+                continue
+    return sorted(found, key=lambda file: (file.mtime_ns, file.name))
+
+
+class FileEnumerator(OperatorCoordinator):
+    """The module's docstring has its rules."""
+
+    def __init__(self, directory: str, *, interval_ms: int, bounded: bool, batch_bytes: int) -> None:
+        self._directory = directory
+        self._interval_ms = interval_ms
+        self._bounded = bounded
+        self._batch_bytes = batch_bytes
+        self._begin({})
+
+    def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
+        """Go on from there: wake the readers, and look for files."""
+        self._begin(state or {})
+        for subtask in range(self.context.current_parallelism):
+            self.context.send_event(subtask, {})
+        self._discover()
+
+    def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
+        """What is discovered, assigned and rejected."""
+        return {
+            "listed": self._listed,
+            "discovered": list(self._discovered),
+            "assigned": list(self._assigned),
+            "rejected": self._rejected,
+            "rejects": list(self._rejects),
+        }
+
+    def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
+        """A reader asks for files, or could not read one."""
+        if "rejected" in event:
+            self._reject(event["rejected"], event["why"])
+        elif subtask < self.context.current_parallelism:
+            # One that is not there any more asked before the job was restored with fewer readers.
+            self._waiting.add(subtask)
+            self._assign_soon()
+
+    def handle_request(self, request: Payload) -> Payload:
+        """``{"rejects": true}``: the files that could not be read."""
+        if request != {"rejects": True}:
+            raise ValueError(f'{request} is no question to a file source: send {{"rejects": true}}')
+        return {"rejected": self._rejected, "rejects": list(self._rejects)}
+
+    # -- inside
+
+    def _begin(self, state: Payload) -> None:
+        #: Whether the first look was taken.
+        self._listed: bool = state.get("listed", False)
+        #: Files that are to be assigned, in their order.
+        self._discovered = deque(msgspec.convert(state.get("discovered", []), list[FoundFile]))
+        #: Names, in the order in which they were assigned.
+        self._assigned: dict[str, None] = dict.fromkeys(state.get("assigned", ()))
+        self._rejected: int = state.get("rejected", 0)
+        self._rejects: deque[dict[str, str]] = deque(state.get("rejects", ()), maxlen=MAX_REJECTS)
+        #: Readers that have asked.
+        self._waiting: set[int] = set()
+        self._assigns_soon = False
+
+    def _discover(self) -> None:
+        if not (self._bounded and self._listed):
+            self.context.call_async(partial(list_files, self._directory), self._found)
+
+    def _found(self, files: list[FoundFile] | None, error: BaseException | None) -> None:
+        if files is None:
+            self.context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
+            return
+        self._listed = True
+        self._discovered = deque(file for file in files if file.name not in self._assigned)
+        self._assign()
+        if not self._bounded:
+            self.context.schedule(self._interval_ms, self._discover)
+
+    def _assign_soon(self) -> None:
+        """Behind the events that wait already."""
+        if not self._assigns_soon:
+            self._assigns_soon = True
+            self.context.run_in_coordinator(self._assign)
+
+    def _assign(self) -> None:
+        self._assigns_soon = False
+        readers = self.context.current_parallelism
+        events: dict[int, Payload] = {}
+        for index, subtask in enumerate(sorted(self._waiting)):
+            left = sum(file.size for file in self._discovered)
+            names = self._next(min(self._batch_bytes, left / (readers - index)))
+            events[subtask] = {"splits": names} if names else {}
+        ends = {"end": True} if self._bounded and self._listed and not self._discovered else {}
+        for subtask, event in events.items():
+            if event or ends:
+                self.context.send_event(subtask, event | ends)
+                self._waiting.discard(subtask)
+
+    def _next(self, size: float) -> list[str]:
+        """The next files of about this size together, the first in any case; they are assigned now."""
+        names: list[str] = []
+        while self._discovered and len(names) < MAX_SPLITS:
+            size -= self._discovered[0].size
+            if names and size < 0:
+                break
+            names.append(self._discovered.popleft().name)
+        self._assigned.update(dict.fromkeys(names))
+        return names
+
+    def _reject(self, name: str, why: str) -> None:
+        _log.warning("The file %s/%s was rejected: %s", self._directory, name, why)
+        self._rejected += 1
+        self._rejects.append({"file": name, "why": why})

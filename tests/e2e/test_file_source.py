@@ -1,0 +1,143 @@
+"""``FileSource`` on real Spark: a split enumerator, and readers that ask (MISSION C; PROTOCOL P41)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
+from tests.e2e.support import Place, files_rows, wait_until
+
+import weir
+from weir.client import JobClient, connect
+from weir.core.job_status import JobStatus
+from weir.core.types import Payload
+from weir.operators import Operator
+
+pytestmark = pytest.mark.spark
+
+# Spark's workers do not have this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
+
+
+class FailsOnce(Operator):
+    """Passes rows on, but fails at the first batch once the mark's directory is there."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if self._mark.exists():
+            self._mark.rmdir()
+            raise RuntimeError("fails once")
+        return [batch]
+
+
+def files_source(place: Place, **options: object) -> weir.sources.FileSource:
+    """The place's numbers, with small batches."""
+    given = {"discovery_interval": 0.2, "max_bytes_per_split_batch": 1, **options}
+    return weir.sources.FileSource(
+        str(place.directory / "in"),
+        format="parquet",
+        schema="id long, ts timestamp",
+        **given,  # type: ignore[arg-type]
+    )
+
+
+def files_job(place: Place, *, parallelism: int = 2, **options: object) -> weir.Job:
+    """The numbers through a Python operator into ``out/raw``."""
+    job = weir.Job("files")
+    stream = job.source("in", files_source(place, **options), parallelism=parallelism)
+    stream = stream.process("fails", FailsOnce(place.directory / "mark"), parallelism=1)
+    stream.sink("raw", weir.sinks.Files(str(place.directory / "out" / "raw")))
+    return job
+
+
+def rejects(client: JobClient) -> Payload:
+    """What the source says of files that it could not read."""
+    answer = client.send("in", {"rejects": True})
+    assert answer is not None
+    return answer
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_a_bounded_job_puts_out_its_input_and_finishes(place: Place) -> None:
+    """Each reader ends on its own, and then the records of the task; the rows read are counted."""
+    place.land(5)
+    with LiveJob(files_job(place, bounded=True), settings(place)) as live:
+        assert live.result().status is JobStatus.FINISHED
+        assert live.gateway.view().vertices[0].records_in == place.rows().total()
+    assert raw_rows(place) == place.rows()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: Place) -> None:
+    """Also by another driver with other readers, which goes on from a savepoint."""
+    conf = settings(place, RESTARTED, interval="300ms")
+    place.land(3)
+    with LiveJob(files_job(place), conf) as live:
+        wait_until_copied(place)
+        (place.directory / "mark").mkdir()
+        place.land(4)
+        wait_until(lambda: bool(live.restored_ids), "the job is restored")
+        place.land(1)
+        wait_until_copied(place)
+        place.land(2)
+        savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    with LiveJob(files_job(place, parallelism=1), conf, from_savepoint=savepoint) as live:
+        place.land(2)
+        wait_until_copied(place)
+        live.gateway.stop_with_savepoint(None, drain=True).result(120)
+        assert live.result().status is JobStatus.FINISHED
+    assert raw_rows(place) == place.rows()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_a_file_that_cannot_be_read_fails_the_job_by_name(place: Place) -> None:
+    """Unless told otherwise."""
+    place.land(1)
+    (place.directory / "in" / "broken").write_text("broken")
+    with LiveJob(files_job(place, bounded=True), settings(place)) as live:
+        result = live.result()
+    assert result.status is JobStatus.FAILED
+    assert f"The file {place.directory}/in/broken cannot be read (ArrowInvalid: " in (result.failure or "")
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_a_file_that_cannot_be_read_goes_to_the_rejects(place: Place) -> None:
+    """By choice: all others are read, and who asks is told of it, also after a restart."""
+    conf = settings(place, RESTARTED, interval="300ms")
+    place.land(1)
+    (place.directory / "in" / "broken").write_text("broken")
+    for _ in range(2):
+        with LiveJob(files_job(place, on_error="reject"), conf) as live:
+            place.land(1)
+            wait_until_copied(place)
+            with connect(live.job_id, live.address) as client:
+                wait_until(lambda: rejects(client)["rejected"] > 0, "the file is rejected")
+                answer = rejects(client)
+        assert answer["rejected"] == 1
+        assert [one["file"] for one in answer["rejects"]] == ["broken"]
+        assert "ArrowInvalid" in answer["rejects"][0]["why"]
+    assert raw_rows(place) == place.rows()
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_two_file_sources_meet_and_the_job_ends_with_both(place: Place) -> None:
+    """Each has a query of its own; every row comes from either."""
+    place.land(2)
+    job = weir.Job("two")
+    one = job.source("one", files_source(place, bounded=True), parallelism=1)
+    two = job.source("two", files_source(place, bounded=True), parallelism=2)
+    one.union(two).sink("both", weir.sinks.Files(str(place.directory / "out" / "both")))
+    with LiveJob(job, settings(place)) as live:
+        assert live.result().status is JobStatus.FINISHED
+    assert files_rows(place.directory / "out" / "both") == place.rows() + place.rows()

@@ -1,0 +1,235 @@
+"""``FileEnumerator`` alone: which files it finds, who gets them, and what it keeps (PROTOCOL P41)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from weir.core.types import OperatorId, Payload
+from weir.errors import PipelineError
+from weir.sources import FileSource
+from weir.sources.enumerator import FileEnumerator
+
+WAKE: Payload = {}
+
+
+class FakeContext:
+    """``CoordinatorContext``: what is to run waits until the test lets it."""
+
+    operator_id: OperatorId = "in"
+
+    def __init__(self, parallelism: int) -> None:
+        self.current_parallelism = parallelism
+        self.sent: list[tuple[int, Payload]] = []
+        self.failures: list[str] = []
+        self.queue: list[Callable[[], None]] = []
+        self.timers: list[tuple[int, Callable[[], None]]] = []
+
+    def send_event(self, subtask: int, event: Payload) -> None:
+        assert 0 <= subtask < self.current_parallelism
+        self.sent.append((subtask, event))
+
+    def fail_job(self, message: str) -> None:
+        self.failures.append(message)
+
+    def run_in_coordinator(self, function: Callable[[], None]) -> None:
+        self.queue.append(function)
+
+    def call_async(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+        def run() -> None:
+            try:
+                result, error = work(), None
+            except OSError as raised:
+                result, error = None, raised
+            then(result, error)
+
+        self.queue.append(run)
+
+    def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
+        self.timers.append((delay_ms, function))
+
+    def run(self) -> list[tuple[int, Payload]]:
+        """Run what waits; what was sent since the last call."""
+        while self.queue:
+            self.queue.pop(0)()
+        sent, self.sent = self.sent, []
+        return sent
+
+    def look_again(self) -> list[tuple[int, Payload]]:
+        """The interval is over."""
+        timers, self.timers = self.timers, []
+        for _, function in timers:
+            function()
+        return self.run()
+
+
+class Bench:
+    """An enumerator over a directory, and its life over restores."""
+
+    def __init__(self, directory: Path, parallelism: int = 2, **options: Any) -> None:
+        self.directory = directory
+        self._source = FileSource(str(directory), format="csv", schema="id long", **options)
+        self.enumerator: FileEnumerator
+        self.context: FakeContext
+        self.restore(None, parallelism)
+
+    def restore(self, state: Payload | None, parallelism: int = 2) -> None:
+        """Another driver begins there."""
+        self.context = FakeContext(parallelism)
+        self.enumerator = self._source.enumerator()
+        self.enumerator.start(self.context)
+        self.enumerator.reset_to_checkpoint(None if state is None else 7, state)
+
+    def land(self, *names: str, size: int = 10) -> None:
+        for name in names:
+            (self.directory / name).write_bytes(b"x" * size)
+            os.utime(self.directory / name, (1_700_000_000,) * 2)
+
+    def ask(self, *subtasks: int) -> list[tuple[int, Payload]]:
+        for subtask in subtasks:
+            self.enumerator.handle_event_from_operator(subtask, 1, {"ask": True})
+        return self.context.run()
+
+    def state(self) -> Payload:
+        """As a checkpoint keeps it."""
+        state = self.enumerator.checkpoint_coordinator(7)
+        return msgspec.json.decode(msgspec.json.encode(state), type=dict[str, Any])
+
+
+def splits(*names: str, end: bool = False) -> Payload:
+    return {"splits": list(names)} | ({"end": True} if end else {})
+
+
+def test_readers_are_woken_and_those_that_ask_share_what_is_there(tmp_path: Path) -> None:
+    """Files of one age in the order of their names; hidden ones and directories are none."""
+    bench = Bench(tmp_path)
+    bench.land("b", "a", "c", "d", ".hidden", "_temporary")
+    (tmp_path / "folder").mkdir()
+    assert bench.context.run() == [(0, WAKE), (1, WAKE)]
+    assert bench.ask(0, 1) == [(0, splits("a", "b")), (1, splits("c", "d"))]
+    assert bench.ask(0, 1) == []
+
+
+def test_older_files_come_first(tmp_path: Path) -> None:
+    """Whatever their names."""
+    bench = Bench(tmp_path, parallelism=1)
+    bench.land("new", "old")
+    os.utime(tmp_path / "old", (1_600_000_000,) * 2)
+    bench.context.run()
+    assert bench.ask(0) == [(0, splits("old", "new"))]
+
+
+def test_an_assignment_has_no_more_bytes_than_asked_for_but_one_file_at_least(tmp_path: Path) -> None:
+    """A file is never cut."""
+    bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=25)
+    bench.land("a", "b", "c")
+    bench.land("d", size=100)
+    bench.context.run()
+    assert bench.ask(0) == [(0, splits("a", "b"))]
+    assert bench.ask(0) == [(0, splits("c"))]
+    assert bench.ask(0) == [(0, splits("d"))]
+
+
+def test_one_that_asks_twice_waits_once_and_is_served_when_files_come(tmp_path: Path) -> None:
+    """Every process that takes over a subtask asks (P41)."""
+    bench = Bench(tmp_path)
+    bench.context.run()
+    assert bench.ask(1, 1) == []
+    bench.land("a")
+    assert bench.context.look_again() == [(1, splits("a"))]
+    bench.land("b")
+    assert bench.context.look_again() == []
+
+
+def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(tmp_path: Path) -> None:
+    """Who waited is forgotten: all are woken, and ask."""
+    bench = Bench(tmp_path, max_bytes_per_split_batch=1)
+    bench.land("a", "b", "c")
+    bench.context.run()
+    assert bench.ask(0) == [(0, splits("a"))]
+    state = bench.state()
+    assert bench.ask(1) == [(1, splits("b"))]
+    bench.restore(state, parallelism=1)
+    assert bench.context.run() == [(0, WAKE)]
+    assert bench.ask(5) == [], "one of another parallelism, restored with its task"
+    assert bench.ask(0) == [(0, splits("b"))]
+    assert bench.ask(0) == [(0, splits("c"))]
+    assert bench.state()["assigned"] == ["a", "b", "c"]
+
+
+def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
+    """The end comes with the last files; later files are none of it, also after a restore."""
+    bench = Bench(tmp_path, bounded=True, max_bytes_per_split_batch=1)
+    bench.land("a", "b", "c")
+    bench.context.run()
+    bench.land("d")
+    assert bench.ask(0, 1) == [(0, splits("a")), (1, splits("b"))]
+    assert bench.context.timers == []
+    state = bench.state()
+    for _ in range(2):
+        assert bench.ask(0, 1) == [(0, splits("c", end=True)), (1, {"end": True})]
+        bench.restore(state)
+        assert bench.context.run() == [(0, WAKE), (1, WAKE)]
+
+
+def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(tmp_path: Path) -> None:
+    """A reader may be quicker than the first look."""
+    bench = Bench(tmp_path, parallelism=1, bounded=True)
+    look = bench.context.queue.pop()
+    assert bench.ask(0) == [(0, WAKE)]
+    bench.context.queue.append(look)
+    assert bench.context.run() == [(0, {"end": True})]
+
+
+def test_a_file_that_was_removed_before_it_was_assigned_is_forgotten(tmp_path: Path) -> None:
+    """The newest look counts."""
+    bench = Bench(tmp_path, parallelism=1)
+    bench.land("a", "b")
+    bench.context.run()
+    (tmp_path / "a").unlink()
+    bench.context.look_again()
+    assert bench.ask(0) == [(0, splits("b"))]
+
+
+def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path) -> None:
+    """It is not there."""
+    bench = Bench(tmp_path / "gone")
+    bench.context.run()
+    (failure,) = bench.context.failures
+    assert failure.startswith(f"the files of {tmp_path}/gone cannot be listed ([Errno 2] No such file")
+
+
+def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
+    """They are part of the state; any other question is refused."""
+    bench = Bench(tmp_path)
+    bench.enumerator.handle_event_from_operator(0, 1, {"rejected": "a", "why": "broken"})
+    bench.restore(bench.state())
+    told = {"rejected": 1, "rejects": [{"file": "a", "why": "broken"}]}
+    assert bench.enumerator.handle_request({"rejects": True}) == told
+    with pytest.raises(ValueError, match=r'send \{"rejects": true\}'):
+        bench.enumerator.handle_request({"reject": True})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"path": "s3://bucket/x"}, "local directories only, not 's3://bucket/x'"),
+        ({"format": "orc"}, "format='orc': choose one of parquet, json, csv, ipc"),
+        ({"on_error": "skip"}, "on_error='skip': choose one of fail, reject"),
+        ({"schema": " "}, "needs a schema"),
+        ({"discovery_interval": 0}, "discovery_interval=0: give it a number above 0"),
+        ({"max_bytes_per_split_batch": -1}, "max_bytes_per_split_batch=-1"),
+    ],
+)
+def test_what_a_file_source_cannot_be_given_is_refused_in_one_sentence(
+    wrong: dict[str, Any], message: str
+) -> None:
+    """When it is made."""
+    given: dict[str, Any] = {"path": "in", "format": "csv", "schema": "id long"} | wrong
+    with pytest.raises(PipelineError, match=message):
+        FileSource(given.pop("path"), **given)
