@@ -129,6 +129,7 @@ def test_a_file_that_cannot_be_read_goes_to_the_rejects(place: Place) -> None:
     assert raw_rows(place) == place.rows()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_two_file_sources_meet_and_the_job_ends_with_both(place: Place) -> None:
