@@ -77,6 +77,6 @@ UNALIGNED_MUTANTS: tuple[Mutant, ...] = tuple(
         (segments_that_were_admitted_count_as_read, 744, "missing", "at the barrier"),
         (a_segment_deleted_before_its_snapshot_has_it, 235, "is gone"),
         (a_savepoint_that_overtakes, 331, "in flight"),
-        (a_trigger_that_ignores_restored_segments, 331, "missing"),
+        (a_trigger_that_ignores_restored_segments, 3_898, "missing"),
     )
 )
