@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weir.durable.hooks import MasterHook
     from weir.durable.listeners import CheckpointListener
     from weir.job import Job, Stream
+    from weir.saved_operator_state import SavedOperatorState
     from weir.saved_state import SavedOperator, Savepoint, read_savepoint
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Job",
     "MasterHook",
     "SavedOperator",
+    "SavedOperatorState",
     "Savepoint",
     "Stream",
     "coordinators",
@@ -37,18 +39,25 @@ __all__ = [
 __version__ = "0.1.0"
 
 
+#: Where each public name is; modules stand for themselves.
+_PLACES = {
+    "CheckpointListener": "weir.durable.listeners",
+    "ConsistentCut": "weir.consistent",
+    "Job": "weir.job",
+    "MasterHook": "weir.durable.hooks",
+    "SavedOperator": "weir.saved_state",
+    "SavedOperatorState": "weir.saved_operator_state",
+    "Savepoint": "weir.saved_state",
+    "Stream": "weir.job",
+    "read_consistent": "weir.consistent",
+    "read_savepoint": "weir.saved_state",
+}
+
+
 def __getattr__(name: str) -> object:
     """Load a public name when it is first used (PEP 562)."""
-    if name in ("coordinators", "errors", "operators", "sinks", "sources"):
+    if name in _PLACES:
+        return getattr(importlib.import_module(_PLACES[name]), name)
+    if name in __all__:
         return importlib.import_module(f"weir.{name}")
-    if name == "MasterHook":
-        return importlib.import_module("weir.durable.hooks").MasterHook
-    if name == "CheckpointListener":
-        return importlib.import_module("weir.durable.listeners").CheckpointListener
-    if name in ("ConsistentCut", "read_consistent"):
-        return getattr(importlib.import_module("weir.consistent"), name)
-    if name in ("SavedOperator", "Savepoint", "read_savepoint"):
-        return getattr(importlib.import_module("weir.saved_state"), name)
-    if name in ("Job", "Stream"):
-        return getattr(importlib.import_module("weir.job"), name)
     raise AttributeError(f"module 'weir' has no attribute {name!r}")

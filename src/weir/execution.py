@@ -230,6 +230,7 @@ def _make_ports(
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in vertices},
             inputs={vertex.name: vertex.inputs for vertex in vertices},
+            coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
             allow_non_restored_state=allow_non_restored_state,
         ),
         settings=_durable_settings(job, options, configuration, submission),

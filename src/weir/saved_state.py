@@ -8,6 +8,8 @@
         revenue = savepoint.keyed_state("revenue")["state"]
         revenue.select("key.*", "value.*").show()
 
+What Python operators and their coordinators keep is ``savepoint.operator_state("score")``.
+
 The metadata is read at once and without a JVM; Spark comes in with the first call of ``keyed_state``. Nothing of the
 snapshot is changed. Whether it was moved or copied does not matter: a savepoint's files are found beside its metadata, those
 of a checkpoint below the job's directory, so that is to be copied as a whole.
@@ -22,8 +24,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weir.core.graph import step_name
-from weir.core.types import CompletedCheckpoint, OperatorId, SnapshotKind, TaskState, VertexId
+from weir.core.types import CompletedCheckpoint, OperatorId, SnapshotKind, StateHandle, TaskState, VertexId
 from weir.errors import StorageError
+from weir.saved_operator_state import SavedOperatorState, read_operator_state
 from weir.spark.state_reader import StateReader, contents_of
 from weir.state.resolve import normalize
 from weir.state.storage import CheckpointStorage
@@ -59,8 +62,11 @@ class SavedOperator:
 class Savepoint:
     """A checkpoint or savepoint that was read. ``close`` it, or use it as a context manager."""
 
-    def __init__(self, checkpoint: CompletedCheckpoint, reader: StateReader) -> None:
+    def __init__(
+        self, checkpoint: CompletedCheckpoint, storage: CheckpointStorage, reader: StateReader
+    ) -> None:
         self._checkpoint = checkpoint
+        self._storage = storage
         self._reader = reader
 
     def __enter__(self) -> Savepoint:
@@ -132,6 +138,23 @@ class Savepoint:
             )
         return self._reader.frames(self._checkpoint, task)
 
+    def operator_state(self, operator: str) -> SavedOperatorState:
+        """The lists and keyed values of a Python operator, and the state of its coordinator. Starts no Spark.
+
+        Raises ``StorageError`` if there is no such operator.
+        """
+        task = self._task(operator)
+        uid = next(
+            (one.operator_id for one in task.operators if operator in (one.operator_id, step_name(one))),
+            operator,
+        )
+        coordinator = self._checkpoint.coordinator_states.get(uid)
+        return read_operator_state(task, uid, coordinator, self._read)
+
+    def _read(self, handle: StateHandle) -> bytes:
+        path = self._storage.file_path(self._checkpoint, handle)
+        return self._storage.fs(path).read(path)
+
     def _task(self, operator: str) -> TaskState:
         for task in self._checkpoint.tasks:
             ids = {task.vertex, *(one.operator_id for one in task.operators)}
@@ -153,7 +176,7 @@ def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
     try:
         directory = normalize(path)
         storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
-        return Savepoint(storage.read(directory), reader)
+        return Savepoint(storage.read(directory), storage, reader)
     except BaseException:
         reader.close()
         raise

@@ -316,3 +316,15 @@ def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
     sentence = linked(now, chains=chains, finished=("s_orders",))
     assert sentence is not None
     assert "the new chain that ends in 't_more' reads 's_orders', which has finished there" in sentence
+
+
+def test_a_coordinator_that_is_gone_is_refused_unless_its_state_may_be_dropped() -> None:
+    """Its operator alone would go on with half of what the two had agreed on (MISSION C1)."""
+    restored = replace(checkpoint(), coordinator_states={"t_clean": {"rules": {}}})
+    says = refusal(BEFORE, restored)
+    assert "the state of the coordinator of step 't_clean', which has none now" in says
+    check(BEFORE, restored, allow=True)
+    vertices = {vertex: operators(names) for vertex, names in BEFORE.items()}
+    StateMapping(vertices=vertices, coordinated=frozenset({"t_clean"}), allow_non_restored_state=False).check(
+        restored
+    )

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
 from tests.e2e.support import Place, delta_rows, files_rows, wait_until
 
 import weir
@@ -224,6 +224,11 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
         live.wait_for_records(1)
         savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
+    with weir.read_savepoint(savepoint) as saved:
+        counts, total = saved.operator_state("counts").keyed["counts"], saved.operator_state("total").lists
+        rows = place.rows().total()
+        assert (sum(counts["value"].to_pylist()), sorted(counts["key"].to_pylist())) == (rows, list(range(7)))
+        assert sum(number for subtask in total["list-checkpointed"] for number in subtask) == rows
     place.land(2)
     rescaled = counting_job(place, bounded=True, parallelism=3)
     with LiveJob(rescaled, conf, from_savepoint=savepoint) as live:
@@ -275,6 +280,10 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
     place.land(1)
     with LiveJob(rules_job(place), conf) as live:
         wait_until(lambda: _marked(place).total() == place.rows().total(), "every row is committed")
+        newest = retained(place.directory / "checkpoints" / live.job_id)[-1]
+    with weir.read_savepoint(str(newest)) as saved:
+        state = saved.operator_state("mark")
+        assert (state.coordinator, state.lists["rules"]) == ({"rules": {"b": 2}}, [[["b", 2]], [["b", 2]]])
     marks = _marked(place)
     assert list(marks) == ["a=1", "a=1,b=2", "b=2"]
     assert len(set(marks.values())) == 1

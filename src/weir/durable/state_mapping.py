@@ -14,7 +14,7 @@ a vertex reads other channels                 refused always: it keeps their wat
                                               finished reads no more (MISSION D5)
 all has finished, and a vertex is new         refused always (PROTOCOL P35)
 a new vertex reads one that has finished      refused always: no row would reach it
-a step is gone                                refused, unless state may be left behind: ``--allow-non-restored-state``
+a step is gone, or an operator's coordinator  refused, unless state may be left behind: ``--allow-non-restored-state``
 a step is new in a vertex that goes on        accepted: it begins without state, and a sink with the rows from now on
 a vertex is new, with all of its steps        accepted: it begins from nothing, a channel with the rows from now on
 ============================================  =========================================================================
@@ -49,6 +49,8 @@ class StateMapping:
     allow_non_restored_state: bool
     #: The vertices whose channels each vertex reads, in order; a vertex that reads none may be missing.
     inputs: Mapping[VertexId, tuple[VertexId, ...]] = field(default_factory=dict)
+    #: Operators that have a coordinator.
+    coordinated: frozenset[OperatorId] = frozenset()
 
     def check(self, checkpoint: CompletedCheckpoint) -> None:
         """Raises ``JobError`` unless every state of the checkpoint has its place in the pipeline."""
@@ -153,6 +155,13 @@ class StateMapping:
                         f"it has the state of step {name!r}, which the pipeline does not have: give the step its name"
                         " back, or drop its state with --allow-non-restored-state.",
                     )
+        for name in checkpoint.coordinator_states:
+            if name not in self.coordinated:
+                _refuse(
+                    checkpoint,
+                    f"it has the state of the coordinator of step {name!r}, which has none now: give the step its"
+                    " coordinator back, or drop the state with --allow-non-restored-state.",
+                )
 
 
 def _refuse(checkpoint: CompletedCheckpoint, because: str) -> NoReturn:

@@ -379,6 +379,7 @@ def _durable(
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in job.vertices},
             inputs={vertex.name: vertex.inputs for vertex in job.vertices},
+            coordinated=frozenset(vertex.name for vertex in job.coordinated),
             allow_non_restored_state=False,
         ),
         settings=DurableSettings(
