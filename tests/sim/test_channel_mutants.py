@@ -23,6 +23,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.usefixtures("no_coordinators")
 @pytest.mark.parametrize(
     "mutant", [*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS], ids=lambda mutant: mutant.name
 )

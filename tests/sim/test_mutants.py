@@ -37,6 +37,7 @@ def first_catch(mutant: Mutant) -> RunResult | None:
     return None
 
 
+@pytest.mark.usefixtures("no_coordinators")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds the auditor names a law that the variant breaks, and has no word against the product there."""
