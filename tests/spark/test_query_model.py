@@ -304,6 +304,7 @@ def trace_of_model(seed: int) -> list[str]:
         lists_early=lambda: False,
         reader_us=0,
         partitions=2,
+        declines=lambda: False,
         retain_us=0,
         upload_us=1,
         links=True,

@@ -112,6 +112,7 @@ class World:
             base=restored.files if restored else (),
             inputs=(),
             watermark_ms=lambda: None,
+            operator_state=None,
             wall_ms=lambda: 1_250,
         )
 

@@ -140,6 +140,7 @@ class Saved:
             base=(),
             inputs=(),
             watermark_ms=lambda: None,
+            operator_state=None,
             wall_ms=lambda: 0,
         )
         target = None
