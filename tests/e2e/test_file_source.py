@@ -109,6 +109,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_by_name(place: Place) -> None:
     assert f"The file {place.directory}/in/broken cannot be read (ArrowInvalid: " in (result.failure or "")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_file_that_cannot_be_read_goes_to_the_rejects(place: Place) -> None:
