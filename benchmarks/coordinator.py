@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from benchmarks.machine import describe_machine
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job_master import JobMaster
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.master_messages import (
     AllocateLocation,
     AttemptBegan,
     CheckpointDiscarded,
@@ -37,8 +36,11 @@ from weir.core.messages import (
     JobMasterEffect,
     JobSubmitted,
     LocationAllocated,
-    NotifyCheckpointComplete,
     RecordCheckpoint,
+)
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    NotifyCheckpointComplete,
     TaskStatusChanged,
     TriggerCheckpoint,
 )

@@ -24,9 +24,10 @@ from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
-from weir.core.messages import JobStatusChanged, TaskFailed
+from weir.core.master_messages import JobStatusChanged
+from weir.core.messages import TaskFailed
 from weir.core.operator_coordinators import CoordinatedOperator
-from weir.core.types import OperatorId
+from weir.core.types import OperatorId, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.listeners import CheckpointListener, CheckpointListeners
@@ -94,16 +95,7 @@ class Execution:
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
-            master=JobMaster(
-                job_id=submission.job_id,
-                vertices={name: plan.operators for name, plan in plans.items()},
-                config=checkpointing,
-                restart=configuration.restart_config(),
-                savepoint_directory=configuration.value(SAVEPOINT_DIR),
-                hooks=tuple(sorted(job.hooks)),
-                producers={name: plan.inputs for name, plan in plans.items()},
-                coordinated=_coordinated(job, operators),
-            ),
+            master=_job_master(job, configuration, submission, plans, _coordinated(job, operators)),
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
@@ -241,6 +233,25 @@ def _make_ports(
         restored=listener.restored,
     )
     return tasks, durable, operators
+
+
+def _job_master(
+    job: Job,
+    configuration: Configuration,
+    submission: Submission,
+    plans: Mapping[VertexId, TaskPlan],
+    coordinated: Mapping[OperatorId, CoordinatedOperator],
+) -> JobMaster:
+    return JobMaster(
+        job_id=submission.job_id,
+        vertices={name: plan.operators for name, plan in plans.items()},
+        config=configuration.checkpoint_config(),
+        restart=configuration.restart_config(),
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        hooks=tuple(sorted(job.hooks)),
+        producers={name: plan.inputs for name, plan in plans.items()},
+        coordinated=coordinated,
+    )
 
 
 def _durable_settings(

@@ -279,8 +279,9 @@ class Stream:
         """Let a Python operator process the stream, in ``parallelism`` subtasks (by default ``parallelism.default``).
 
         ``coordinator`` runs in the driver, and exchanges events with the subtasks. With ``key_by``, the name of a column,
-        all records of a key come to one subtask, and the operator may have keyed state. ``uid`` is the id by which state is
-        found.
+        all records of a key come to one subtask, and the operator may have keyed state. An operator with an
+        ``output_schema`` of its own puts out rows without a watermark: call ``withWatermark`` behind it, not before.
+        ``uid`` is the id by which state is found.
         """
         return self.job.process(
             name,

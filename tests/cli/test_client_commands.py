@@ -13,7 +13,8 @@ from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
 from weir.core.job_status import JobStatus
 from weir.core.view import CheckpointStatsSnapshot
-from weir.errors import JobError
+from weir.errors import CoordinatorError, JobError
+from weir.kernel.ports import CoordinatorAnswer
 
 Weir = Callable[..., Result]
 
@@ -183,6 +184,37 @@ def test_a_failed_savepoint_is_the_sentence_of_the_job(
         1,
         "weir: error: No savepoint directory is configured: name one.\n",
     )
+
+
+def test_send_prints_the_answer_of_the_coordinator(weir: Weir, address: str, gateway: FakeGateway) -> None:
+    """Once a completed checkpoint has what was changed."""
+    gateway.prepared = [CoordinatorAnswer(answer={"rules": {"limit": 5}}, checkpoint_id=7)]
+    result = weir("send", "orders", "score", '{"set": {"limit": 5}}', "-m", address)
+    assert (result.exit_code, result.stdout) == (0, '{"rules": {"limit": 5}}\n')
+    assert gateway.calls == [("send", '{"set": {"limit": 5}}')]
+
+
+def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """One sentence, no stack trace."""
+    gateway.prepared = [CoordinatorError("The coordinator of 'score' has not done it: there is no rule 'x'.")]
+    refused = weir("send", "orders", "score", '{"remove": ["x"]}', "-m", address)
+    assert refused.exit_code == 1
+    assert (
+        refused.stderr == "weir: error: The coordinator of 'score' has not done it: there is no rule 'x'.\n"
+    )
+    unknown = weir("send", "orders", "scores", "{}", "-m", address)
+    assert unknown.exit_code == 1
+    assert "no operator 'scores' with a coordinator; there are: score" in unknown.stderr
+
+
+@pytest.mark.parametrize(("text", "says"), [("{set: 1}", "is no JSON"), ("[1]", "is no JSON object")])
+def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(weir: Weir, text: str, says: str) -> None:
+    """A typo on the command line is a usage error."""
+    result = weir("send", "orders", "score", text, "-m", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert says in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGateway) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 from weir.core.batch_bound import BatchBound
 from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
-from weir.core.messages import (
+from weir.core.messages import TriggerCheckpoint
+from weir.core.stream_task import StreamTask
+from weir.core.task_messages import (
     AsyncPartDone,
     CloseOperators,
     OperatorsClosed,
@@ -14,9 +16,7 @@ from weir.core.messages import (
     StepStaged,
     SyncPartDone,
     TaskStarted,
-    TriggerCheckpoint,
 )
-from weir.core.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
 #: What a consumer may read in a step before it has taken one.

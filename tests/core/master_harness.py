@@ -7,21 +7,19 @@ from typing import TypeVar
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job_master import JobMaster
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.master_messages import (
     AllocateLocation,
     AttemptBegan,
     CheckpointDiscarded,
     CheckpointRecorded,
-    DeclineCheckpoint,
     DiscardCheckpoint,
     JobMasterEffect,
     JobMasterEvent,
     JobSubmitted,
     LocationAllocated,
     RecordCheckpoint,
-    TaskStatusChanged,
 )
+from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.types import (
     Committable,

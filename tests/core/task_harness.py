@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weir.core.messages import (
+from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.stream_task import StreamTask
+from weir.core.task_messages import (
     AsyncPartDone,
     CloseOperators,
     Drained,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
@@ -20,9 +20,7 @@ from weir.core.messages import (
     TakeSnapshot,
     TaskStarted,
     TellAborted,
-    TriggerCheckpoint,
 )
-from weir.core.stream_task import StreamTask
 from weir.core.task_status import has_ended
 from weir.core.types import Committable, OperatorState, SentEvent, SnapshotKind, SnapshotMetrics, TaskState
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from master_harness import World, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
-    DiscardCheckpoint,
-)
+from weir.core.master_messages import DiscardCheckpoint
+from weir.core.messages import AcknowledgeCheckpoint
 from weir.core.outcomes import CoordinatorOutput
 from weir.core.pending import TaskAcknowledgeResult as Result
 from weir.core.requests import (

@@ -6,14 +6,14 @@ import pytest
 from master_harness import World, of, only
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
     CheckpointDiscarded,
     CheckpointRecorded,
     DiscardCheckpoint,
-    TaskFailed,
     TasksStopped,
 )
+from weir.core.messages import TaskFailed
 from weir.core.request_decider import CheckpointRequest, CheckpointRequestDecider, RequestOrigin, Verdict
 from weir.core.requests import (
     RequestKind,

@@ -6,16 +6,18 @@ import pytest
 from master_harness import World, checkpoint, of, only, task_state, with_interval
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.master_messages import (
     AllocateLocation,
     DiscardCheckpoint,
     JobStatusChanged,
     LocationAllocated,
     LocationFailed,
+    RecordCheckpoint,
+)
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    RecordCheckpoint,
     TriggerCheckpoint,
 )
 from weir.core.request_decider import Verdict

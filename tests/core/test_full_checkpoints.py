@@ -6,11 +6,8 @@ import pytest
 from master_harness import World, checkpoint, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.messages import (
-    TaskFailed,
-    TasksStopped,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import TasksStopped
+from weir.core.messages import TaskFailed, TriggerCheckpoint
 from weir.core.requests import (
     RequestKind,
     SnapshotRequested,

@@ -7,7 +7,7 @@ from master_harness import World, checkpoint, of, only, task_state, with_interva
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType, RetainExternalized
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
     AttemptFailed,
     BeginAttempt,
@@ -17,13 +17,11 @@ from weir.core.messages import (
     JobEnded,
     JobSubmitted,
     LocationFailed,
-    NotifyCheckpointComplete,
     RecordEnd,
     StopTasks,
-    TaskFailed,
     TasksStopped,
-    TriggerCheckpoint,
 )
+from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TriggerCheckpoint
 from weir.core.requests import (
     AnswerRequest,
     CancelRequested,

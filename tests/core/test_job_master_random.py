@@ -16,15 +16,13 @@ from master_harness import RESTART, World, completed, of, task_state
 from weir.core.config import CheckpointConfig
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.master_messages import (
     AllocateLocation,
     AttemptBegan,
     AttemptFailed,
     BeginAttempt,
     CheckpointDiscarded,
     CheckpointRecorded,
-    DeclineCheckpoint,
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
@@ -32,12 +30,16 @@ from weir.core.messages import (
     JobSubmitted,
     LocationAllocated,
     LocationFailed,
-    NotifyCheckpointComplete,
     RecordCheckpoint,
     RecordEnd,
     StopTasks,
-    TaskFailed,
     TasksStopped,
+)
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyCheckpointComplete,
+    TaskFailed,
     TaskStatusChanged,
     TriggerCheckpoint,
 )

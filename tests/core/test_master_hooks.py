@@ -8,13 +8,8 @@ from master_harness import World, checkpoint, of, only, task_state, with_interva
 from weir.core.config import CheckpointConfig
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.messages import (
-    AllocateLocation,
-    DiscardCheckpoint,
-    NotifyCheckpointAborted,
-    RecordCheckpoint,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
+from weir.core.messages import NotifyCheckpointAborted, TriggerCheckpoint
 from weir.core.pending import PendingState
 from weir.core.request_decider import Verdict
 from weir.core.requests import (

@@ -8,15 +8,14 @@ from tests.core.master_harness import World, checkpoint, completed, of, only, ta
 
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import HookTriggered, TriggerHook
-from weir.core.messages import (
+from weir.core.master_messages import (
     JobMasterEffect,
     JobStatusChanged,
-    NotifyCheckpointComplete,
     RecordCheckpoint,
     StopTasks,
     TasksStopped,
-    TriggerCheckpoint,
 )
+from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.operator_events import (
     AcknowledgeCheckpointEvent,

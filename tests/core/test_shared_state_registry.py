@@ -10,7 +10,7 @@ from master_harness import World, checkpoint, of, only, task_state
 
 from weir.core.completed_store import CompletedCheckpointStore
 from weir.core.config import CheckpointConfig
-from weir.core.messages import DiscardCheckpoint
+from weir.core.master_messages import DiscardCheckpoint
 from weir.core.requests import (
     RequestKind,
     SnapshotRequested,

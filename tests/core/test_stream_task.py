@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 from task_harness import VERTEX, TaskHarness
 
-from weir.core.messages import (
+from weir.core.messages import DeclineCheckpoint, TaskFailed, TaskStatusChanged
+from weir.core.task_messages import (
     AnswerPlanning,
     CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
-    DeclineCheckpoint,
     DropSnapshot,
     TakeSnapshot,
     TaskErrored,
-    TaskFailed,
     TaskStarted,
-    TaskStatusChanged,
 )
 from weir.core.task_status import TASK_STATUS_TRANSITIONS, next_task_status
 from weir.core.types import SnapshotKind, TaskStatus

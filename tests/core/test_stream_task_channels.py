@@ -15,11 +15,15 @@ from weir.core.channel import (
 )
 from weir.core.messages import (
     AcknowledgeCheckpoint,
-    AnswerPlanning,
     DeclineCheckpoint,
-    Drained,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+)
+from weir.core.output_channels import ChannelBound, OutputChannels
+from weir.core.stream_task import StreamTask
+from weir.core.task_messages import (
+    AnswerPlanning,
+    Drained,
     PlanningCalled,
     RecordsEnded,
     SinksCommitted,
@@ -28,8 +32,6 @@ from weir.core.messages import (
     SyncPartDone,
     TakeSnapshot,
 )
-from weir.core.output_channels import ChannelBound, OutputChannels
-from weir.core.stream_task import StreamTask
 from weir.core.types import TaskStatus
 
 

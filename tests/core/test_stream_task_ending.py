@@ -17,8 +17,9 @@ from test_stream_task import (
     taken_ids,
 )
 
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.messages import AcknowledgeCheckpoint
+from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
+from weir.core.task_messages import (
     AnswerPlanning,
     CloseOperators,
     OperatorsClosed,
@@ -26,7 +27,6 @@ from weir.core.messages import (
     StepStaged,
     TaskErrored,
 )
-from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
 from weir.core.types import TaskStatus
 from weir.errors import InvariantError
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 import pytest
 from task_harness import TaskHarness, staged
 
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
+from weir.core.task_messages import (
     AnswerPlanning,
     CommitSinks,
     ContinueSnapshot,
-    DeclineCheckpoint,
     DropSnapshot,
     SinkCommitFailed,
     StartDrain,
@@ -24,7 +23,6 @@ from weir.core.messages import (
     StreamTaskEffect,
     TakeSnapshot,
     TaskErrored,
-    TaskStatusChanged,
 )
 from weir.core.types import SnapshotKind, TaskStatus
 

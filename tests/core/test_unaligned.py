@@ -14,17 +14,16 @@ from weir.core.channel import (
     SegmentsConsumed,
     Watermark,
 )
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.messages import AcknowledgeCheckpoint, NotifyCheckpointAborted
+from weir.core.output_channels import ChannelBound
+from weir.core.task_messages import (
     AnswerPlanning,
     Drained,
-    NotifyCheckpointAborted,
     SnapshotFailed,
     StepStaged,
     SyncPartDone,
     TakeSnapshot,
 )
-from weir.core.output_channels import ChannelBound
 from weir.core.types import InFlightSegment, SnapshotKind
 from weir.errors import InvariantError
 

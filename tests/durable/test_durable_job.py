@@ -17,7 +17,8 @@ from tests.spec.durable import Driver
 from tests.state.faulty_filesystem import FaultyFileSystem
 
 from weir.core.job_status import JobStatus
-from weir.core.messages import CommitSinks, RecordEnd
+from weir.core.master_messages import RecordEnd
+from weir.core.task_messages import CommitSinks
 from weir.core.types import Committable, Payload, Recorded
 from weir.durable.hooks import MasterHook
 from weir.errors import DuplicatesError, JobEndedError, JobFencedError, SinkError

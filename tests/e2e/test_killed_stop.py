@@ -125,5 +125,5 @@ def test_a_driver_that_dies_at_random_steps_of_stops_leaves_a_job_that_is_exact(
         # Two queries come to these, one after the other.
         twice = point in ("after-the-barrier", "after-the-synchronous-part", *OF_A_DRAIN)
         lives.die(point, nth=draws.choice((1, 2)) if twice else 1, drain=drain)
-    lives.finish()
+    assert lives.finish().process.returncode == 0
     place.assert_exact()

@@ -20,7 +20,7 @@ from tests.e2e.support import HERE, PIPELINE, Place
 
 import weir
 from weir.core.job_status import JobStatus
-from weir.core.messages import TakeSnapshot
+from weir.core.task_messages import TakeSnapshot
 from weir.core.types import Payload
 from weir.spark.snapshots import TaskSnapshots
 

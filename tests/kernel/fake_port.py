@@ -14,19 +14,21 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import TriggerHook
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
-    AnswerPlanning,
     CheckpointRecorded,
-    CommitSinks,
-    ContinueSnapshot,
     DiscardCheckpoint,
-    Drained,
-    DropSnapshot,
     JobEnded,
-    PlanningCalled,
     RecordCheckpoint,
     RecordEnd,
+)
+from weir.core.task_messages import (
+    AnswerPlanning,
+    CommitSinks,
+    ContinueSnapshot,
+    Drained,
+    DropSnapshot,
+    PlanningCalled,
     StartDrain,
     StepStaged,
     TakeSnapshot,

@@ -18,21 +18,8 @@ from weir.core.channel import ReleaseSegments, Segment, SegmentsConsumed
 from weir.core.input_gate import Admission
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
-    AnswerPlanning,
-    BeginAttempt,
-    CommitSinks,
-    DeclineCheckpoint,
-    JobMasterEffect,
-    JobMasterEvent,
-    JobSubmitted,
-    NotifyCheckpointAborted,
-    StartDrain,
-    TaskErrored,
-    TaskFailed,
-    TellAborted,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import BeginAttempt, JobMasterEffect, JobMasterEvent, JobSubmitted
+from weir.core.messages import DeclineCheckpoint, NotifyCheckpointAborted, TaskFailed, TriggerCheckpoint
 from weir.core.requests import (
     AnswerRequest,
     CancelRequested,
@@ -40,6 +27,7 @@ from weir.core.requests import (
     SnapshotRequested,
 )
 from weir.core.stream_task import StreamTask
+from weir.core.task_messages import AnswerPlanning, CommitSinks, StartDrain, TaskErrored, TellAborted
 from weir.core.types import (
     CompletedCheckpoint,
     InFlightSegment,

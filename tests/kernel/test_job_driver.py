@@ -11,17 +11,16 @@ from tests.kernel.fake_port import FakePort, World
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
+from weir.core.master_messages import JobEnded, RecordCheckpoint
+from weir.core.requests import SuspendRequested
+from weir.core.task_messages import (
     CommitSinks,
-    JobEnded,
-    RecordCheckpoint,
     RecordsEnded,
     StepStaged,
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
 )
-from weir.core.requests import SuspendRequested
 from weir.core.types import Committable, TaskStatus
 from weir.errors import InvariantError, PipelineError, StorageError
 from weir.kernel.concurrency import ThreadWaits, ThreadWorkers

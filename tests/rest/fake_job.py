@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from weir.core.job_status import JobStatus
-from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, SnapshotMetrics, TaskStatus
+from weir.core.types import (
+    CheckpointType,
+    CompletedCheckpoint,
+    Payload,
+    SnapshotKind,
+    SnapshotMetrics,
+    TaskStatus,
+)
 from weir.core.view import (
     CheckpointCounts,
     CheckpointStats,
@@ -17,6 +25,8 @@ from weir.core.view import (
     TaskCheckpointStats,
     VertexView,
 )
+from weir.errors import CoordinatorError
+from weir.kernel.ports import CoordinatorAnswer
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32
@@ -132,7 +142,7 @@ class FakeGateway:
         self.calls: list[tuple[str, str | None]] = []
         self.futures: list[Future[Any]] = []
         #: Answers each request at once, if there are any.
-        self.prepared: list[CompletedCheckpoint | Exception | None] = []
+        self.prepared: list[CompletedCheckpoint | CoordinatorAnswer | Exception | None] = []
 
     def view(self) -> JobView:
         return self.current
@@ -152,6 +162,13 @@ class FakeGateway:
 
     def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
         return self._call("drain" if drain else "stop", target)
+
+    def send_to_coordinator(self, operator: str, request: Payload) -> Future[CoordinatorAnswer]:
+        if operator != "score":
+            raise CoordinatorError(
+                f"The job has no operator {operator!r} with a coordinator; there are: score."
+            )
+        return self._call("send", json.dumps(request))
 
     def cancel(self) -> Future[None]:
         return self._call("cancel", None)

@@ -18,9 +18,9 @@ from weir.core.channel import (
     Watermark,
 )
 from weir.core.input_gate import InputGate
-from weir.core.messages import PlanningCalled
 from weir.core.output_channels import OutputChannels
 from weir.core.stream_task import StreamTask
+from weir.core.task_messages import PlanningCalled
 from weir.sim.inbox import SimInbox
 
 

@@ -19,18 +19,14 @@ from weir.core import coordinator as coordinator_module
 from weir.core.completed_store import CompletedCheckpointStore
 from weir.core.coordinator import CheckpointCoordinator
 from weir.core.ledger import CheckpointLedger
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
-    ConfirmBase,
-    NotifyCheckpointComplete,
-    TriggerCheckpoint,
-)
+from weir.core.messages import AcknowledgeCheckpoint, NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.pending import Party, PendingCheckpoint, PendingState
 from weir.core.pending_commits import PendingCommits
 from weir.core.plan import CheckpointPlan, calculate_plan
 from weir.core.request_decider import CheckpointRequestDecider
 from weir.core.shared_state_registry import SharedStateRegistry
 from weir.core.stream_task import StreamTask
+from weir.core.task_messages import ConfirmBase
 from weir.core.task_snapshots import TaskSnapshots
 from weir.core.trigger import CheckpointTrigger, Started
 from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus

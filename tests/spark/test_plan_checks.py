@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
-from weir.core.messages import PlanningCalled, TaskErrored
+from weir.core.task_messages import PlanningCalled, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.spark.plan_checks import check_result, check_source

@@ -20,6 +20,12 @@ from tests.spark.rig import Collected, Landing
 
 from weir.core.messages import (
     AcknowledgeCheckpoint,
+    NotifyCheckpointComplete,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
+from weir.core.stream_task import StreamTask
+from weir.core.task_messages import (
     AnswerPlanning,
     AsyncPartDone,
     CloseOperators,
@@ -27,7 +33,6 @@ from weir.core.messages import (
     ConfirmBase,
     ContinueSnapshot,
     Drained,
-    NotifyCheckpointComplete,
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
@@ -38,10 +43,7 @@ from weir.core.messages import (
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
-    TaskStatusChanged,
-    TriggerCheckpoint,
 )
-from weir.core.stream_task import StreamTask
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorState,

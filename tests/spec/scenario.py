@@ -10,14 +10,14 @@ from tests.core.master_harness import World, of
 
 from weir.core.config import CheckpointConfig
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
     AttemptBegan,
     JobMasterEffect,
     JobSubmitted,
-    TaskFailed,
     TasksStopped,
 )
+from weir.core.messages import TaskFailed
 from weir.core.requests import (
     RequestKind,
     SnapshotRequested,

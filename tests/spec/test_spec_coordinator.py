@@ -10,14 +10,11 @@ import pytest
 from tests.core.master_harness import of, only, task_state
 from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
 
+from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, JobMasterEffect, RecordCheckpoint
 from weir.core.messages import (
     AcknowledgeCheckpoint,
-    AllocateLocation,
-    DiscardCheckpoint,
-    JobMasterEffect,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    RecordCheckpoint,
     TriggerCheckpoint,
 )
 from weir.core.requests import (

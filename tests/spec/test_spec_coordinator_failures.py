@@ -12,7 +12,7 @@ from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigg
 from weir.core.config import CheckpointConfig
 from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
     DiscardCheckpoint,
     EndRecorded,
@@ -20,12 +20,11 @@ from weir.core.messages import (
     JobMasterEffect,
     LocationAllocated,
     LocationFailed,
-    NotifyCheckpointComplete,
     RecordEnd,
     StopTasks,
     TasksStopped,
-    TriggerCheckpoint,
 )
+from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.outcomes import CoordinatorOutput, RequestFailed
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.requests import (

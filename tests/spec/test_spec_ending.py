@@ -32,11 +32,13 @@ from weir.core.channel import (
     Segment,
     SegmentsConsumed,
 )
-from weir.core.messages import (
+from weir.core.messages import NotifyCheckpointComplete, TaskStatusChanged
+from weir.core.operator_status import OperatorStatus
+from weir.core.stream_task import StreamTask
+from weir.core.task_messages import (
     AsyncPartDone,
     CloseOperators,
     Drained,
-    NotifyCheckpointComplete,
     OperatorsClosed,
     PlanningCalled,
     SinksCommitted,
@@ -46,10 +48,7 @@ from weir.core.messages import (
     TakeSnapshot,
     TaskErrored,
     TaskStarted,
-    TaskStatusChanged,
 )
-from weir.core.operator_status import OperatorStatus
-from weir.core.stream_task import StreamTask
 from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

@@ -12,7 +12,7 @@ from tests.spec.scenario import complete, job, status, trigger
 from weir.core.failure_manager import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
 from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.job_status import JobStatus
-from weir.core.messages import StopTasks
+from weir.core.master_messages import StopTasks
 from weir.core.requests import AnswerRequest
 
 COUNTED = (

@@ -12,11 +12,8 @@ import pytest
 from tests.core.master_harness import of, only
 from tests.spec.scenario import ask, job, pending_ids
 
-from weir.core.messages import (
-    NotifyCheckpointComplete,
-    RecordCheckpoint,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import RecordCheckpoint
+from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.plan import calculate_plan, tasks_not_ready
 from weir.core.requests import AnswerRequest
 from weir.core.types import TaskStatus

@@ -12,11 +12,7 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import allocate_all, ask, complete, job, pending_ids, tick, trigger
 
-from weir.core.messages import (
-    AllocateLocation,
-    CheckpointDiscarded,
-    JobMasterEffect,
-)
+from weir.core.master_messages import AllocateLocation, CheckpointDiscarded, JobMasterEffect
 from weir.core.request_decider import (
     MAX_QUEUED_REQUESTS,
     Admission,

@@ -14,10 +14,8 @@ from tests.core.master_harness import JOB_ID, World, checkpoint, of, task_state
 from tests.spec.durable import Driver
 from tests.spec.scenario import RESTART_DELAY_MS, ask, complete, fail, fail_over, job, take_over, tick
 
-from weir.core.messages import (
-    TasksStopped,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import TasksStopped
+from weir.core.messages import TriggerCheckpoint
 from weir.core.requests import RequestKind
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
 from weir.rest.requests import CheckpointRequest

@@ -23,12 +23,8 @@ from weir.core.execution import Execution
 from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.ledger import NUM_RECENT_CHECKPOINT_IDS, CheckpointLedger
 from weir.core.master_hooks import HookFailed, HookTriggered
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
-    CheckpointRecorded,
-    DeclineCheckpoint,
-    LocationAllocated,
-)
+from weir.core.master_messages import CheckpointRecorded, LocationAllocated
+from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint
 from weir.core.operator_coordinators import OperatorCoordinators
 from weir.core.operator_events import CoordinatorEvent, TaskOperatorEvent
 from weir.core.outcomes import (

@@ -17,23 +17,20 @@ from weir.core.coordinator import CheckpointCoordinator
 from weir.core.job_status import JobStatus
 from weir.core.lifecycle import Goal, JobLifecycle
 from weir.core.master_hooks import HookFailed, HookTriggered
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
+from weir.core.master_messages import (
     AttemptBegan,
     AttemptFailed,
     CheckpointDiscarded,
     CheckpointRecorded,
-    DeclineCheckpoint,
     EndRecorded,
     JobMasterEffect,
     JobMasterEvent,
     JobSubmitted,
     LocationAllocated,
     LocationFailed,
-    TaskFailed,
     TasksStopped,
-    TaskStatusChanged,
 )
+from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskFailed, TaskStatusChanged
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.operator_events import CoordinatorEvent, TaskOperatorEvent
 from weir.core.request_decider import CheckpointRequest, RequestOrigin

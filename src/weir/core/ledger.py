@@ -18,14 +18,8 @@ from weir.core.failure_manager import EXCEEDED_MESSAGE, CheckpointFailureManager
 from weir.core.failure_reason import CheckpointFailureReason as Reason
 from weir.core.full_checkpoints import FullCheckpoints
 from weir.core.master_hooks import TriggerHook
-from weir.core.messages import (
-    DiscardCheckpoint,
-    LocationAllocated,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
-    RecordCheckpoint,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import DiscardCheckpoint, LocationAllocated, RecordCheckpoint
+from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.operator_coordinators import OperatorCoordinators
 from weir.core.operator_events import CoordinatorAcknowledged, CoordinatorDeclined, HolderOutput
 from weir.core.outcomes import (

@@ -24,7 +24,7 @@ from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.coordinator import CheckpointCoordinator
 from weir.core.execution import Execution
 from weir.core.job_status import JobStatus, next_status
-from weir.core.messages import (
+from weir.core.master_messages import (
     AbandonAttempt,
     BeginAttempt,
     DiscardCheckpoint,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weir.core.failure_reason import CheckpointFailureReason
-from weir.core.messages import JobMasterEffect
+from weir.core.master_messages import JobMasterEffect
 from weir.core.operator_events import FailJob, FailSubtask
 from weir.core.request_decider import CheckpointRequest
 from weir.core.types import CompletedCheckpoint, VertexId

@@ -40,13 +40,15 @@ from functools import cached_property
 from typing import Any
 
 from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
-from weir.core.messages import (
+from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.operator_events import DeliverEvent
+from weir.core.operator_status import OperatorStatus, next_operator_status
+from weir.core.task_flow import TaskFlow
+from weir.core.task_messages import (
     AsyncPartDone,
     ConfirmBase,
     ContinueSnapshot,
     Drained,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
@@ -60,11 +62,7 @@ from weir.core.messages import (
     TaskErrored,
     TaskStarted,
     TellAborted,
-    TriggerCheckpoint,
 )
-from weir.core.operator_events import DeliverEvent
-from weir.core.operator_status import OperatorStatus, next_operator_status
-from weir.core.task_flow import TaskFlow
 from weir.core.task_snapshots import SnapshotPart, barrier_of
 from weir.core.task_status import Records, has_ended
 from weir.core.types import TaskStatus

@@ -33,19 +33,19 @@ from weir.core.channel import (
     SegmentsConsumed,
 )
 from weir.core.input_gate import InputGate
-from weir.core.messages import (
+from weir.core.messages import TriggerCheckpoint
+from weir.core.operator_status import OperatorStatus, next_operator_status
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
+from weir.core.pending_commits import PendingCommits
+from weir.core.task_events import TaskEvents
+from weir.core.task_messages import (
     AnswerPlanning,
     CloseOperators,
     CommitSinks,
     DropSnapshot,
     StartDrain,
     StreamTaskEffect,
-    TriggerCheckpoint,
 )
-from weir.core.operator_status import OperatorStatus, next_operator_status
-from weir.core.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
-from weir.core.pending_commits import PendingCommits
-from weir.core.task_events import TaskEvents
 from weir.core.task_reports import TaskReports
 from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots, barrier_of, trigger_of
 from weir.core.task_status import Records, next_task_status

@@ -5,15 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from weir.core.failure_reason import CheckpointFailureReason
-from weir.core.messages import (
-    AcknowledgeCheckpoint,
-    AsyncPartDone,
-    DeclineCheckpoint,
-    SnapshotFailed,
-    TaskFailed,
-    TaskStatusChanged,
-)
+from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskFailed, TaskStatusChanged
 from weir.core.operator_events import AcknowledgeCheckpointEvent
+from weir.core.task_messages import AsyncPartDone, SnapshotFailed
 from weir.core.task_snapshots import SnapshotPart, TaskSnapshot
 from weir.core.types import Committable, OperatorId, OperatorState, TaskStatus, VertexId
 

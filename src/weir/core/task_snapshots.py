@@ -11,7 +11,8 @@ import enum
 from dataclasses import dataclass, replace
 
 from weir.core.channel import CheckpointBarrier
-from weir.core.messages import TakeSnapshot, TriggerCheckpoint
+from weir.core.messages import TriggerCheckpoint
+from weir.core.task_messages import TakeSnapshot
 from weir.core.types import Committable, InFlightSegment, SentEvent, VertexId
 from weir.errors import InvariantError, invariant
 

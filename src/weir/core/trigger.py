@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from weir.core.config import CheckpointConfig
 from weir.core.execution import Execution
 from weir.core.failure_reason import CheckpointFailureReason as Reason
-from weir.core.messages import AllocateLocation
+from weir.core.master_messages import AllocateLocation
 from weir.core.plan import CheckpointPlan, calculate_plan, tasks_not_ready
 from weir.core.request_decider import (
     Admission,

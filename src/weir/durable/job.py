@@ -20,15 +20,14 @@ from typing import Any
 
 from weir.core.job_status import JobStatus
 from weir.core.master_hooks import TriggerHook
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
     CheckpointRecorded,
-    CommitSinks,
     DiscardCheckpoint,
     RecordCheckpoint,
     RecordEnd,
-    TellAborted,
 )
+from weir.core.task_messages import CommitSinks, TellAborted
 from weir.core.types import CompletedCheckpoint, Payload, Recorded, SnapshotKind, StateHandle
 from weir.durable.hooks import MasterHooks
 from weir.durable.listeners import CheckpointListeners

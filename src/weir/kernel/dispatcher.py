@@ -21,7 +21,7 @@ from typing import Any
 from weir.core.channel import ChannelAppended, SegmentsConsumed
 from weir.core.job_master import JobMaster
 from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.messages import (
+from weir.core.master_messages import (
     AbandonAttempt,
     AllocateLocation,
     AttemptBegan,
@@ -35,19 +35,16 @@ from weir.core.messages import (
     JobStatusChanged,
     LocationAllocated,
     LocationFailed,
-    NotifyCheckpointAborted,
-    NotifyCheckpointComplete,
     RecordCheckpoint,
     RecordEnd,
     StopTasks,
-    StreamTaskEvent,
-    TaskErrored,
     TasksStopped,
-    TriggerCheckpoint,
 )
+from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.operator_events import CoordinatorEffect, DeliverEvent
 from weir.core.requests import AnswerRequest
 from weir.core.stream_task import StreamTask
+from weir.core.task_messages import StreamTaskEvent, TaskErrored, TaskWork
 from weir.core.types import Recorded, VertexId
 from weir.errors import invariant
 from weir.kernel.clock import Clock
@@ -56,7 +53,7 @@ from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
 from weir.kernel.failures import describe, is_fatal
 from weir.kernel.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
 from weir.kernel.restored_channels import restored_entries
-from weir.kernel.task_work import TaskWork, begin_task_work
+from weir.kernel.task_work import begin_task_work
 
 _log = logging.getLogger(__name__)
 

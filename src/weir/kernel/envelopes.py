@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.messages import JobMasterEvent, StreamTaskEvent
+from weir.core.master_messages import JobMasterEvent
+from weir.core.task_messages import StreamTaskEvent
 from weir.core.types import VertexId
 from weir.kernel.ports import AttemptStart
 

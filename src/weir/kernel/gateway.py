@@ -39,7 +39,8 @@ class JobGateway(Protocol):
         ...
 
     def send_to_coordinator(self, operator: OperatorId, request: Payload) -> Future[CoordinatorAnswer]:
-        """Ask an operator coordinator for something; done when a completed checkpoint has what that has changed."""
+        """Ask an operator coordinator for something; done when a completed checkpoint has what that has changed. Raises
+        ``CoordinatorError`` if the operator has none."""
         ...
 
     def cancel(self) -> Future[None]:

@@ -15,23 +15,25 @@ from typing import Protocol
 
 from weir.core.channel import ReleaseSegments
 from weir.core.master_hooks import TriggerHook
-from weir.core.messages import (
+from weir.core.master_messages import (
     AllocateLocation,
-    AnswerPlanning,
     CheckpointRecorded,
-    CommitSinks,
-    ContinueSnapshot,
     DiscardCheckpoint,
-    DropSnapshot,
     RecordCheckpoint,
     RecordEnd,
+)
+from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent
+from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.core.task_messages import (
+    AnswerPlanning,
+    CommitSinks,
+    ContinueSnapshot,
+    DropSnapshot,
     StartDrain,
     StreamTaskEvent,
     TakeSnapshot,
     TellAborted,
 )
-from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent
-from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorId,

@@ -13,11 +13,7 @@ from typing import Any
 
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
-    JobEnded,
-    JobMasterEvent,
-    JobStatusChanged,
-)
+from weir.core.master_messages import JobEnded, JobMasterEvent, JobStatusChanged
 from weir.core.requests import (
     AnswerRequest,
     CancelRequested,
@@ -129,8 +125,9 @@ class RunningJob:
         else:
             self._coordinators.request(operator, request, future)
             if not self._master.has_periodic_checkpoints:
-                # The answer waits for one.
-                self.trigger_checkpoint()
+                # The answer waits for one, and nobody else would ask for it.
+                asked = self.trigger_checkpoint()
+                asked.add_done_callback(lambda done: _settle_if_failed(future, done))
         return future
 
     def cancel(self) -> Future[None]:
@@ -234,6 +231,13 @@ class RunningJob:
             exceptions=tuple(self._exceptions),
             configuration=self._configuration,
         )
+
+
+def _settle_if_failed(answer: Future[Any], checkpoint: Future[CompletedCheckpoint]) -> None:
+    """What was asked for is done, but in no checkpoint: whoever waits for the answer is told why."""
+    error = checkpoint.exception()
+    if error is not None:
+        _settle(answer, None, f"It is done, but it is in no checkpoint yet: {error}")
 
 
 def _settle(future: Future[Any], result: object, failure: str | None) -> None:

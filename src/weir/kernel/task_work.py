@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from weir.core.channel import ReleaseSegments
-from weir.core.messages import (
+from weir.core.task_messages import (
     AnswerPlanning,
     AsyncPartDone,
     CloseOperators,
@@ -23,6 +23,7 @@ from weir.core.messages import (
     SyncPartDone,
     TakeSnapshot,
     TaskErrored,
+    TaskWork,
     TellAborted,
 )
 from weir.core.types import VertexId
@@ -30,20 +31,6 @@ from weir.kernel.failures import describe
 from weir.kernel.ports import DurablePort, PostToTask, TaskPort
 
 _log = logging.getLogger(__name__)
-
-#: Effects of a task that its ports carry out; the others are messages to other machines.
-TaskWork: TypeAlias = (
-    AnswerPlanning
-    | ReleaseSegments
-    | TakeSnapshot
-    | ContinueSnapshot
-    | DropSnapshot
-    | ConfirmBase
-    | StartDrain
-    | CloseOperators
-    | CommitSinks
-    | TellAborted
-)
 
 
 class Begin(Protocol):

@@ -19,7 +19,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from weir.core.view import CheckpointStats, JobView
-from weir.errors import WeirError
+from weir.errors import CoordinatorError, WeirError
 from weir.kernel.clock import Clock
 from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import CoordinatorAnswer
@@ -213,9 +213,14 @@ class _Handlers:
         """Weir's own: Flink lets nobody outside of a job talk to its coordinators."""
         self._view(job_id)
         body = await _body(request, CoordinatorRequest)
-        return self._trigger(
-            _COORDINATOR, body.trigger_id, lambda: self._gateway.send_to_coordinator(operator, body.request)
-        )
+        try:
+            return self._trigger(
+                _COORDINATOR,
+                body.trigger_id,
+                lambda: self._gateway.send_to_coordinator(operator, body.request),
+            )
+        except CoordinatorError as error:
+            raise HTTPException(404, str(error)) from error
 
     async def coordinator_answer(self, job_id: str, operator: str, trigger_id: str) -> Json:
         self._view(job_id)

@@ -9,16 +9,10 @@ from random import Random
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
-from weir.core.messages import (
-    CommitSinks,
-    JobEnded,
-    JobMasterEvent,
-    JobSubmitted,
-    SinkCommitFailed,
-    SinksCommitted,
-)
+from weir.core.master_messages import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.pending import PendingState
+from weir.core.task_messages import CommitSinks, SinkCommitFailed, SinksCommitted
 from weir.core.types import JobId, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings

@@ -118,6 +118,7 @@ def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVerte
             subtasks=random.randint(1, 3),
             event_pace_ms=random.choice((2, 10, 100)),
             prepares=random.random() < 0.7,
+            enumerated=random.random() < 0.4 and not one.inputs,
         )
         if random.random() < share
         else one

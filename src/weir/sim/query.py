@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from weir.core.channel import MAX_WATERMARK_MS, Segment
-from weir.core.messages import (
+from weir.core.task_messages import (
     AnswerPlanning,
     Drained,
     PlanningCalled,
@@ -37,7 +37,6 @@ from weir.core.messages import (
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,
-    SentEvent,
     StateHandle,
     TaskState,
     VertexId,
@@ -244,7 +243,7 @@ class SimQuery:
                 continue
             if not data_first:
                 end = self._latest()
-            forced = bool(answer.events) or answer.barrier is not None
+            forced = bool(answer.events) or answer.barrier is not None or self._tells_end(end)
             if self._offset >= self._vertex.records and not forced:
                 self._post(RecordsEnded(position=self._position))
                 return
@@ -252,6 +251,10 @@ class SimQuery:
                 self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
             else:
                 self._pause(10_000)
+
+    def _tells_end(self, end: int) -> bool:
+        """Whether its readers say behind the next batch that nothing is left to be read; a restored query says it anew."""
+        return self._vertex.enumerated and max(end, self._offset) >= self._vertex.records
 
     def _latest(self) -> int:
         self._pause(300)
@@ -295,7 +298,8 @@ class SimQuery:
         declined = None
         if answer.barrier is not None and self._port.declines():
             declined = (self._vertex.name, "simulated failure of an operator's snapshot")
-        self._stage(batch, rows, None, back, declined)
+        ended = self._tells_end(self._offset + len(rows))
+        self._stage(batch, rows, None, sent_events=back, declined=declined, input_ended=ended)
         self._fail_perhaps()
         fs.put(f"{self._directory}/commits/{batch}", b"")
         self._prepared = answer.barrier
@@ -328,19 +332,13 @@ class SimQuery:
         self._pause(2_000)
         self._fail_perhaps()
         back = self._operator.handle(effect.events)
-        self._stage(batch, [], [self._offset, sum(self._rows())], back, None)
+        self._stage(batch, [], [self._offset, sum(self._rows())], sent_events=back)
         self._fail_perhaps()
         self._position = batch
         self._post(Drained(position=batch))
 
-    def _stage(
-        self,
-        batch: int,
-        rows: list[int],
-        total: list[int] | None,
-        back: tuple[SentEvent, ...],
-        declined: tuple[str, str] | None,
-    ) -> None:
+    def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
+        """``said`` is what operators say of the batch, as ``StepStaged`` has it."""
         committables = []
         for name, staged in zip(self._vertex.sinks, (rows, [] if total is None else [total]), strict=True):
             frame: Any = staged
@@ -352,15 +350,7 @@ class SimQuery:
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
             self._port.fs.put(path, data)
             segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
-        self._post(
-            StepStaged(
-                position=batch,
-                committables=tuple(committables),
-                segment=segment,
-                sent_events=back,
-                declined=declined,
-            )
-        )
+        self._post(StepStaged(position=batch, committables=tuple(committables), segment=segment, **said))
 
     def _pause(self, most_us: int) -> None:
         self._port.loop.sleep(self._port.process, self._port.random.randrange(most_us))

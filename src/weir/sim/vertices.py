@@ -41,6 +41,8 @@ class SimVertex:
     event_pace_ms: int = 0
     #: Whether that operator prepares for barriers.
     prepares: bool = False
+    #: Of a source: whether its readers end it (``weir.sources``), and not Spark.
+    enumerated: bool = False
 
     @property
     def sinks(self) -> tuple[str, str]:

@@ -17,28 +17,25 @@ from random import Random
 import msgspec
 
 from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
-from weir.core.messages import (
-    AnswerPlanning,
-    CheckpointRecorded,
-    CloseOperators,
-    CommitSinks,
-    ConfirmBase,
-    ContinueSnapshot,
-    DropSnapshot,
-    JobEnded,
-    JobMasterEvent,
-    LocationAllocated,
-    StartDrain,
-    TakeSnapshot,
-    TellAborted,
-    TriggerCheckpoint,
-)
+from weir.core.master_messages import CheckpointRecorded, JobEnded, JobMasterEvent, LocationAllocated
+from weir.core.messages import TriggerCheckpoint
 from weir.core.request_decider import RequestOrigin
 from weir.core.requests import (
     AnswerRequest,
     RequestKind,
     SnapshotRequested,
     SuspendRequested,
+)
+from weir.core.task_messages import (
+    AnswerPlanning,
+    CloseOperators,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DropSnapshot,
+    StartDrain,
+    TakeSnapshot,
+    TellAborted,
 )
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
 from weir.kernel.envelopes import ToTask

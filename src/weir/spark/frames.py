@@ -109,7 +109,7 @@ class Frames:
                 union = union.unionByName(other)
             return union
         if step.kind is StepKind.PROCESS:
-            return self._operators[vertex.name].apply(step, inputs[0])
+            return self._processed(vertex, step, inputs[0])
         if step.enumerated:
             return self._enumerated(vertex, step)
         function = self._pipeline.functions[step.operator_id]
@@ -134,7 +134,18 @@ class Frames:
             raise PipelineError(
                 f"Spark cannot read the schema {schema!r} of source {step.name!r}: {first_cause(error)}."
             ) from error
-        return self._operators[vertex.name].apply(step, control)
+        return self._processed(vertex, step, control)
+
+    def _processed(self, vertex: Vertex, step: GraphStep, frame: DataFrame) -> DataFrame:
+        try:
+            return self._operators[vertex.name].apply(step, frame)
+        except WeirError:
+            raise
+        except Exception as error:
+            raise PipelineError(
+                f"The operator of step {step.name!r} cannot run in Spark's workers: {first_cause(error)}. Give it a valid"
+                " output_schema, and hold what cannot be pickled (locks, connections) only from its open() on."
+            ) from error
 
     def _control_input(self, vertex: Vertex, schema: StructType | str) -> DataFrame:
         control_input = ControlInput.of_vertex(vertex.name)

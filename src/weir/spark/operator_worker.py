@@ -2,15 +2,17 @@
 
 What a batch is to do comes as a local property of its Spark job, a JSON text for each operator (``spark/operators.py``)::
 
-    {"token": "...", "batch": 7, "barrier": 3, "finish": false, "directory": "...", "completed": [2], "aborted": [],
-     "events": {"0": [{...}]}, "version": 6, "lists": {"0": location}, "groups": {"counts": {"17": location}}}
+    {"token": "...", "batch": 7, "barrier": 3, "finish": false, "has_coordinator": true, "directory": "...",
+     "completed": [2], "aborted": [], "events": {"0": [{...}]},
+     "version": 6, "runs": {"0": "..."}, "lists": {"0": location}, "groups": {"counts": {"17": location}}, ...}
 
 A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. What came of it goes back by an
 accumulator, keyed by batch and subtask: a task that Spark runs again replaces what it said before, and one that failed says
 nothing. State of any size goes by files in the query's directory, named uniquely, never changed.
 
 An operator whose process runs the next batch as well goes on as it is (``_warm``); any other begins from the state. Which of
-the two it may do is decided by the version alone: the batch after which the state was handed over.
+the two it may do is decided by the attempt (``token``), the batch after which the state was handed over (``version``) and
+the run of that batch whose results counted: a process may have run it in vain.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 
 from weir.core.graph import GraphStep, StepKind, Vertex
-from weir.core.messages import AnswerPlanning, StartDrain
 from weir.core.operator_events import DeliverEvent
+from weir.core.task_messages import AnswerPlanning, StartDrain
 from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorStateError, PipelineError
 from weir.operators.keyed import KEY_GROUPS

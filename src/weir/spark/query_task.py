@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from weir.core.channel import Segment
 from weir.core.graph import Vertex
 from weir.core.input_gate import Admission
-from weir.core.messages import (
+from weir.core.task_messages import (
     AnswerPlanning,
     Drained,
     PlanningCalled,

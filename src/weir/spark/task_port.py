@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING
 
 from weir.core.channel import ReleaseSegments
 from weir.core.graph import Vertex
-from weir.core.messages import (
-    AnswerPlanning,
-    ContinueSnapshot,
-    DropSnapshot,
-    StartDrain,
-    TakeSnapshot,
-)
+from weir.core.task_messages import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.kernel.clock import Clock

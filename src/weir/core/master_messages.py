@@ -1,0 +1,261 @@
+"""What goes in and out of ``JobMaster``, beside what it and the tasks say to each other (``messages.py``).
+
+An *event* says what has happened; an *effect* is what the machine wants done. Of an effect that blocks its docstring says
+which event it owes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from weir.core.job_status import JobStatus
+from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
+from weir.core.messages import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TaskFailed,
+    TaskStatusChanged,
+    TriggerCheckpoint,
+)
+from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent, DeliverEvent, TaskOperatorEvent
+from weir.core.requests import AnswerRequest, CancelRequested, SnapshotRequested, SuspendRequested
+from weir.core.types import (
+    CompletedCheckpoint,
+    OperatorId,
+    Payload,
+    Recorded,
+    SnapshotKind,
+    TaskState,
+)
+
+# -- Events --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSubmitted:
+    """The job is to run. Answered by ``BeginAttempt``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptBegan:
+    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks are starting.
+
+    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the wall clock's.
+    """
+
+    attempt: int
+    restored: CompletedCheckpoint | None
+    chance: float
+    timestamp_ms: int
+    #: Retained checkpoints of this job that are older than ``restored`` and whose metadata can be read, in order.
+    older: tuple[CompletedCheckpoint, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptFailed:
+    """The attempt could not begin. ``fatal`` means that trying again cannot help."""
+
+    message: str
+    fatal: bool
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TasksStopped:
+    """All tasks of the attempt have ended and none of their threads or snapshots is under way.
+
+    ``chance`` in [0, 1) is the jitter of the restart strategy.
+    """
+
+    attempt: int
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocationAllocated:
+    """Checkpoint id and location are ours (MISSION A6). All pre-checks are repeated on it."""
+
+    allocation: int
+    checkpoint_id: int
+    #: Directory of a savepoint; None for a checkpoint.
+    target: str | None
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocationFailed:
+    """No id or location could be had."""
+
+    allocation: int
+    message: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRecorded:
+    """How recording the checkpoint ended. On WON, ``checkpoint`` is what was recorded."""
+
+    checkpoint_id: int
+    outcome: Recorded
+    checkpoint: CompletedCheckpoint | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDiscarded:
+    """One ``DiscardCheckpoint`` was carried out, or failed: it is over either way. One event for each such effect."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndRecorded:
+    """How recording the job's end ended."""
+
+    outcome: Recorded
+    message: str = ""
+
+
+JobMasterEvent: TypeAlias = (
+    JobSubmitted
+    | AttemptBegan
+    | AttemptFailed
+    | TasksStopped
+    | SnapshotRequested
+    | CancelRequested
+    | SuspendRequested
+    | LocationAllocated
+    | LocationFailed
+    | HookTriggered
+    | HookFailed
+    | CheckpointRecorded
+    | CheckpointDiscarded
+    | EndRecorded
+    | AcknowledgeCheckpoint
+    | DeclineCheckpoint
+    | TaskStatusChanged
+    | TaskFailed
+    | TaskOperatorEvent
+    | CoordinatorEvent
+)
+
+# -- Effects -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginAttempt:
+    """Win the record "attempt began", restore the newest completed checkpoint, hand each master hook its state (P44), commit
+    again what was pending, start every task not fully finished in it. Owes ``AttemptBegan`` or ``AttemptFailed``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbandonAttempt:
+    """The attempt that is being begun is not wanted any more: give up whatever it waits for. Owes nothing itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopTasks:
+    """Stop every task of the attempt, wherever it is. Owes ``TasksStopped``."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocateLocation:
+    """Take the next checkpoint id and make its location. Owes ``LocationAllocated`` or ``LocationFailed``."""
+
+    allocation: int
+    kind: SnapshotKind
+    target: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordCheckpoint:
+    """Write ``_metadata`` (last of all files), then win the record. Owes ``CheckpointRecorded``.
+
+    Every state file named here is durable BEFORE this. ``retained`` are the ids that stay in the store with it.
+    """
+
+    checkpoint_id: int
+    kind: SnapshotKind
+    target: str | None
+    timestamp_ms: int
+    attempt: int
+    tasks: tuple[TaskState, ...]
+    retained: tuple[int, ...]
+    #: By identifier or operator, sorted: they become those of ``CompletedCheckpoint``.
+    hook_states: dict[str, Payload] = field(default_factory=dict)
+    coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscardCheckpoint:
+    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's directory). Owes
+    ``CheckpointDiscarded``: no checkpoint starts while too many of these are under way.
+
+    Issued for an aborted checkpoint, with no files (all that it wrote is its own), and, AFTER a record that this
+    attempt won, for a subsumed one, with the files that no retained or pending checkpoint needs (PROTOCOL P17).
+    """
+
+    checkpoint_id: int
+    #: Directory of an aborted savepoint; None for a checkpoint of the job's directory.
+    target: str | None
+    files: tuple[str, ...]
+    subsumed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordEnd:
+    """Record how the job ended, AFTER the last sink has committed (PROTOCOL P16). Owes ``EndRecorded``.
+
+    ``savepoint`` is the path of the savepoint with which the job was stopped. With ``delete_checkpoints`` the job's
+    retained checkpoints are deleted once the record is won (``externalized-checkpoint-retention``).
+    """
+
+    status: JobStatus
+    savepoint: str | None
+    failure: str | None
+    delete_checkpoints: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobStatusChanged:
+    """The job is now ``status``; for logs, progress and REST."""
+
+    status: JobStatus
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEnded:
+    """Nothing more will happen: the driver can exit. ``fenced`` means that it must touch no file."""
+
+    status: JobStatus
+    failure: str | None = None
+    savepoint: str | None = None
+    #: It was stopped with a drain: there is nothing to go on with.
+    drained: bool = False
+    fenced: bool = False
+
+
+JobMasterEffect: TypeAlias = (
+    TriggerCheckpoint
+    | NotifyCheckpointComplete
+    | NotifyCheckpointAborted
+    | BeginAttempt
+    | AbandonAttempt
+    | StopTasks
+    | AllocateLocation
+    | TriggerHook
+    | RecordCheckpoint
+    | DiscardCheckpoint
+    | AnswerRequest
+    | RecordEnd
+    | JobStatusChanged
+    | JobEnded
+    | CoordinatorEffect
+    | DeliverEvent
+)

@@ -1,0 +1,57 @@
+"""Asking operator coordinators for something over REST: Weir's own endpoint, with Flink's way of asynchronous operations."""
+
+from __future__ import annotations
+
+import httpx
+from fake_job import JOB_ID, FakeGateway
+
+from weir.errors import CoordinatorError
+from weir.kernel.ports import CoordinatorAnswer
+
+SCORE = f"/v1/jobs/{JOB_ID}/coordinators/score"
+TRIGGER = "0123456789abcdef" * 2
+
+
+def test_a_request_is_in_progress_until_a_checkpoint_has_it(http: httpx.Client, gateway: FakeGateway) -> None:
+    """Then the poll has the answer, and which checkpoint that was."""
+    asked = http.post(SCORE, json={"request": {"set": {"limit": 5}}, "triggerId": TRIGGER})
+    assert (asked.status_code, asked.json()) == (202, {"request-id": TRIGGER})
+    assert http.get(f"{SCORE}/{TRIGGER}").json()["status"] == {"id": "IN_PROGRESS"}
+    gateway.futures[0].set_result(CoordinatorAnswer(answer={"rules": {}}, checkpoint_id=7))
+    answered = http.get(f"{SCORE}/{TRIGGER}").json()
+    assert answered == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"answer": {"rules": {}}, "checkpointId": 7},
+    }
+
+
+def test_a_request_that_is_repeated_with_its_id_is_made_once(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """A client repeats what it does not know to have arrived."""
+    for _ in range(2):
+        http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
+    assert gateway.calls == [("send", "{}")]
+
+
+def test_what_the_coordinator_refuses_is_its_sentence(http: httpx.Client, gateway: FakeGateway) -> None:
+    """In Flink's shape."""
+    gateway.prepared = [CoordinatorError("there is no rule 'x'")]
+    http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
+    answer = http.get(f"{SCORE}/{TRIGGER}")
+    assert (answer.status_code, answer.json()) == (500, {"errors": ["there is no rule 'x'"]})
+
+
+def test_an_operator_without_a_coordinator_is_not_found(http: httpx.Client) -> None:
+    """With the names of those that have one."""
+    answer = http.post(SCORE.replace("score", "scores"), json={"request": {}})
+    assert answer.status_code == 404
+    assert "there are: score" in answer.json()["errors"][0]
+
+
+def test_a_body_that_is_malformed_is_refused_with_what_it_may_hold(http: httpx.Client) -> None:
+    """Before anybody is asked."""
+    for body in ({}, {"request": 5}, {"request": {}, "triggerId": "x"}):
+        answer = http.post(SCORE, json=body)
+        assert answer.status_code == 400
+        assert "request is an object" in answer.json()["errors"][0]
