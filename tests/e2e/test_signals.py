@@ -51,3 +51,18 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
 
     assert "recovered from checkpoint" in place.finish().output
     place.assert_exact()
+
+
+@pytest.mark.slow
+def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resumes(place: Place) -> None:
+    """A service manager may send its signal to every process of the service: then Spark's JVM goes first."""
+    place.land(FILES)
+    run = place.start()
+    run.wait_for(r"checkpoint 2 completed")
+    os.killpg(run.process.pid, signal.SIGTERM)
+    assert run.wait(ENDS_S) != 0, run.story()
+    assert "weir: error: Spark's JVM has gone" in run.story()
+    run.wait_for_no_processes(ENDS_S)
+
+    place.finish()
+    place.assert_exact()

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError
 from weir.operators.base import ListCheckpointed, Operator
+from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class OperatorFunction:
         rows = 0
         for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
             rows += put_out.num_rows
-            yield put_out
+            yield fitted(put_out, self._output_schema, self._operator_id)
         result = run.result(one) | {"rows": rows}
         self._results.add({(order["batch"], context.subtask): result})
         run.keep(one)

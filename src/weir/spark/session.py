@@ -9,12 +9,15 @@ Never use ``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
 
 from weir.config.options import DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
@@ -171,9 +174,10 @@ class LazySession:
         return self._file_systems[root]
 
     def close(self) -> None:
-        """Stop the session, if this run made one."""
+        """Stop the session, if this run made one, and if its JVM has not gone before."""
         if self._session is not None and self._is_ours:
-            self._session.stop()
+            with contextlib.suppress(Py4JError, OSError):
+                self._session.stop()
         self._session = None
 
 

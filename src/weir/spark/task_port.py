@@ -187,13 +187,17 @@ class SparkTaskPort:
             task.wait_until_up()
 
     def stop_tasks(self) -> None:
-        """Stop every query, all at once."""
+        """Stop every query, all at once. Raises ``UnsupportedEnvironmentError`` if Spark's JVM has gone."""
         with self._lock:
             self._attempt = None
             tasks = dict(self._tasks)
         if tasks:
-            with ThreadPoolExecutor(len(tasks)) as pool:
-                list(pool.map(lambda task: task.stop(), tasks.values()))
+            try:
+                with ThreadPoolExecutor(len(tasks)) as pool:
+                    list(pool.map(lambda task: task.stop(), tasks.values()))
+            except Exception:
+                check_alive(self._session)
+                raise
         for vertex, task in tasks.items():
             counted = self._sum(vertex)
             with self._lock:

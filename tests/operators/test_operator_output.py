@@ -1,0 +1,68 @@
+"""What goes downstream is what the step declares, by name and type (MISSION B7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from weir.errors import PipelineError
+from weir.operators import PandasOperator
+from weir.operators.output import fitted
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def batch(**columns: object) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_batch_of_the_declared_columns_is_passed_on_as_it_is() -> None:
+    given = batch(id=[1, 2], name=["a", "b"])
+    assert fitted(given, SCHEMA, "score") is given
+
+
+def test_columns_are_taken_by_name_whatever_their_order() -> None:
+    assert fitted(batch(name=["a"], id=[1]), SCHEMA, "score").equals(batch(id=[1], name=["a"]))
+
+
+def test_values_that_fit_the_declared_type_are_given_it() -> None:
+    narrow = batch(id=pa.array([1, None], pa.int32()), name=pa.array(["a", "b"]).dictionary_encode())
+    assert fitted(narrow, SCHEMA, "score").equals(batch(id=[1, None], name=["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    "columns", [{"id": [1]}, {"id": [1], "nam": ["a"]}, {"id": [1], "name": ["a"], "x": [1]}]
+)
+def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]]) -> None:
+    names = ", ".join(columns)
+    with pytest.raises(
+        PipelineError, match=f"Operator 'score' puts out the columns {names}, but declares id, name: "
+    ):
+        fitted(batch(**columns), SCHEMA, "score")
+
+
+def test_values_that_do_not_fit_are_named_with_both_types() -> None:
+    with pytest.raises(
+        PipelineError, match=r"puts out id as string, not int64, .*Failed to parse string: 'x'"
+    ):
+        fitted(batch(id=["x"], name=["a"]), SCHEMA, "score")
+
+
+class Doubled(PandasOperator):
+    """Each frame twice as much, in two halves."""
+
+    def process_frame(self, frame: pd.DataFrame) -> Iterable[pd.DataFrame]:
+        yield frame[frame["id"] < 2].assign(id=lambda f: f["id"] * 2)
+        yield frame[frame["id"] >= 2].assign(id=lambda f: f["id"] * 2)
+
+
+def test_a_pandas_operator_is_given_frames_and_puts_out_batches() -> None:
+    """Also one in which a missing number has made pandas use floating point."""
+    put_out = Doubled().process_batch(batch(name=["a", "b", "c"], id=[1, None, 3])) or ()
+    assert pa.Table.from_batches([fitted(one, SCHEMA, "score") for one in put_out]).to_pydict() == {
+        "id": [2, 6],
+        "name": ["a", "c"],
+    }
