@@ -20,15 +20,22 @@ Result = TypeVar("Result")
 Measure = Callable[[JobGateway, threading.Event], Result]
 
 
-def measure_job(job: weir.Job, options: RunOptions, measure: Measure[Result]) -> Result:
-    """Run the job until ``measure`` has returned; raises what stopped it, or ``JobFailedError``."""
+def measure_job(
+    job: weir.Job,
+    options: RunOptions,
+    measure: Measure[Result],
+    *,
+    status: JobStatus = JobStatus.CANCELED,
+) -> Result:
+    """Run the job until ``measure`` has returned, or the input has ended if that is the ``status`` at its end; raises what
+    stopped it, or ``JobFailedError``."""
     with ThreadPoolExecutor(1) as pool:
         listener = _Listener(pool, measure)
         try:
             ended = run_job(job, options, listener)
         finally:
             listener.over.set()
-        if ended.status is not JobStatus.CANCELED:
+        if ended.status is not status:
             raise JobFailedError(f"The job ended as {ended.status.name}: {ended.failure}")
         return listener.result()
 
@@ -68,4 +75,5 @@ class _Listener(Generic[Result]):
         try:
             return self._measure(gateway, self.over)
         finally:
-            gateway.cancel()
+            if not self.over.is_set():
+                gateway.cancel()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
-from tests.e2e.support import Place, files_rows, wait_until
+from tests.e2e.support import HERE, Place, files_rows, wait_until
 
 import weir
 from weir.client import JobClient, connect
@@ -94,6 +96,28 @@ def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: 
         wait_until_copied(place)
         live.gateway.stop_with_savepoint(None, drain=True).result(120)
         assert live.result().status is JobStatus.FINISHED
+    assert raw_rows(place) == place.rows()
+
+
+@pytest.mark.slow
+@pytest.mark.kill
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", range(5))
+def test_files_that_come_while_drivers_are_killed_are_read_once(place: Place, seed: int) -> None:
+    """Each driver dies at a moment of its own, between the discovery, the reading and the commit of files that come."""
+    drawn, pipeline = random.Random(seed), HERE / "files_pipeline.py"
+    for _ in range(4):
+        place.land(1)
+        run = place.start(pipeline=pipeline)
+        run.wait_for(r"checkpoint \d+ completed")
+        for _ in range(drawn.randrange(2, 9)):
+            place.land(1)
+            time.sleep(drawn.uniform(0, 0.6))
+        run.end()
+    last = place.start(pipeline=pipeline)
+    wait_until_copied(place)
+    assert place.weir("stop", "--drain", "files", "-m", last.address).returncode == 0
+    assert "recovered from checkpoint" in last.output
     assert raw_rows(place) == place.rows()
 
 
