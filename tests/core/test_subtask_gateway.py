@@ -96,7 +96,7 @@ class GatewayAndModel(RuleBasedStateMachine):
     @invariant()
     def events_keep_their_order(self) -> None:
         assert self.delivered == sorted(self.delivered)
-        assert self.gateway.is_closed == bool(self.model.closed)
+        assert bool(self.gateway.closed_by) == bool(self.model.closed)
 
 
 TestGatewayAndModel = GatewayAndModel.TestCase

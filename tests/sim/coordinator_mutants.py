@@ -17,7 +17,7 @@ from weir.core.pending import PendingCheckpoint
 from weir.core.subtask_gateway import SubtaskGateway
 from weir.core.task_events import TaskEvents
 
-_UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self: None)
+_UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pending: None)
 
 
 def reopened_at_the_trigger() -> AbstractContextManager[None]:
@@ -183,7 +183,7 @@ COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
         (events_not_dropped_on_failure, 24, "gets", "did not finish", "subtasks have got"),
         (closed_before_the_snapshot, 8, "subtasks have got"),
         (never_closed, 5, "subtasks have got", "kept"),
-        (closed_by_a_late_snapshot, 93, "did not finish", "subtasks have got"),
+        (closed_by_a_late_snapshot, 192, "is over, and closes"),
         (complete_before_events_are_confirmed, 12, "subtasks have got", "kept"),
         (confirmed_before_the_step_is_complete, 31, "subtasks have got"),
         (an_acknowledgement_past_the_gateway, 5, "kept"),

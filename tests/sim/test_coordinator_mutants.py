@@ -21,17 +21,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-#: Nothing is wrong in these runs but that they never end, which takes minutes to see.
-ENDLESS = ("closed_by_a_late_snapshot",)
-
-
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(mutant, id=mutant.name, marks=[pytest.mark.slow] if mutant.name in ENDLESS else [])
-        for mutant in COORDINATOR_MUTANTS
-    ],
-)
+@pytest.mark.parametrize("mutant", COORDINATOR_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds, where the product itself has nothing against it."""
     caught = first_catch(mutant)

@@ -30,7 +30,8 @@ class Bench:
 
     def do(self, outputs: list[HolderOutput]) -> list[HolderOutput]:
         """Note what a call returned."""
-        self.holder.validate()
+        # Which are under way the checkpoint coordinator knows; here any may be.
+        self.holder.validate(pending=range(100))
         self.outputs += outputs
         return outputs
 

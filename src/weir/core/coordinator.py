@@ -332,15 +332,9 @@ class CheckpointCoordinator(CheckpointLedger):
         invariant(self._pending.keys().isdisjoint(self._recently_completed), "a completed one is pending")
         invariant(not self._recent.keys() & set(self._store.ids), "an aborted checkpoint is retained")
         invariant(not self._out, "an effect was not handed over")
-        for part in (
-            self._trigger,
-            self._store,
-            self._epochs,
-            self._failures,
-            self._stats,
-            self._coordinators,
-        ):
+        for part in (self._trigger, self._store, self._epochs, self._failures, self._stats):
             part.validate()
+        self._coordinators.validate(self._pending)
 
     # -- inside ---------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ The rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from weir.core.operator_events import (
@@ -161,8 +161,13 @@ class OperatorCoordinatorHolder:
         declined = [n for n, snapshot in self._snapshots.items() if snapshot.awaited & gone]
         return [output for n in declined for output in self._decline(n, message)]
 
-    def validate(self) -> None:
-        """Check the laws of the fields; raises ``InvariantError``."""
+    def validate(self, pending: Collection[int]) -> None:
+        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints under way."""
+        for subtask, gateway in enumerate(self._gateways):
+            late = [n for n in gateway.closed_by if n not in pending]
+            invariant(
+                not late, f"checkpoint {late} is over, and closes the gateway to {self._operator}/{subtask}"
+            )
         for checkpoint_id, snapshot in self._snapshots.items():
             invariant(snapshot.taken or not snapshot.awaited, f"{checkpoint_id} awaits events too early")
             invariant(

@@ -6,7 +6,7 @@ of its start and of its end holds for every subtask of its operators.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
@@ -143,10 +143,10 @@ class OperatorCoordinators:
                     for output in self._holders[name].acknowledged(subtask, event.checkpoint_id)
                 ]
 
-    def validate(self) -> None:
-        """Check the laws of the fields; raises ``InvariantError``."""
+    def validate(self, pending: Collection[int]) -> None:
+        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints under way."""
         for holder in self._holders.values():
-            holder.validate()
+            holder.validate(pending)
 
     # -- inside
 

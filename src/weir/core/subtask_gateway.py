@@ -30,9 +30,9 @@ class SubtaskGateway:
         self._queue: list[int | DeliverEvent] = []
 
     @property
-    def is_closed(self) -> bool:
-        """Whether an event that is sent now is held."""
-        return bool(self._queue)
+    def closed_by(self) -> list[int]:
+        """The checkpoints that close it; an event that is sent while there is one is held."""
+        return [one for one in self._queue if isinstance(one, int)]
 
     def send(self, event: DeliverEvent) -> bool:
         """Whether the event may go out at once; else it is held."""
