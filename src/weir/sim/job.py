@@ -86,11 +86,13 @@ def draw_job(
     aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
     if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
         reader_us = unaligned.choice(_READER_US)
+        # Barriers overtake records, but not the batches in which operators prepare for them: one in every vertex.
+        batches = 5 * len(vertices) if any(vertex.prepares for vertex in vertices) else 5
         config = replace(
             config,
             aligned_timeout_ms=aligned_timeout_ms,
             max_concurrent_checkpoints=1,
-            timeout_ms=max(config.timeout_ms, 5 * reader_us // 1_000),
+            timeout_ms=max(config.timeout_ms, batches * reader_us // 1_000),
         )
     return SimJob(
         vertices=vertices,
