@@ -226,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--keys", type=int, default=100_000, help="its keys")
     parser.add_argument("--files", type=int, default=5, help="its files, one a batch")
     parser.add_argument("--runs", type=int, default=3, help="how often it is run, after one that warms up")
-    parser.add_argument("--pairs", type=int, default=3, help="pairs with and without a coordinator")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs with and without a coordinator")
     parser.add_argument("--small-files", type=int, default=100, help="files of 100 rows, one for each batch")
     chosen = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
