@@ -20,15 +20,18 @@ def batch(**columns: object) -> pa.RecordBatch:
 
 
 def test_a_batch_of_the_declared_columns_is_passed_on_as_it_is() -> None:
+    """Nothing is copied."""
     given = batch(id=[1, 2], name=["a", "b"])
     assert fitted(given, SCHEMA, "score") is given
 
 
 def test_columns_are_taken_by_name_whatever_their_order() -> None:
+    """Spark would take them by position."""
     assert fitted(batch(name=["a"], id=[1]), SCHEMA, "score").equals(batch(id=[1], name=["a"]))
 
 
 def test_values_that_fit_the_declared_type_are_given_it() -> None:
+    """As pandas and Arrow often make narrower or encoded ones."""
     narrow = batch(id=pa.array([1, None], pa.int32()), name=pa.array(["a", "b"]).dictionary_encode())
     assert fitted(narrow, SCHEMA, "score").equals(batch(id=[1, None], name=["a", "b"]))
 
@@ -37,6 +40,7 @@ def test_values_that_fit_the_declared_type_are_given_it() -> None:
     "columns", [{"id": [1]}, {"id": [1], "nam": ["a"]}, {"id": [1], "name": ["a"], "x": [1]}]
 )
 def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]]) -> None:
+    """Both sides of the difference."""
     names = ", ".join(columns)
     with pytest.raises(
         PipelineError, match=f"Operator 'score' puts out the columns {names}, but declares id, name: "
@@ -45,6 +49,7 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
 
 
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
+    """And the first value that does not."""
     with pytest.raises(
         PipelineError, match=r"puts out id as string, not int64, .*Failed to parse string: 'x'"
     ):

@@ -290,6 +290,8 @@ class CheckpointCoordinator(CheckpointLedger):
             pending.record_lost()
             del self._pending[event.checkpoint_id]
             self._store.aborted(event.checkpoint_id)
+            # The attempt is at its end: what was held behind the checkpoint goes nowhere.
+            self._coordinators.over(event.checkpoint_id, completed=False)
             self._stats.report_failed(event.checkpoint_id, event.message, self._wall_ms(now_ms), now_ms)
             message = f"Checkpoint {event.checkpoint_id} was not recorded: {event.message}"
             self._answer_failure(pending.request, message)
