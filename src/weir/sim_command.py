@@ -61,6 +61,7 @@ def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
     return (
         f"{totals.seeds:,} seeds in {elapsed_s:.1f} s ({totals.seeds / elapsed_s * 60:,.0f} a minute): {outcome};"
         f" {totals.events:,} events ({totals.events / elapsed_s:,.0f} a second), {totals.checkpoints:,} checkpoints,"
+        f" {totals.subtask_failures:,} failures of single subtasks,"
         f" {totals.virtual_s:,.0f} s of virtual time ({totals.virtual_s / elapsed_s:,.0f} times real time)"
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import random as global_random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -46,6 +46,7 @@ from weir.sim.faults import TIMED, Fault, Injector, draw_plan
 from weir.sim.job import draw_job
 from weir.sim.loop import Loop, Process
 from weir.sim.story import Story
+from weir.sim.subtasks import run_subtasks
 from weir.state.job_log import JobRecord, RecordStatus
 
 #: How long the job may need once faults have ceased, in virtual seconds.
@@ -85,6 +86,8 @@ class RunResult:
     virtual_s: float
     checkpoints: int
     struck: Counter[tuple[Fault, str]]
+    #: Subtasks that failed alone.
+    subtask_failures: int = 0
 
 
 class World:
@@ -360,5 +363,16 @@ class World:
 
 
 def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
-    """Run one seed to its end."""
-    return World(seed, seconds=seconds).run()
+    """Run one seed to its end: a job, and then an operator whose subtasks fail alone."""
+    result = World(seed, seconds=seconds).run()
+    if result.violation is not None:
+        return result
+    alone = run_subtasks(seed)
+    result = replace(
+        result, subtask_failures=alone.failures, checkpoints=result.checkpoints + alone.checkpoints
+    )
+    if alone.violation is None:
+        return result
+    return replace(
+        result, violation=alone.violation, story=alone.story, plan="an operator whose subtasks fail alone"
+    )

@@ -1,0 +1,294 @@
+"""One operator whose subtasks fail alone (PROTOCOL P39): Spark's queries never do that, and the core can.
+
+A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each sends every number back. Meanwhile checkpoints
+are taken, up to three at a time, and time out; the coordinator answers late; events are lost on their way; and subtasks fail
+one by one, and go back to the newest completed checkpoint. The holder and its gateways, and the events of each subtask, are
+those of the product. What is under way between the three sides waits in queues, and which of them moves next is drawn. After
+a while nothing fails any more, and everything must come to its end.
+
+The laws are those of ``sim/operators.py``: numbers come in order, without a gap and each once, in both directions, and in
+every completed checkpoint each subtask agrees with the coordinator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
+from weir.core.operator_events import (
+    AcknowledgeCheckpointEvent,
+    CoordinatorAcknowledged,
+    CoordinatorDeclined,
+    CoordinatorSentEvent,
+    CoordinatorSnapshotTaken,
+    DeliverEvent,
+    EventsConfirmed,
+    FailSubtask,
+    HandleOperatorEvent,
+    HolderOutput,
+    OperatorEventHandled,
+    OperatorEventSent,
+    SnapshotCoordinator,
+)
+from weir.core.types import Payload
+from weir.errors import InvariantError
+from weir.sim.story import Story
+from weir.sim.subtask_parties import (
+    OPERATOR,
+    BrokenLawError,
+    MailboxCoordinator,
+    SubtaskAcknowledged,
+    SubtaskAttempt,
+    SubtaskReset,
+    SubtaskState,
+)
+
+#: To each subtask.
+_EVENTS = 20
+_MOST_PENDING = 3
+#: Moves while faults may strike, and until everything must have come to its end.
+_FAULTY = 600
+_LIMIT = 20_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubtasksResult:
+    """What came of one seed."""
+
+    violation: str | None
+    story: tuple[str, ...]
+    #: Subtasks that failed, for whatever reason.
+    failures: int
+    checkpoints: int
+
+
+@dataclass
+class _Pending:
+    """A checkpoint under way."""
+
+    coordinator: Payload | None = None
+    tasks: dict[int, SubtaskState] = field(default_factory=dict)
+
+
+class SubtaskWorld:
+    """Everything in one run."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(f"subtasks {seed}")
+        count = self._random.randint(1, 4)
+        self._holder = OperatorCoordinatorHolder(OPERATOR, count)
+        self._coordinator = MailboxCoordinator(count)
+        self._subtasks = [SubtaskAttempt(one, 0, (0, ())) for one in range(count)]
+        self._pending: dict[int, _Pending] = {}
+        self._last_id = 0
+        #: Checkpoints that wait for a subtask which has failed, and are to be aborted.
+        self._vain: list[int] = []
+        #: The newest completed checkpoint.
+        self._completed = _Pending(
+            coordinator={"sent": [0] * count, "back": [0] * count},
+            tasks=dict.fromkeys(range(count), (0, ())),
+        )
+        self._checkpoints = 0
+        self._failures = 0
+        self._story = Story()
+        #: How often a subtask fails, an event is lost, and a checkpoint times out, for each other move.
+        self._faults = [self._random.choice((0.0, 0.01, 0.05)) for _ in range(3)]
+
+    def run(self) -> SubtasksResult:
+        """Run to the end."""
+        violation = None
+        try:
+            moves = 0
+            while self._move(faulty=moves < _FAULTY):
+                moves += 1
+                self._holder.validate(self._pending)
+                if moves > _LIMIT:
+                    raise BrokenLawError(f"checkpoints {list(self._pending)} do not come to an end")
+        except (BrokenLawError, InvariantError) as error:
+            violation = f"{type(error).__name__}: {error}"
+        return SubtasksResult(
+            violation=violation,
+            story=tuple(self._story.lines()) if violation else (),
+            failures=self._failures,
+            checkpoints=self._checkpoints,
+        )
+
+    # -- moves -------------------------------------------------------------------------------------------------
+
+    def _move(self, *, faulty: bool) -> bool:
+        """Something happens; False if all is done."""
+        if faulty and self._strike():
+            return True
+        moves = self._moves()
+        if not faulty and not moves and not self._pending:
+            if self._completed.coordinator == self._end():
+                return False
+            moves.append(self._trigger)
+        elif self._may_trigger() and (faulty and self._random.random() < 0.1):
+            moves.append(self._trigger)
+        if not moves:
+            if faulty:
+                return True
+            raise BrokenLawError(f"checkpoints {list(self._pending)} wait for ever")
+        self._random.choice(moves)()
+        return True
+
+    def _moves(self) -> list[Callable[[], object]]:
+        coordinator = self._coordinator
+        moves: list[Callable[[], object]] = [
+            lambda one=one: coordinator.send(one)  # type: ignore[misc]
+            for one, sent in enumerate(coordinator.sent)
+            if sent < _EVENTS
+        ]
+        moves += [coordinator.turn] if coordinator.told else []
+        moves += [self._hear_coordinator] if coordinator.out else []
+        moves += [self._abort_vain] if self._vain else []
+        for number, subtask in enumerate(self._subtasks):
+            moves += [subtask.receive] if subtask.told else []
+            moves += [subtask.snapshot] if subtask.barriers else []
+            moves += [subtask.step] if subtask.may_step else []
+            moves += [lambda number=number: self._hear_subtask(number)] if subtask.out else []  # type: ignore[misc]
+            moves += [lambda one=subtask: self._upload(one)] if subtask.uploads else []  # type: ignore[misc]
+        return moves
+
+    def _strike(self) -> bool:
+        fails, loses, times_out = (self._random.random() < share for share in self._faults)
+        number = self._random.randrange(len(self._subtasks))
+        if fails:
+            self._carry_out(self._holder.subtask_failed(number))
+            self._fail(number)
+        elif loses and self._subtasks[number].told:
+            lost = self._subtasks[number].told.popleft()
+            self._carry_out(self._holder.lost(lost.number, "connection reset"))
+        elif times_out and self._pending:
+            self._abort(self._random.choice(list(self._pending)))
+        else:
+            return False
+        return True
+
+    # -- the master --------------------------------------------------------------------------------------------
+
+    def _may_trigger(self) -> bool:
+        """One trigger at a time: the last one's barriers are under way."""
+        asked = all(one.coordinator is not None for one in self._pending.values())
+        return asked and len(self._pending) < _MOST_PENDING
+
+    def _trigger(self) -> None:
+        self._last_id += 1
+        self._pending[self._last_id] = _Pending()
+        self._tell(f"checkpoint {self._last_id}")
+        self._carry_out(self._holder.checkpoint(self._last_id))
+
+    def _hear_coordinator(self) -> None:
+        event = self._coordinator.out.popleft()
+        self._tell(f"<- {event}")
+        match event:
+            case CoordinatorSnapshotTaken(checkpoint_id=n, state=state):
+                self._carry_out(self._holder.snapshot_taken(n, state))
+            case CoordinatorSentEvent(subtask=subtask, payload=payload) if self._is_current(event):
+                self._carry_out(self._holder.send(subtask, payload))
+            case OperatorEventHandled(subtask=subtask, number=number) if self._is_current(event):
+                self._carry_out(self._holder.acknowledge(subtask, number))
+
+    def _is_current(self, event: CoordinatorSentEvent | OperatorEventHandled) -> bool:
+        """Whether the coordinator means the subtask's attempt of now."""
+        return event.attempt == self._subtasks[event.subtask].attempt
+
+    def _hear_subtask(self, number: int) -> None:
+        event = self._subtasks[number].out.popleft()
+        self._tell(f"<- subtask {number}: {event}")
+        match event:
+            case EventsConfirmed(events=events):
+                for _, confirmed in events:
+                    self._carry_out(self._holder.confirmed(confirmed))
+            case OperatorEventSent(number=sent, payload=payload):
+                self._coordinator.told.append(
+                    HandleOperatorEvent(operator=OPERATOR, subtask=number, number=sent, payload=payload)
+                )
+            case AcknowledgeCheckpointEvent(checkpoint_id=n):
+                self._carry_out(self._holder.acknowledged(number, n))
+            case SubtaskAcknowledged(checkpoint_id=n, state=state) if n in self._pending:
+                self._pending[n].tasks[number] = state
+                if len(self._pending[n].tasks) == len(self._subtasks):
+                    self._complete(n)
+
+    def _carry_out(self, outputs: Iterable[HolderOutput]) -> None:
+        for output in outputs:
+            self._tell(str(output))
+            match output:
+                case SnapshotCoordinator():
+                    self._coordinator.told.append(output)
+                case DeliverEvent(subtask=subtask):
+                    self._subtasks[subtask].told.append(output)
+                case CoordinatorAcknowledged(checkpoint_id=n, state=state):
+                    self._pending[n].coordinator = state
+                    for one in self._subtasks:
+                        one.barriers.append(n)
+                case CoordinatorDeclined(checkpoint_id=n):
+                    self._abort(n)
+                case FailSubtask(subtask=subtask):
+                    self._fail(subtask)
+
+    def _complete(self, checkpoint_id: int) -> None:
+        done = self._pending.pop(checkpoint_id)
+        for older in [one for one in self._pending if one < checkpoint_id]:
+            self._abort(older)
+        self._completed = done
+        self._checkpoints += 1
+        self._check(checkpoint_id, done)
+        self._carry_out(self._holder.over(checkpoint_id))
+
+    def _abort(self, checkpoint_id: int) -> None:
+        self._tell(f"checkpoint {checkpoint_id} is aborted")
+        del self._pending[checkpoint_id]
+        self._carry_out(self._holder.over(checkpoint_id))
+
+    def _abort_vain(self) -> None:
+        checkpoint_id = self._vain.pop(0)
+        if checkpoint_id in self._pending:
+            self._abort(checkpoint_id)
+
+    def _fail(self, number: int) -> None:
+        """The holder knows it already: the subtask begins anew. Checkpoints that it has not acknowledged will be aborted."""
+        self._failures += 1
+        attempt = self._subtasks[number].attempt + 1
+        self._tell(f"subtask {number} fails")
+        self._subtasks[number] = SubtaskAttempt(number, attempt, self._completed.tasks[number])
+        self._vain += [n for n, one in self._pending.items() if number not in one.tasks]
+        known: Any = self._completed.coordinator
+        self._coordinator.told.append(
+            SubtaskReset(
+                subtask=number, attempt=attempt, sent=known["sent"][number], back=known["back"][number]
+            )
+        )
+
+    def _upload(self, subtask: SubtaskAttempt) -> None:
+        subtask.out.append(subtask.uploads.pop(self._random.randrange(len(subtask.uploads))))
+
+    # -- laws --------------------------------------------------------------------------------------------------
+
+    def _check(self, checkpoint_id: int, checkpoint: _Pending) -> None:
+        known: Any = checkpoint.coordinator
+        for number, (received, unacknowledged) in checkpoint.tasks.items():
+            sent, back = known["sent"][number], known["back"][number]
+            kept = [one.payload["back"] for one in unacknowledged]
+            if received != sent or kept != list(range(back, received)):
+                raise BrokenLawError(
+                    f"in checkpoint {checkpoint_id} the coordinator has sent {sent} numbers to subtask {number} and"
+                    f" has {back} back, the subtask has got {received} and keeps {kept}"
+                )
+
+    def _end(self) -> Payload:
+        everything = [_EVENTS] * len(self._subtasks)
+        return {"sent": everything, "back": everything}
+
+    def _tell(self, what: str) -> None:
+        self._story.tell(0, "-", what)
+
+
+def run_subtasks(seed: int) -> SubtasksResult:
+    """Run one seed to its end."""
+    return SubtaskWorld(seed).run()

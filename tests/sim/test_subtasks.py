@@ -1,0 +1,114 @@
+"""Subtasks that fail alone: the laws hold, and broken variants are caught by a law that they break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from tests.sim import coordinator_mutants
+from tests.sim.mutants import _with
+
+from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
+from weir.core.subtask_gateway import SubtaskGateway
+from weir.sim.subtasks import run_subtasks
+
+SEEDS = 2_000
+
+_UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pending: None)
+
+Variant = Callable[[], AbstractContextManager[None]]
+
+
+def held_events_outlive_the_subtask() -> AbstractContextManager[None]:
+    """A subtask that began anew gets what was held for the one that failed (C5)."""
+    return _with(patch.object(SubtaskGateway, "reset", lambda self: None))
+
+
+def a_lost_event_is_no_failure() -> AbstractContextManager[None]:
+    """Nobody cares that an event has not arrived (C5)."""
+    return _with(patch.object(OperatorCoordinatorHolder, "lost", lambda self, number, message: []))
+
+
+def closed_for_a_subtask_that_failed_meanwhile() -> AbstractContextManager[None]:
+    """The coordinator's late answer closes a gateway that the failure has reset, and the checkpoint goes on (C5)."""
+
+    def close(self: SubtaskGateway, checkpoint_id: int) -> bool:
+        self._queue.append(checkpoint_id)
+        return True
+
+    return _with(patch.object(SubtaskGateway, "close", close))
+
+
+def opened_for_all_by_one() -> AbstractContextManager[None]:
+    """The first subtask that has taken its snapshot opens the gateways of all (C4)."""
+
+    def opened(self: OperatorCoordinatorHolder, subtask: int, checkpoint_id: int) -> Any:
+        return self._opened(checkpoint_id, range(self.parallelism))
+
+    return _with(patch.object(OperatorCoordinatorHolder, "acknowledged", opened))
+
+
+def events_of_the_failed_stay_unconfirmed() -> AbstractContextManager[None]:
+    """What a subtask that failed was sent is awaited for ever (C5)."""
+
+    def failed(self: OperatorCoordinatorHolder, subtask: int) -> Any:
+        self._gateways[subtask].reset()
+        return []
+
+    return _with(_UNCHECKED, patch.object(OperatorCoordinatorHolder, "subtask_failed", failed))
+
+
+#: And the words that the simulator may say.
+VARIANTS: tuple[tuple[Variant, tuple[str, ...]], ...] = (
+    (held_events_outlive_the_subtask, ("gets", "is over, and closes", "is marked after")),
+    (a_lost_event_is_no_failure, ("gets", "wait for ever", "do not come to an end")),
+    (closed_for_a_subtask_that_failed_meanwhile, ("in checkpoint", "is over, and closes")),
+    (opened_for_all_by_one, ("in checkpoint",)),
+    (events_of_the_failed_stay_unconfirmed, ("wait for ever", "do not come to an end")),
+    (coordinator_mutants.never_closed, ("in checkpoint",)),
+    (
+        coordinator_mutants.closed_before_the_snapshot,
+        ("in checkpoint", "wait for ever", "is over, and closes"),
+    ),
+    (coordinator_mutants.complete_before_events_are_confirmed, ("in checkpoint",)),
+    (coordinator_mutants.reopened_by_another_checkpoint, ("in checkpoint",)),
+    (coordinator_mutants.an_acknowledgement_past_the_gateway, ("in checkpoint",)),
+    (coordinator_mutants.unacknowledged_events_not_in_the_snapshot, ("in checkpoint",)),
+    (coordinator_mutants.unacknowledged_events_not_sent_again, ("back after", "in checkpoint")),
+)
+
+
+@pytest.mark.parametrize(
+    ("variant", "says"), [pytest.param(variant, says, id=variant.__name__) for variant, says in VARIANTS]
+)
+def test_a_broken_variant_is_caught_where_subtasks_fail_alone(
+    variant: Variant, says: tuple[str, ...]
+) -> None:
+    """Within 2,000 seeds, where the product itself has nothing against it."""
+    for seed in range(SEEDS):
+        with variant():
+            said = run_subtasks(seed).violation
+        if said is not None:
+            print(f"{variant.__name__}: seed {seed}: {said}")
+            assert any(words in said for words in says), said
+            assert run_subtasks(seed).violation is None
+            return
+    raise AssertionError(f"{variant.__name__} went through {SEEDS} seeds")
+
+
+def test_a_seed_always_tells_the_same_story() -> None:
+    """Whatever broke a law can be seen again."""
+    with coordinator_mutants.never_closed():
+        assert run_subtasks(1) == run_subtasks(1)
+        assert run_subtasks(1).story
+
+
+def test_subtasks_fail_and_checkpoints_complete_all_the_same() -> None:
+    """No law is broken, and there is something to be broken: failures, and checkpoints between them."""
+    results = [run_subtasks(seed) for seed in range(100)]
+    assert [result.violation for result in results if result.violation is not None] == []
+    assert sum(result.failures for result in results) > 500
+    assert sum(result.checkpoints for result in results) > 200
