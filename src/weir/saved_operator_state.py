@@ -27,7 +27,7 @@ class SavedOperatorState:
 
     #: By name, the elements of each subtask: JSON values, or bytes where another serializer was used.
     lists: dict[str, list[list[Any]]] = field(default_factory=dict)
-    #: By name, a table with the columns ``key`` and ``value``.
+    #: By name, a table with the columns ``key`` and ``value``; of raw state, ``group`` (the key group) and ``raw`` (bytes).
     keyed: dict[str, pa.Table] = field(default_factory=dict)
     #: None if it has no coordinator, or that returned nothing.
     coordinator: Payload | None = None

@@ -166,12 +166,13 @@ def test_every_subtask_gets_every_number_once_and_in_order_wherever_an_operator_
 
 
 class Counts(Operator):
-    """The running count of each key, for every row."""
+    """The running count of each key, for every row, and how many rows each key group has had."""
 
     output_schema = "id long, n long"
 
     def initialize_state(self, state: StateStore) -> None:
         self._counts = state.keyed_state("counts", pa.int64(), 0)
+        self._rows = state.raw_keyed_state("rows")
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         keys = batch.column("key")
@@ -182,6 +183,8 @@ class Counts(Operator):
         counted = frame["key"].value_counts()
         after = [before[key] + int(counted[key]) for key in unique.to_pylist()]
         self._counts.put(unique, pa.array(after, pa.int64()))
+        for group, rows in Counter(self._rows.record_groups.to_pylist()).items():
+            self._rows.put(group, str(int(self._rows.get(group) or b"0") + rows).encode())
         return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "n": pa.array(numbers, pa.int64())})]
 
 
@@ -232,8 +235,9 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
         live.wait_for_records(1)
         savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
     with weir.read_savepoint(savepoint) as saved:
-        counts, total = saved.operator_state("counts").keyed["counts"], saved.operator_state("total").lists
-        rows = place.rows().total()
+        keyed, total = saved.operator_state("counts").keyed, saved.operator_state("total").lists
+        counts, rows = keyed["counts"], place.rows().total()
+        assert sum(int(raw) for raw in keyed["rows"]["raw"].to_pylist()) == rows
         assert (sum(counts["value"].to_pylist()), sorted(counts["key"].to_pylist())) == (rows, list(range(7)))
         assert sum(number for subtask in total["list-checkpointed"] for number in subtask) == rows
     place.land(2)

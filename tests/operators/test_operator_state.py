@@ -71,6 +71,49 @@ def test_an_element_that_cannot_be_kept_is_refused() -> None:
         store.dump_lists()
 
 
+def test_raw_state_of_key_groups_is_handed_over_where_it_has_changed() -> None:
+    """A group keeps its bytes; what the batch does not concern is left alone."""
+    raw = StateStore().raw_keyed_state("index")
+    raw.begin_batch(pa.array(["a", "b", "a"]), pa.array([3, 5, 3], pa.int32()))
+    assert raw.record_groups.to_pylist() == [3, 5, 3]
+    raw.put(3, b"\x00three")
+    raw.put(5, b"")
+    first = raw.changed_groups()
+    raw.put(3, b"three again")
+    again = StateStore(None, {"index": first | raw.changed_groups()}).raw_keyed_state("index")
+    assert {group: again.get(group) for group in again.groups} == {3: b"three again", 5: b""}
+    assert again.get(4) is None
+    assert again.changed_groups() == {}
+
+
+def test_bytes_for_a_key_group_of_another_subtask_are_refused() -> None:
+    """They would be lost when the groups are dealt out anew."""
+    raw = StateStore().raw_keyed_state("index")
+    with pytest.raises(OperatorStateError, match="give the step key_by, and ask in process_batch"):
+        raw.put(3, b"")
+    raw.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
+    with pytest.raises(OperatorStateError, match="key group 4, which the batch has no record of"):
+        raw.put(4, b"")
+
+
+def test_keyed_and_raw_state_are_not_taken_for_each_other() -> None:
+    """Neither within an operator nor in what is handed over."""
+    store = StateStore()
+    keyed, raw = store.keyed_state("keyed", pa.int64(), 0), store.raw_keyed_state("raw")
+    store.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
+    keyed.put(pa.array(["a"]), pa.array([1]))
+    raw.put(3, b"1")
+    with pytest.raises(OperatorStateError, match="'raw' is asked for as keyed state and as raw state"):
+        store.keyed_state("raw", pa.int64(), 0)
+    with pytest.raises(OperatorStateError, match="'keyed' is asked for as keyed state and as raw state"):
+        store.raw_keyed_state("keyed")
+    groups = {name: state.changed_groups() for name, state in store.keyed}
+    with pytest.raises(OperatorStateError, match="'keyed' was kept as keyed state and is asked for as raw"):
+        StateStore(None, groups).raw_keyed_state("keyed")
+    with pytest.raises(OperatorStateError, match="'raw' was kept as raw state and is asked for as keyed"):
+        StateStore(None, groups).keyed_state("raw", pa.int64(), 0)
+
+
 def test_raw_state_is_bytes() -> None:
     """As a user wrote them."""
     store = StateStore()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
+from weir.operators.raw import is_raw
 
 #: Into how many groups keys are divided. Fixed in the first batch of a job: a checkpoint has its state by group.
 KEY_GROUPS = 128
@@ -121,6 +122,11 @@ class KeyedState:
         tables, numbers = [], []
         for group, data in groups.items():
             with pa.ipc.open_stream(data) as reader:
+                if is_raw(reader.schema):
+                    raise OperatorStateError(
+                        f"The state {self._name!r} was kept as raw state and is asked for as keyed state: ask for it as it"
+                        " was, or give the new one another name."
+                    )
                 table = reader.read_all()
             tables.append(table)
             numbers.append(np.full(len(table), group, np.int16))

@@ -3,19 +3,22 @@
 *List state* belongs to the subtask. When the operator is restored with another number of subtasks, its elements are dealt
 out anew, one by one; of a *union* list every subtask gets all elements, of a *broadcast* list every subtask gets those of
 the first. *Keyed state* belongs to the keys of the stream (``key_by``): it goes where its key goes, in key groups, of which
-only those that changed are written.
+only those that changed are written. *Raw* state is bytes: a list of them for each subtask (``BYTES``), or some for each key
+group.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from weir.errors import OperatorStateError
 from weir.operators.keyed import KeyedState
+from weir.operators.raw import RawKeyedState
 from weir.operators.serializers import JSON, Serializer
 
 if TYPE_CHECKING:
@@ -78,6 +81,7 @@ class StateStore:
         self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
+        self._raw: dict[str, RawKeyedState] = {}
         #: The checkpoint for which ``snapshot_state`` is called; None if the state is only handed to the next batch.
         self.checkpoint_id: int | None = None
         self.is_restored = bool(self._found or self._found_groups)
@@ -98,22 +102,31 @@ class StateStore:
         """The values of this name by key, for an operator with ``key_by``. ``default`` is that of a key without a value."""
         state = self._keyed.get(name)
         if state is None:
+            self._check_new(name, self._raw)
             state = self._keyed[name] = KeyedState(
                 name, value_type, default, self._found_groups.pop(name, {})
             )
+        return state
+
+    def raw_keyed_state(self, name: str) -> RawKeyedState:
+        """The bytes of this name by key group, for an operator with ``key_by``."""
+        state = self._raw.get(name)
+        if state is None:
+            self._check_new(name, self._keyed)
+            state = self._raw[name] = RawKeyedState(name, self._found_groups.pop(name, {}))
         return state
 
     # -- for the runtime
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
         """Records with these keys, in these key groups, are processed."""
-        for state in self._keyed.values():
+        for _, state in self.keyed:
             state.begin_batch(keys, groups)
 
     @property
-    def keyed(self) -> Iterator[tuple[str, KeyedState]]:
-        """The keyed states by name."""
-        return iter(self._keyed.items())
+    def keyed(self) -> Iterator[tuple[str, KeyedState | RawKeyedState]]:
+        """The keyed states by name, raw ones included."""
+        return chain(self._keyed.items(), self._raw.items())
 
     def dump_lists(self) -> bytes:
         """All lists. Those that nobody asked for are kept as they were."""
@@ -126,6 +139,12 @@ class StateStore:
                     f"An element of the state {name!r} cannot be kept ({error}): give the state a serializer for it."
                 ) from error
         return encode_lists(lists)
+
+    def _check_new(self, name: str, others: Mapping[str, object]) -> None:
+        if name in others:
+            raise OperatorStateError(
+                f"The state {name!r} is asked for as keyed state and as raw state: give each its own name."
+            )
 
     def _list(self, name: str, redistribution: Redistribution, serializer: Serializer) -> ListState[Any]:
         state = self._lists.get(name)
