@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,14 @@ import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
-from tests.e2e.support import Place, delta_rows, files_rows, wait_until
+from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows, wait_until
 
 import weir
 from weir.client import connect
 from weir.coordinators import BroadcastRules, OperatorCoordinator
 from weir.core.job_status import JobStatus
 from weir.core.types import Payload
-from weir.errors import RestError
+from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator
 from weir.operators.state import StateStore
 
@@ -251,6 +252,57 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
     of_key = Counter(id_ % 7 for id_ in ids)
     assert counts == sorted((key, n) for key, total in of_key.items() for n in range(1, total + 1))
     assert sum(totals) == len(ids)
+
+
+class Told(Operator):
+    """Puts out which checkpoints it was told of; a batch lasts for as long as the mark is there."""
+
+    output_schema = "how string, checkpoint long"
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+        self._told: list[tuple[str, int]] = []
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        self._told.append(("completed", checkpoint_id))
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        self._told.append(("aborted", checkpoint_id))
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        while self._mark.exists():
+            self._mark.with_name("waits").touch()
+            time.sleep(0.05)
+        told, self._told = self._told, []
+        how, checkpoints = [one for one, _ in told], pa.array([one for _, one in told], pa.int64())
+        return [pa.RecordBatch.from_pydict({"how": pa.array(how, pa.string()), "checkpoint": checkpoints})]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_operators_are_told_how_checkpoints_ended_with_their_next_batch(place: Place) -> None:
+    """Also of one that was over before its barrier came."""
+    mark = place.directory / "mark"
+    job = weir.Job("told")
+    stream = job.source("numbers", numbers(place)).process("told", Told(mark), parallelism=1)
+    stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
+    conf = settings(place, timeout="1s", tolerable_failed_checkpoints="10")
+    place.land(1)
+    with LiveJob(job, conf) as live:
+        live.wait_for_records(ROWS_PER_FILE)
+        completed = live.checkpoint().checkpoint_id
+        mark.touch()
+        place.land(1)
+        wait_until(mark.with_name("waits").exists, "the batch runs")
+        with pytest.raises(WeirError, match="expired"):
+            live.checkpoint()
+        (aborted,) = (known.checkpoint_id for known in live.history("FAILED"))
+        mark.unlink()
+        live.wait_for_records(2 * ROWS_PER_FILE)
+        place.land(1)
+        live.wait_for_records(3 * ROWS_PER_FILE)
+        live.checkpoint()
+    assert files_rows(place.directory / "out") == Counter([("completed", completed), ("aborted", aborted)])
 
 
 class Marked(RulesOperator):

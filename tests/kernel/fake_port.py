@@ -184,6 +184,9 @@ class FakePort:
     def confirm_base(self, vertex: str, checkpoint_id: int) -> None:
         self._called(f"confirm_base {checkpoint_id}")
 
+    def checkpoint_aborted(self, vertex: str, checkpoint_id: int) -> None:
+        self._called(f"checkpoint_aborted {checkpoint_id}")
+
     def drain(self, effect: StartDrain) -> None:
         self._called(f"drain {effect.position}", effect)
         self.posts[effect.vertex, self.attempt](Drained(position=effect.position))

@@ -135,6 +135,10 @@ class TaskPort(Protocol):
         """The checkpoint is the base of the vertex's next incremental snapshot. *Quick.*"""
         ...
 
+    def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """A checkpoint of which the task had heard is over: its Python operators are told. *Quick.*"""
+        ...
+
     def drain(self, effect: StartDrain) -> None:
         """Begin the step with MAX_WATERMARK and finish the operators; ``Drained`` comes through the task's ``post``."""
         ...

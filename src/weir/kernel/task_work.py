@@ -90,7 +90,8 @@ def begin_task_work(
                 on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
                 on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
             )
-        case TellAborted():
+        case TellAborted(checkpoint_id=n):
+            tasks.checkpoint_aborted(vertex, n)
             work(
                 lambda: durable.tell_aborted(effect),
                 on_error=lambda e: post(TaskErrored(message=describe(e))),

@@ -150,6 +150,9 @@ class SimTaskPort:
         """The checkpoint is the base of the next incremental snapshot."""
         self._queries[vertex].snapshots.confirm(checkpoint_id)
 
+    def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """Simulated operators keep no account of it."""
+
     def drain(self, effect: StartDrain) -> None:
         """Begin the step with MAX_WATERMARK."""
         self._queries[effect.vertex].drain(effect)

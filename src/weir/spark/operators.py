@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -141,8 +142,9 @@ class QueryOperators:
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
-        self._completed: list[int] = []
-        self._aborted: list[int] = []
+        #: Checkpoints of which operators are told with the next batch. Others append to them meanwhile.
+        self.completed: deque[int] = deque()
+        self.aborted: deque[int] = deque()
 
     def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
         """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
@@ -204,18 +206,9 @@ class QueryOperators:
         self._finishes = isinstance(effect, StartDrain)
         self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
 
-    def completed(self, checkpoint_id: int) -> None:
-        """Operators are told with the next batch."""
-        self._completed.append(checkpoint_id)
-
-    def aborted(self, checkpoint_id: int) -> None:
-        """Operators are told with the next batch."""
-        self._aborted.append(checkpoint_id)
-
     def begin_batch(self, batch: int) -> None:
         """Called in the thread in which Spark computes the batch next."""
-        completed, self._completed = self._completed, []
-        aborted, self._aborted = self._aborted, []
+        completed, aborted = _taken(self.completed), _taken(self.aborted)
         for name, one in self._steps.items():
             held = self._held[self._version][name]
             events: dict[int, list[Any]] = {}
@@ -355,6 +348,10 @@ class QueryOperators:
 
 def _files(held: Mapping[int, Mapping[OperatorId, _Held]]) -> set[str]:
     return {file for of_batch in held.values() for one in of_batch.values() for file in one.files}
+
+
+def _taken(told: deque[int]) -> list[int]:
+    return [told.popleft() for _ in range(len(told))]
 
 
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:

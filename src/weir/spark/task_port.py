@@ -29,7 +29,7 @@ from weir.kernel.clock import Clock
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
-from weir.spark.operators import process_steps
+from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
@@ -252,20 +252,25 @@ class SparkTaskPort:
     def drop_snapshot(self, effect: DropSnapshot) -> None:
         """Forget a snapshot and delete its files."""
         self._snapshots[effect.vertex].drop(effect.checkpoint_id)
-        current = self._attempt
-        operators = None if current is None else current.frames.operators(effect.vertex)
-        if operators is not None:
-            operators.aborted(effect.checkpoint_id)
 
     def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
         """The checkpoint is the base of the vertex's next incremental snapshot."""
         self._snapshots[vertex].confirm(checkpoint_id)
-        current = self._attempt
-        operators = None if current is None else current.frames.operators(vertex)
+        operators = self._operators(vertex)
         if operators is not None:
-            operators.completed(checkpoint_id)
+            operators.completed.append(checkpoint_id)
+
+    def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
+        """The vertex's Python operators are told with their next batch."""
+        operators = self._operators(vertex)
+        if operators is not None:
+            operators.aborted.append(checkpoint_id)
 
     # -- inside ------------------------------------------------------------------------------------------------
+
+    def _operators(self, vertex: VertexId) -> QueryOperators | None:
+        current = self._attempt
+        return None if current is None else current.frames.operators(vertex)
 
     def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
         with self._lock:
