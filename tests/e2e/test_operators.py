@@ -229,11 +229,11 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
     conf = settings(place, RESTARTED)
     place.land(2)
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
-        live.wait_for_records(2)
+        live.wait_for_records(2 * ROWS_PER_FILE)
         live.checkpoint()
         place.land(1)
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
-        live.wait_for_records(1)
+        live.wait_for_records(ROWS_PER_FILE)
         savepoint = live.gateway.stop_with_savepoint(None).result(120).external_path
     with weir.read_savepoint(savepoint) as saved:
         keyed, total = saved.operator_state("counts").keyed, saved.operator_state("total").lists
