@@ -225,6 +225,17 @@ def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined()
     assert bench.delivered(0) == [0, 3]
 
 
+def test_a_failed_subtask_ends_checkpoints_that_wait_for_the_events_of_others() -> None:
+    """It has forgotten what it had handled before, and the coordinator's snapshot knows of that."""
+    bench = Bench()
+    bench.send(0, 1)
+    bench.confirm(0)
+    bench.snapshot(1)
+    (declined,) = bench.do(bench.holder.subtask_failed(0))
+    assert isinstance(declined, CoordinatorDeclined)
+    assert bench.confirm(1) == []
+
+
 def test_a_snapshot_taken_while_a_subtask_failed_is_declined() -> None:
     """Its gateway is not marked any more: what it was sent before the snapshot is lost."""
     bench = Bench()

@@ -7,7 +7,8 @@ The rules of this file:
    (PROTOCOL P2). So a later checkpoint waits for the acknowledgements of an earlier one, if events are held behind that.
 3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a completion or a restore opens all.
 4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not confirmed is lost, and
-   checkpoints that wait for either are declined. To the coordinator these events were sent to a failed subtask (C5).
+   checkpoints of which the coordinator's part is not complete are declined: it has been told too much for what the subtask
+   will be. To the coordinator these events were sent to a failed subtask (C5).
 5. An answer that comes after its checkpoint is over changes nothing.
 6. What is sent to an operator that has finished is dropped, and no checkpoint waits for it.
 """
@@ -152,13 +153,13 @@ class OperatorCoordinatorHolder:
         ]
 
     def subtask_failed(self, subtask: int) -> list[HolderOutput]:
-        """A subtask failed: events that it was to get are gone (C5)."""
+        """A subtask failed: events that it was to get are gone (C5), and it has forgotten what it handled since the newest
+        completed checkpoint. The coordinator's snapshots of before know of both."""
         self._gateways[subtask].reset()
-        gone = {number for number, receiver in self._unconfirmed.items() if receiver == subtask}
-        for number in gone:
+        for number in [n for n, receiver in self._unconfirmed.items() if receiver == subtask]:
             del self._unconfirmed[number]
-        message = f"subtask {subtask} failed before it had handled an event that was sent to it"
-        declined = [n for n, snapshot in self._snapshots.items() if snapshot.awaited & gone]
+        message = f"subtask {subtask} failed before it had the checkpoint's barrier"
+        declined = [n for n, snapshot in self._snapshots.items() if snapshot.taken]
         return [output for n in declined for output in self._decline(n, message)]
 
     def validate(self, pending: Collection[int]) -> None:

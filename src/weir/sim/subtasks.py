@@ -127,6 +127,9 @@ class SubtaskWorld:
             if self._completed.coordinator == self._end():
                 return False
             moves.append(self._trigger)
+        elif self._vain and (not moves or self._random.random() < 0.02):
+            # Long after the failure: until then nothing but the holder keeps such a checkpoint from completing.
+            moves = [self._abort_vain]
         elif self._may_trigger() and (faulty and self._random.random() < 0.1):
             moves.append(self._trigger)
         if not moves:
@@ -145,7 +148,6 @@ class SubtaskWorld:
         ]
         moves += [coordinator.turn] if coordinator.told else []
         moves += [self._hear_coordinator] if coordinator.out else []
-        moves += [self._abort_vain] if self._vain else []
         for number, subtask in enumerate(self._subtasks):
             moves += [subtask.receive] if subtask.told else []
             moves += [subtask.snapshot] if subtask.barriers else []
