@@ -140,6 +140,7 @@ def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savep
     assert_counted(place)
 
 
+@pytest.mark.slow
 @pytest.mark.kill
 def test_a_state_that_no_hook_claims_is_refused_unless_it_may_be_left_behind(place: Place) -> None:
     """Killed, and run again without its hook: one sentence says so; with --allow-non-restored-state it ends exactly."""
