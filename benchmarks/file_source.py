@@ -4,7 +4,7 @@ The same Parquet files go through a Weir job into ``weir.sinks.Files``, with a c
 ``weir.sources.FileSource`` in two subtasks and once by ``spark.readStream.parquet``, each with its defaults.
 
 ``file_source``: all files are there, and the job is bounded. The clock runs from the first status RUNNING until the job has
-finished.
+finished, its session's end included on both sides.
 
 ``file_source_growing``: the job is unbounded, and the files come while it runs, twenty every 50 ms, which is faster than
 they are read. The clock runs from the first status RUNNING until a checkpoint, asked for when the last row was read, has

@@ -254,6 +254,31 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
     assert sum(totals) == len(ids)
 
 
+class Misspelt(Operator):
+    """Puts out another column than it declares."""
+
+    output_schema = "number long"
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [batch.select(["id"])]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_output_that_was_not_declared_fails_the_job_for_good(place: Place) -> None:
+    """It would be the same after every restart: one sentence names both sides."""
+    job = weir.Job("misspelt")
+    stream = job.source("numbers", numbers(place)).process("misspelt", Misspelt(), parallelism=1)
+    stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
+    place.land(1)
+    with LiveJob(job, settings(place, RESTARTED)) as live:
+        result = live.result()
+    assert (result.status, live.gateway.view().attempt) == (JobStatus.FAILED, 1)
+    assert "Operator 'misspelt' puts out the columns id, but declares number: let its" in (
+        result.failure or ""
+    )
+
+
 class Told(Operator):
     """Puts out which checkpoints it was told of; a batch lasts for as long as the mark is there."""
 

@@ -49,11 +49,55 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
 
 
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
-    """And the first value that does not."""
-    with pytest.raises(
-        PipelineError, match=r"puts out id as string, not int64, .*Failed to parse string: 'x'"
-    ):
-        fitted(batch(id=["x"], name=["a"]), SCHEMA, "score")
+    """And why they do not."""
+    with pytest.raises(PipelineError, match=r"puts out 'id' as double, .* declares it as int64, .*truncated"):
+        fitted(batch(id=[1.5], name=["a"]), SCHEMA, "score")
+
+
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        (pa.array(["1"]), pa.int64()),
+        (pa.array([1]), pa.string()),
+        (pa.array([5]), pa.bool_()),
+        (pa.array([1_700_000_000_000]), pa.timestamp("us", tz="UTC")),
+        (pa.array([1.555]), pa.decimal128(10, 2)),
+        (pa.array([{"z": 1}]), pa.struct([("x", pa.int64())])),
+        (pa.array([{"x": 1, "y": 2}]), pa.struct([("x", pa.int64())])),
+        (pa.array([[{"z": 1}]]), pa.list_(pa.struct([("x", pa.int64())]))),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
+def test_values_of_another_kind_are_refused(given: pa.Array, declared: pa.DataType) -> None:
+    """Arrow would convert them, round them, or make null of them."""
+    with pytest.raises(PipelineError, match="Operator 'score' puts out 'v' as "):
+        fitted(batch(v=given), pa.schema([("v", declared)]), "score")
+
+
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        (pa.array([{"x": 1}], pa.struct([("x", pa.int32())])), pa.struct([("x", pa.int64())])),
+        (pa.array([[1.0, None]]), pa.list_(pa.int64())),
+        (pa.array(["a"], pa.large_string()), pa.string()),
+        (pa.array([0], pa.timestamp("ms", tz="Europe/Berlin")), pa.timestamp("us", tz="UTC")),
+        (pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())), pa.map_(pa.string(), pa.int64())),
+        (pa.nulls(1), pa.decimal128(10, 2)),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
+def test_values_that_say_the_same_in_another_form_are_taken(given: pa.Array, declared: pa.DataType) -> None:
+    """Nested ones too."""
+    put_out = fitted(batch(v=given), pa.schema([("v", declared)]), "score")
+    assert put_out.column(0).type == declared
+    assert put_out.column(0).to_pylist() == given.to_pylist()
+
+
+def test_columns_of_one_name_are_taken_by_their_order() -> None:
+    """Nothing else tells them apart."""
+    schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
+    given = pa.RecordBatch.from_arrays([pa.array([1], pa.int8()), pa.array(["x"])], names=["a", "a"])
+    assert [one.to_pylist() for one in fitted(given, schema, "score").columns] == [[1], ["x"]]
 
 
 class Doubled(PandasOperator):

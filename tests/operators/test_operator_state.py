@@ -74,7 +74,7 @@ def test_an_element_that_cannot_be_kept_is_refused() -> None:
 def test_raw_state_of_key_groups_is_handed_over_where_it_has_changed() -> None:
     """A group keeps its bytes; what the batch does not concern is left alone."""
     raw = StateStore().raw_keyed_state("index")
-    raw.begin_batch(pa.array(["a", "b", "a"]), pa.array([3, 5, 3], pa.int32()))
+    raw.begin_batch(pa.array([3, 5, 3], pa.int32()))
     assert raw.record_groups.to_pylist() == [3, 5, 3]
     raw.put(3, b"\x00three")
     raw.put(5, b"")
@@ -87,13 +87,24 @@ def test_raw_state_of_key_groups_is_handed_over_where_it_has_changed() -> None:
 
 
 def test_bytes_for_a_key_group_of_another_subtask_are_refused() -> None:
-    """They would be lost when the groups are dealt out anew."""
-    raw = StateStore().raw_keyed_state("index")
+    """They would be lost when the groups are dealt out anew. Its own can be written at any time."""
+    raw = StateStore(owned=range(64)).raw_keyed_state("index")
+    raw.put(63, b"")
+    with pytest.raises(OperatorStateError, match="key group 64, which belongs to another subtask"):
+        raw.put(64, b"")
+    with pytest.raises(TypeError):
+        raw.put(3, 10)  # type: ignore[arg-type]
+
+
+def test_the_key_groups_of_records_are_known_while_they_are_processed() -> None:
+    """Also to a state that is asked for only then, and to none behind them."""
+    store = StateStore()
+    store.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
+    raw = store.raw_keyed_state("index")
+    assert raw.record_groups.to_pylist() == [3]
+    store.end_batch()
     with pytest.raises(OperatorStateError, match="give the step key_by, and ask in process_batch"):
-        raw.put(3, b"")
-    raw.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
-    with pytest.raises(OperatorStateError, match="key group 4, which the batch has no record of"):
-        raw.put(4, b"")
+        _ = raw.record_groups
 
 
 def test_keyed_and_raw_state_are_not_taken_for_each_other() -> None:

@@ -125,8 +125,10 @@ class Dispatcher:
 
     def stop(self) -> None:
         """Stop every task without a word to the machines; blocks. For the end of the run."""
-        self._stop_attempt()
-        self._coordinators.close()
+        try:
+            self._stop_attempt()
+        finally:
+            self._coordinators.close()
 
     def take(self, envelope: Envelope) -> None:
         """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an error."""

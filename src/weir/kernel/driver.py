@@ -73,8 +73,10 @@ class JobDriver:
                 self._turn()
             return self._dispatcher.ended
         finally:
-            self._dispatcher.stop()
-            self._workers.close()
+            try:
+                self._dispatcher.stop()
+            finally:
+                self._workers.close()
 
     def _turn(self) -> None:
         deadline = self._dispatcher.next_deadline()

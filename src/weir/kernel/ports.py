@@ -136,7 +136,7 @@ class TaskPort(Protocol):
         ...
 
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """A checkpoint of which the task had heard is over: its Python operators are told. *Quick.*"""
+        """A checkpoint is over, whether or not the task had heard of it: its Python operators are told. *Quick.*"""
         ...
 
     def drain(self, effect: StartDrain) -> None:

@@ -234,10 +234,10 @@ class RunningJob:
 
 
 def _settle_if_failed(answer: Future[Any], checkpoint: Future[CompletedCheckpoint]) -> None:
-    """What was asked for is done, but in no checkpoint: whoever waits for the answer is told why."""
+    """No checkpoint has what was asked for: whoever waits for the answer is told why."""
     error = checkpoint.exception()
     if error is not None:
-        _settle(answer, None, f"It is done, but it is in no checkpoint yet: {error}")
+        _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
 
 
 def _settle(future: Future[Any], result: object, failure: str | None) -> None:

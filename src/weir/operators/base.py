@@ -110,7 +110,8 @@ class Operator:
         """A checkpoint is durable. Told with the next batch, if there is one."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint in which this operator took part will never complete. Told with the next batch, if there is one."""
+        """A checkpoint will never complete, whether its barrier had come or not. Told with the next batch, if there is
+        one."""
 
     def close(self) -> None:
         """The process ends its work for this subtask. Not called if it is killed."""

@@ -1,4 +1,9 @@
-"""What an operator puts out must be what its step declares: Spark takes columns by position, and reads no other type."""
+"""What an operator puts out must be what its step declares: Spark takes columns by position, and reads no other type.
+
+Values are given the declared type where that says the same in another form: narrower numbers, encoded or large columns,
+another unit or zone of time, what pandas makes of missing numbers. Anything else is an error, and so is a field of a struct
+under another name, which Arrow would make null.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +24,74 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
     """
     import pyarrow as pa
 
-    if batch.schema.names == schema.names and batch.schema.types == schema.types:
-        return batch
-    if sorted(batch.schema.names) != sorted(schema.names):
+    if batch.schema.names == schema.names:
+        if batch.schema.types == schema.types:
+            return batch
+    elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(schema):
+        batch = batch.select(schema.names)
+    else:
         raise PipelineError(
             f"Operator {operator_id!r} puts out the columns {_listed(batch.schema)}, but declares"
             f" {_listed(schema)}: let its output_schema name what it puts out."
         )
-    try:
-        return batch.select(schema.names).cast(pa.schema(zip(schema.names, schema.types, strict=True)))
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        wrong = [
-            f"{name} as {batch.schema.field(name).type}, not {schema.field(name).type}"
-            for name in schema.names
-            if batch.schema.field(name).type != schema.field(name).type
-        ]
-        raise PipelineError(
-            f"Operator {operator_id!r} puts out {', '.join(wrong)}, which its output_schema declares, and the values"
-            f" do not fit ({error}): change the one or the other."
-        ) from error
+    columns = []
+    for given, column, declared in zip(batch.schema, batch.columns, schema, strict=True):
+        try:
+            if not _says_the_same(given.type, declared.type):
+                raise pa.ArrowInvalid(f"{given.type} is no {declared.type}")
+            columns.append(column.cast(declared.type))
+        except pa.ArrowException as error:
+            raise PipelineError(
+                f"Operator {operator_id!r} puts out {given.name!r} as {given.type}, but its output_schema declares it as"
+                f" {declared.type}, and the values do not fit ({error}): change the one or the other."
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
+    """Whether values of the one type can be had as the other without a change of meaning. Those that do not fit are found
+    when they are cast."""
+    from pyarrow import types
+
+    if given == declared or types.is_null(given):
+        return True
+    if types.is_dictionary(given):
+        return _says_the_same(given.value_type, declared)
+    if types.is_struct(given) and types.is_struct(declared):
+        names = [field.name for field in given] == [field.name for field in declared]
+        return names and all(_says_the_same(a.type, b.type) for a, b in zip(given, declared, strict=True))
+    if types.is_map(given) and types.is_map(declared):
+        keys = _says_the_same(given.key_type, declared.key_type)
+        return keys and _says_the_same(given.item_type, declared.item_type)
+    if _is_list(given) and _is_list(declared):
+        return _says_the_same(given.value_type, declared.value_type)
+    kinds = (_is_number, _is_text, _is_bytes, types.is_timestamp, types.is_date, types.is_decimal)
+    return any(kind(given) and kind(declared) for kind in kinds)
+
+
+def _is_number(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(given) or types.is_floating(given))
+
+
+def _is_text(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(given) or types.is_large_string(given) or types.is_string_view(given))
+
+
+def _is_bytes(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    plain = types.is_binary(given) or types.is_large_binary(given) or types.is_binary_view(given)
+    return bool(plain or types.is_fixed_size_binary(given))
+
+
+def _is_list(given: pa.DataType) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
 
 
 def _listed(schema: pa.Schema) -> str:

@@ -6,7 +6,7 @@ subtask instead is a list of bytes: ``list_state(name, BYTES)``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import pyarrow as pa
 
@@ -19,9 +19,10 @@ _SCHEMA = pa.schema([("group", pa.int16()), ("raw", pa.binary())])
 class RawKeyedState:
     """The bytes of one name, of the key groups of one subtask."""
 
-    def __init__(self, name: str, groups: Mapping[int, bytes]) -> None:
-        """``groups`` is what was handed over. Raises ``OperatorStateError`` if that is not raw."""
+    def __init__(self, name: str, groups: Mapping[int, bytes], owned: Container[int]) -> None:
+        """``groups`` is what was handed over, ``owned`` the subtask's. Raises ``OperatorStateError`` if they are not raw."""
         self._name = name
+        self._owned = owned
         self._bytes = {group: self._decoded(data) for group, data in groups.items()}
         self._changed: set[int] = set()
         self._current: pa.Array | None = None
@@ -45,19 +46,19 @@ class RawKeyedState:
         return self._bytes.get(group)
 
     def put(self, group: int, data: bytes) -> None:
-        """Give a key group its bytes: one that has some, or one of the batch's. Raises ``OperatorStateError`` for others."""
-        if group not in self._bytes and group not in self.record_groups.to_pylist():
+        """Give a key group its bytes. Raises ``OperatorStateError`` for one of another subtask's."""
+        if group not in self._owned:
             raise OperatorStateError(
-                f"The raw state {self._name!r} is given bytes for key group {group}, which the batch has no record of: it"
-                " may belong to another subtask."
+                f"The raw state {self._name!r} is given bytes for key group {group}, which belongs to another subtask: put"
+                " those of record_groups or groups only."
             )
-        self._bytes[group] = bytes(data)
+        self._bytes[group] = bytes(memoryview(data))
         self._changed.add(group)
 
     # -- for the runtime
 
-    def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
-        """A batch is processed: its keys and their key groups."""
+    def begin_batch(self, groups: pa.Array | None) -> None:
+        """Records in these key groups are processed; None: no more."""
         self._current = groups
 
     def changed_groups(self) -> dict[int, bytes]:

@@ -10,14 +10,14 @@ group.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from weir.errors import OperatorStateError
-from weir.operators.keyed import KeyedState
+from weir.operators.keyed import KEY_GROUPS, KeyedState
 from weir.operators.raw import RawKeyedState
 from weir.operators.serializers import JSON, Serializer
 
@@ -74,9 +74,17 @@ class StateStore:
     """All state of one subtask; what ``initialize_state`` and ``snapshot_state`` are given."""
 
     def __init__(
-        self, lists: Lists | None = None, groups: Mapping[str, Mapping[int, bytes]] | None = None
+        self,
+        lists: Lists | None = None,
+        groups: Mapping[str, Mapping[int, bytes]] | None = None,
+        *,
+        owned: Container[int] = range(KEY_GROUPS),
     ) -> None:
-        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over."""
+        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over, ``owned`` the subtask's key
+        groups."""
+        self._owned = owned
+        #: The keys of the records that are processed, and their key groups.
+        self._records: tuple[pa.Array, pa.Array] | None = None
         self._found = dict(lists or {})
         self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
         self._lists: dict[str, ListState[Any]] = {}
@@ -103,9 +111,10 @@ class StateStore:
         state = self._keyed.get(name)
         if state is None:
             self._check_new(name, self._raw)
-            state = self._keyed[name] = KeyedState(
-                name, value_type, default, self._found_groups.pop(name, {})
-            )
+            state = KeyedState(name, value_type, default, self._found_groups.pop(name, {}))
+            self._keyed[name] = state
+            if self._records is not None:
+                state.begin_batch(*self._records)
         return state
 
     def raw_keyed_state(self, name: str) -> RawKeyedState:
@@ -113,15 +122,26 @@ class StateStore:
         state = self._raw.get(name)
         if state is None:
             self._check_new(name, self._keyed)
-            state = self._raw[name] = RawKeyedState(name, self._found_groups.pop(name, {}))
+            state = RawKeyedState(name, self._found_groups.pop(name, {}), self._owned)
+            self._raw[name] = state
+            state.begin_batch(None if self._records is None else self._records[1])
         return state
 
     # -- for the runtime
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
         """Records with these keys, in these key groups, are processed."""
-        for _, state in self.keyed:
-            state.begin_batch(keys, groups)
+        self._records = (keys, groups)
+        for keyed in self._keyed.values():
+            keyed.begin_batch(keys, groups)
+        for raw in self._raw.values():
+            raw.begin_batch(groups)
+
+    def end_batch(self) -> None:
+        """All records are processed."""
+        self._records = None
+        for raw in self._raw.values():
+            raw.begin_batch(None)
 
     @property
     def keyed(self) -> Iterator[tuple[str, KeyedState | RawKeyedState]]:

@@ -196,7 +196,8 @@ class SubtaskWorld:
                 self._carry_out(self._holder.acknowledge(subtask, number))
 
     def _is_current(self, event: CoordinatorSentEvent | OperatorEventHandled) -> bool:
-        """Whether the coordinator means the subtask's attempt of now."""
+        """Whether the coordinator means the subtask's attempt of now. Who fails single subtasks must look, as the job master
+        does for whole attempts."""
         return event.attempt == self._subtasks[event.subtask].attempt
 
     def _hear_subtask(self, number: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from weir.errors import InvariantError
+from weir.errors import InvariantError, PipelineError
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether Weir itself said, in a worker or in the batch, that the pipeline is wrong: it would fail again."""
+    return isinstance(error, PipelineError) or f"{PipelineError.__module__}.PipelineError: " in str(error)
 
 
 def first_cause(error: BaseException) -> str:

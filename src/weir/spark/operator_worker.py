@@ -186,6 +186,7 @@ class _Run:
         """What goes downstream: for the records, and behind them at the end of the input, or before a barrier."""
         for batch in records:
             yield from one.operator.process_batch(batch) or ()
+        one.state.end_batch()
         yield from one.operator.end_batch() or ()
         if self._order["finish"]:
             yield from one.operator.end_input() or ()
@@ -234,16 +235,17 @@ class _Run:
                 " process has gone: the job is restored from its newest checkpoint."
             )
         lists = None if location is None else decode_lists(_read(location))
+        owned = [
+            group
+            for group in range(order["key_groups"])
+            if group * context.parallelism // order["key_groups"] == self._subtask
+        ]
         groups = {
-            name: {
-                int(group): _read(found)
-                for group, found in by_group.items()
-                if int(group) * context.parallelism // order["key_groups"] == self._subtask
-            }
+            name: {int(group): _read(found) for group, found in by_group.items() if int(group) in owned}
             for name, by_group in order["groups"].items()
         }
         operator = copy.deepcopy(operator)
-        state = StateStore(lists, {name: found for name, found in groups.items() if found})
+        state = StateStore(lists, {name: found for name, found in groups.items() if found}, owned=owned)
         operator.open(context)
         operator.initialize_state(state)
         if isinstance(operator, ListCheckpointed):

@@ -33,7 +33,7 @@ from weir.kernel.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
 from weir.spark.changed_plans import misfit
 from weir.spark.channel_input import has_event_time
-from weir.spark.error_text import first_cause
+from weir.spark.error_text import first_cause, is_final
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
 from weir.spark.operators import BatchEnd, QueryOperators
@@ -259,6 +259,8 @@ class QueryTask:
         except WeirError:
             raise
         except Exception as error:
+            if is_final(error):
+                raise PipelineError(first_cause(error)) from None
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
             # character, and a Java stack in it overflows the thread's own.
             raise SinkError(f"Step {batch} failed: {first_cause(error)}") from None
@@ -302,7 +304,8 @@ class QueryTask:
         except Exception as error:
             if not self._stopping.is_set():
                 changed = misfit(self._vertex, error)
-                self._post(TaskErrored(message=changed or first_cause(error), fatal=changed is not None))
+                fatal = changed is not None or is_final(error)
+                self._post(TaskErrored(message=changed or first_cause(error), fatal=fatal))
             return
         finally:
             self._up.set()
