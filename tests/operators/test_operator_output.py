@@ -93,6 +93,17 @@ def test_values_that_say_the_same_in_another_form_are_taken(given: pa.Array, dec
     assert put_out.column(0).to_pylist() == given.to_pylist()
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32()])
+def test_a_null_where_none_may_be_is_refused(kind: pa.DataType) -> None:
+    """Spark would read a number."""
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    with pytest.raises(
+        PipelineError, match="puts out a null in 'id', which its output_schema declares as NOT NULL"
+    ):
+        fitted(batch(id=pa.array([1, None], kind)), schema, "score")
+    assert fitted(batch(id=pa.array([1], kind)), schema, "score").column(0).to_pylist() == [1]
+
+
 def test_columns_of_one_name_are_taken_by_their_order() -> None:
     """Nothing else tells them apart."""
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> pa.RecordBatch:
     """The batch with the columns of ``schema``, in its order and of its types.
 
-    Raises ``PipelineError`` if a column is missing or one too many, or if values do not fit their type.
+    Raises ``PipelineError`` if a column is missing or one too many, if values do not fit their type, or if a null is where
+    none may be.
     """
     import pyarrow as pa
 
     if batch.schema.names == schema.names:
         if batch.schema.types == schema.types:
+            _check_nulls(batch, schema, operator_id)
             return batch
     elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(schema):
         batch = batch.select(schema.names)
@@ -45,7 +47,19 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
                 f"Operator {operator_id!r} puts out {given.name!r} as {given.type}, but its output_schema declares it as"
                 f" {declared.type}, and the values do not fit ({error}): change the one or the other."
             ) from error
-    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+    batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
+    _check_nulls(batch, schema, operator_id)
+    return batch
+
+
+def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> None:
+    """Spark does not look for nulls where none may be."""
+    for declared, column in zip(schema, batch.columns, strict=True):
+        if not declared.nullable and column.null_count:
+            raise PipelineError(
+                f"Operator {operator_id!r} puts out a null in {declared.name!r}, which its output_schema declares as NOT"
+                " NULL: change the one or the other."
+            )
 
 
 def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
