@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
+from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.channel import ReleaseSegments
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
@@ -22,6 +23,7 @@ from weir.core.master_messages import (
     RecordCheckpoint,
     RecordEnd,
 )
+from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.task_messages import (
     AnswerPlanning,
     CommitSinks,
@@ -65,7 +67,11 @@ def plan(vertex: str, *, bounded: bool = False) -> TaskPlan:
 
 
 def job_master(
-    plans: Mapping[str, TaskPlan], *, hooks: tuple[str, ...] = (), **checkpointing: Any
+    plans: Mapping[str, TaskPlan],
+    *,
+    hooks: tuple[str, ...] = (),
+    coordinated: Mapping[str, CoordinatedOperator] = MappingProxyType({}),
+    **checkpointing: Any,
 ) -> JobMaster:
     """The master of a job of these vertices, which is restarted twice, and without an interval unless one is given."""
     return JobMaster(
@@ -75,6 +81,7 @@ def job_master(
         restart=RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=2, fixed_delay_ms=1),
         savepoint_directory=None,
         hooks=hooks,
+        coordinated=coordinated,
     )
 
 
@@ -260,19 +267,30 @@ class World:
     """A running job over a ``FakePort``, its driver on a thread of its own."""
 
     def __init__(
-        self, *vertices: str, bounded: bool = False, hooks: tuple[str, ...] = (), **checkpointing: Any
+        self,
+        *vertices: str,
+        bounded: bool = False,
+        hooks: tuple[str, ...] = (),
+        coordinators: Mapping[str, OperatorCoordinator] = MappingProxyType({}),
+        **checkpointing: Any,
     ) -> None:
+        """``coordinators`` by vertex, whose operators have one subtask."""
         self.port = FakePort()
         self.observed: list[object] = []
         plans = {vertex: plan(vertex, bounded=bounded) for vertex in vertices or ("v",)}
         self.job = RunningJob(
             job_id=JOB_ID,
             name="orders",
-            master=job_master(plans, hooks=hooks, **checkpointing),
+            master=job_master(
+                plans,
+                hooks=hooks,
+                coordinated={name: CoordinatedOperator(vertex=name, parallelism=1) for name in coordinators},
+                **checkpointing,
+            ),
             plans=plans,
             tasks=self.port,
             durable=self.port,
-            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
+            coordinators=CoordinatorRunner(coordinators, workers=ThreadWorkers(), waits=ThreadWaits()),
             clock=SystemClock(),
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,

@@ -120,6 +120,7 @@ def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
         port.step("v", 0)
         assert "The disk is full." in str(future.exception(20))
         port.wait_for("drop_snapshot 1")
+        port.wait_for("checkpoint_aborted 1")
         port.wait_for("answer_planning 2")
         assert "record_checkpoint 1" not in port.calls
         assert world.job.view().status is JobStatus.RUNNING

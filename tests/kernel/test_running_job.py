@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from unittest.mock import patch
 
 import pytest
 from tests.kernel.fake_port import JOB_ID, World
 
+from weir.coordinators import BroadcastRules
 from weir.core.job_status import JobStatus
+from weir.core.task_messages import TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
-from weir.errors import JobEndedError, JobError
+from weir.errors import JobEndedError, JobError, StorageError
 from weir.kernel.concurrency import ThreadWorkers
+from weir.kernel.ports import CoordinatorAnswer
 
 
 def test_a_view_shows_the_job_as_it_is_now() -> None:
@@ -108,6 +112,37 @@ def test_hooks_that_never_return_hold_up_nothing() -> None:
         assert world.join().status is JobStatus.CANCELED
         assert not world.port.gates["trigger_hook"].is_set()
         assert future.exception(20) is not None
+
+
+def ask(world: World) -> Future[CoordinatorAnswer]:
+    """Change a rule, until the checkpoint that is to have it waits for its task."""
+    world.wait_running()
+    answer = world.job.send_to_coordinator("v", {"set": {"often": 10}})
+    world.wait_in_progress()
+    return answer
+
+
+def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
+    """Without periodic ones nobody would ask for another."""
+    rules = {"v": BroadcastRules({"often": 5})}
+    with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
+        world.port.errors["take_snapshot"] = [StorageError("The disk is full.")]
+        answer, steps = ask(world), 0
+        while not answer.done():
+            world.port.step("v", steps)
+            steps += 1
+            world.wait_running(answers=steps + 1)
+        said = str(answer.exception())
+    assert said.startswith("Whether it holds is not known: Checkpoint 1 failed: ")
+    assert "The disk is full." in said
+
+
+def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> None:
+    """The coordinator has gone back to a state without it."""
+    with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
+        answer = ask(world)
+        world.port.posts["v", 1](TaskErrored(message="gone"))
+        assert "restored from a checkpoint that does not have it: send it again" in str(answer.exception(20))
 
 
 def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:

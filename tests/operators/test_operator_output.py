@@ -61,6 +61,8 @@ def test_values_that_do_not_fit_are_named_with_both_types() -> None:
         (pa.array([1]), pa.string()),
         (pa.array([5]), pa.bool_()),
         (pa.array([1_700_000_000_000]), pa.timestamp("us", tz="UTC")),
+        (pa.array([0], pa.timestamp("us")), pa.timestamp("us", tz="UTC")),
+        (pa.array([0], pa.timestamp("us", tz="UTC")), pa.timestamp("us")),
         (pa.array([1.555]), pa.decimal128(10, 2)),
         (pa.array([{"z": 1}]), pa.struct([("x", pa.int64())])),
         (pa.array([{"x": 1, "y": 2}]), pa.struct([("x", pa.int64())])),

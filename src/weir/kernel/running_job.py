@@ -127,8 +127,17 @@ class RunningJob:
             if not self._master.has_periodic_checkpoints:
                 # The answer waits for one, and nobody else would ask for it.
                 asked = self.trigger_checkpoint()
-                asked.add_done_callback(lambda done: _settle_if_failed(future, done))
+                asked.add_done_callback(lambda done: self._settle_if_failed(future, done))
         return future
+
+    def _settle_if_failed(
+        self, answer: Future[CoordinatorAnswer], checkpoint: Future[CompletedCheckpoint]
+    ) -> None:
+        """No checkpoint has what was asked for: whoever waits for the answer is told why. If the job itself failed or ends,
+        the coordinator tells what became of it."""
+        error = checkpoint.exception()
+        if error is not None and self._master.status is JobStatus.RUNNING:
+            _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""
@@ -231,13 +240,6 @@ class RunningJob:
             exceptions=tuple(self._exceptions),
             configuration=self._configuration,
         )
-
-
-def _settle_if_failed(answer: Future[Any], checkpoint: Future[CompletedCheckpoint]) -> None:
-    """No checkpoint has what was asked for: whoever waits for the answer is told why."""
-    error = checkpoint.exception()
-    if error is not None:
-        _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
 
 
 def _settle(future: Future[Any], result: object, failure: str | None) -> None:

@@ -65,7 +65,8 @@ class Operator:
     then ``snapshot_state``. Whatever a call returns or yields goes downstream.
     """
 
-    #: The schema of what goes downstream, as Spark's DDL text; None: as what comes in.
+    #: The schema of what goes downstream, as Spark's DDL text; None: as what comes in. What is put out must have these
+    #: columns, by name, and values that fit their types: else the job fails for good, and says which column it was.
     output_schema: str | None = None
 
     @property

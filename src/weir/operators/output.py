@@ -79,8 +79,22 @@ def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
         return keys and _says_the_same(given.item_type, declared.item_type)
     if _is_list(given) and _is_list(declared):
         return _says_the_same(given.value_type, declared.value_type)
-    kinds = (_is_number, _is_text, _is_bytes, types.is_timestamp, types.is_date, types.is_decimal)
+    kinds = (_is_number, _is_text, _is_bytes, _is_instant, _is_local_time, types.is_date, types.is_decimal)
     return any(kind(given) and kind(declared) for kind in kinds)
+
+
+def _is_instant(given: pa.DataType) -> bool:
+    """Spark's ``timestamp``; without a zone it is another thing."""
+    from pyarrow import types
+
+    return bool(types.is_timestamp(given)) and given.tz is not None
+
+
+def _is_local_time(given: pa.DataType) -> bool:
+    """Spark's ``timestamp_ntz``."""
+    from pyarrow import types
+
+    return bool(types.is_timestamp(given)) and given.tz is None
 
 
 def _is_number(given: pa.DataType) -> bool:

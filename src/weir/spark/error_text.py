@@ -7,7 +7,7 @@ from weir.errors import InvariantError, PipelineError
 
 def is_final(error: BaseException) -> bool:
     """Whether Weir itself said, in a worker or in the batch, that the pipeline is wrong: it would fail again."""
-    return isinstance(error, PipelineError) or f"{PipelineError.__module__}.PipelineError: " in str(error)
+    return f"{PipelineError.__module__}.{PipelineError.__name__}: " in str(error)
 
 
 def first_cause(error: BaseException) -> str:

@@ -54,6 +54,10 @@ EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 EMPTY_RELATION_RULE = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 
 
+#: Of how many checkpoints a batch tells at most.
+_TOLD = 100
+
+
 @dataclass(frozen=True)
 class _Held:
     """The state of one operator after a batch. Never changed, since a snapshot may be taken of it meanwhile."""
@@ -142,9 +146,10 @@ class QueryOperators:
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
-        #: Checkpoints of which operators are told with the next batch. Others append to them meanwhile.
-        self.completed: deque[int] = deque()
-        self.aborted: deque[int] = deque()
+        #: Checkpoints of which operators are told with the next batch, the newest ones of a query that rests for long.
+        #: Others append to them meanwhile.
+        self.completed: deque[int] = deque(maxlen=_TOLD)
+        self.aborted: deque[int] = deque(maxlen=_TOLD)
 
     def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
         """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
