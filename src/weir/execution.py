@@ -145,7 +145,7 @@ class Execution:
         )
 
     def close(self) -> None:
-        """Give the lease back and close the planning server."""
+        """Give the lease back, and let the JVM forget the job's inputs."""
         try:
             self._lease.stop()
         except StorageError as error:

@@ -21,13 +21,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.core.graph import Vertex
-from weir.core.task_messages import PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
+from weir.core.task_messages import AnswerPlanning, PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Sink, SinkContext, Step
 from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
-from weir.spark.planning_server import PlanningServer
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.state.local import LocalFileSystem
@@ -153,26 +152,24 @@ class Rig:
         self._changed = threading.Condition()
         self._on_plan = on_plan
         self.held: int | None = None
-        self.server = PlanningServer(lambda vertex, attempt, call: self.task.planning(call))
-        vertex = one_vertex(job)
+        vertex = self._vertex = one_vertex(job)
         pipeline = Pipeline(
             job_name=job.name, vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+        )
+        self._frames = Frames(
+            session=session,
+            pipeline=pipeline,
+            on_call=lambda vertex, call: self.task.planning(call),
+            token="test",
         )
         self.task = QueryTask(
             session=session,
             vertex=vertex,
-            frames=Frames(
-                session=session,
-                pipeline=pipeline,
-                attempt=1,
-                planning_directory=str(self.server.directory),
-                inbox_of=lambda consumer, producer: str(directory / producer),
-                token="test",
-            ),
+            frames=self._frames,
             sinks=job.sinks,
             attempt=1,
             directory=self.directory,
-            inboxes=None,
+            inputs=self._frames.inputs(vertex.name),
             output=None,
             operators=None,
             position=position,
@@ -187,7 +184,7 @@ class Rig:
 
     def __exit__(self, *_: object) -> None:
         self.task.stop()
-        self.server.close()
+        self._frames.release()
 
     def wait_for(self, kind: type[E]) -> E:
         """The first event of a kind; fails if the task does."""
@@ -195,7 +192,7 @@ class Rig:
 
     def drain(self, position: int) -> None:
         """Let the query, which has ended, run its step with MAX_WATERMARK."""
-        self.task.drain(StartDrain(vertex=self.task.vertex.name, position=position))
+        self.task.drain(StartDrain(vertex=self._vertex.name, position=position))
 
     def wait_held(self, position: int) -> None:
         """Until the planning call at this position is held."""
@@ -206,7 +203,7 @@ class Rig:
         with self._changed:
             call, self.held = self.held, None
         assert call is not None
-        self.server.answer(call)
+        self.task.answer(AnswerPlanning(call=call))
 
     def newest(self, log: str) -> int:
         """The newest entry of ``offsets`` or ``commits``; -1 if there is none."""
@@ -225,7 +222,7 @@ class Rig:
                 self.held = event.call
             self._changed.notify_all()
         if isinstance(event, PlanningCalled) and answered:
-            self.server.answer(event.call)
+            self.task.answer(AnswerPlanning(call=event.call))
 
     def _wait(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + PATIENCE_S

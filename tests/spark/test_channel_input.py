@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import functools
+import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -19,12 +20,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.spark.rig import PATIENCE_S, START, Landing, Rows
 
-from weir.errors import ConfigurationError, PipelineError
-from weir.spark.channel_input import EVENT_TIME, channel_frame, check_channel_schema
+from weir.errors import PipelineError
+from weir.spark.channel_input import EVENT_TIME, channel_frame, check_channel_schema, plain_schema
+from weir.spark.channel_source import ChannelSource
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
+from weir.spark.jvm import Jvm
 from weir.spark.output_watermark import output_watermark_ms
-from weir.spark.planning_server import PlanningServer
-from weir.spark.query_directory import MAX_WATERMARK_MS, InboxLogs, QueryDirectory
+from weir.spark.planning_rounds import PlanningAnswer, PlanningRounds
+from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
 from weir.state.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -42,10 +45,12 @@ class Running:
         self.path = path
         self.directory = QueryDirectory(LocalFileSystem(), str(path))
         self.steps: dict[int, list[tuple[Any, ...]]] = {}
+        self.channels: list[ChannelSource] = []
         self._query: StreamingQuery | None = None
-        self._calls: list[int] = []
+        self._calls = 0
         self._changed = threading.Condition()
-        self.server = PlanningServer(self._planned)
+        self._jvm = Jvm(session)
+        self._rounds = PlanningRounds(self._planned)
 
     @property
     def query(self) -> StreamingQuery:
@@ -53,12 +58,21 @@ class Running:
         assert self._query is not None
         return self._query
 
-    def control(self, schema: StructType | str = CHANNEL_SCHEMA) -> DataFrame:
+    def control(self, schema: StructType = CHANNEL_SCHEMA) -> DataFrame:
         """The control input of this run."""
-        source = ControlInput.of_vertex("tested")
-        self.session.dataSource.register(source)
-        options = {"directory": str(self.server.directory), "vertex": "tested", "attempt": "1"}
-        return self.session.readStream.format(source.name()).schema(schema).options(**options).load()
+        return ControlInput(self._jvm, schema, self._rounds).frame()
+
+    def channel(self, schema: StructType, control: DataFrame | None = None) -> DataFrame:
+        """The next channel of this run."""
+        index = len(self.channels)
+        source = ChannelSource(self._jvm, f"c{index}", plain_schema(schema), self._rounds)
+        self.channels.append(source)
+        control = self.control() if control is None else control
+        return channel_frame(control, source.frame(), index=index, schema=schema)
+
+    def admit(self, position: int, files: Iterable[Path], index: int = 0) -> None:
+        """Let the next batch read the files of a segment."""
+        self.channels[index].admit(position, [f"file://{file}" for file in files])
 
     def start(self, frame: DataFrame, stage: Callable[[DataFrame, int], None] | None = None) -> Running:
         """Run the query up to its first planning call; its rows are kept unless ``stage`` takes them."""
@@ -69,7 +83,7 @@ class Running:
 
     def step(self, watermarks: Mapping[int, int] | None = None) -> int:
         """Answer the call that waits; returns the newest position when the next one has come."""
-        self.server.answer(self._calls.pop(), watermarks or {})
+        self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks or {}))
         self._wait()
         return max(int(path.name) for path in (self.path / "commits").glob("[0-9]*"))
 
@@ -82,50 +96,31 @@ class Running:
 
     def __exit__(self, *_: object) -> None:
         if self._query is not None:
-            self._query.stop()
-        self.server.close()
+            stop = threading.Thread(target=self._query.stop)
+            stop.start()
+            while self._query.isActive:
+                time.sleep(0.002)
+            self._rounds.release()
+            stop.join()
 
     def _keep(self, frame: DataFrame, batch: int) -> None:
         self.steps[batch] = [tuple(row) for row in frame.collect()]
 
-    def _planned(self, vertex: str, attempt: int, call: int) -> None:
+    def _planned(self) -> None:
         with self._changed:
-            self._calls.append(call)
+            self._calls += 1
             self._changed.notify_all()
 
     def _wait(self) -> None:
         with self._changed:
-            called = partial(self._changed.wait_for, lambda: bool(self._calls), 0.2)
+            called = partial(self._changed.wait_for, lambda: self._calls > 0, 0.2)
             waited = 0.0
             while not called():
                 waited += 0.2
-                assert self.query.isActive, self.query.exception()
+                if not self.query.isActive:
+                    raise AssertionError(str(self.query.exception()))
                 assert waited < PATIENCE_S, "no planning call came"
-
-
-class Inbox:
-    """Where a consumer finds a channel's segments."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.mkdir(parents=True)
-
-    def admit(self, position: int, files: Iterable[Path]) -> None:
-        """Link the files of a segment."""
-        for part, file in enumerate(files):
-            os.link(file, self.path / f"{position:020d}-{part}.parquet")
-
-    def clear(self) -> None:
-        """Unlink everything."""
-        for path in self.path.iterdir():
-            path.unlink()
-
-    def frame(
-        self, run: Running, schema: StructType, *, control: DataFrame | None = None, index: int = 0
-    ) -> DataFrame:
-        """The channel in a run."""
-        control = run.control() if control is None else control
-        return channel_frame(run.session, control, index=index, schema=schema, inbox=f"file://{self.path}")
+            self._calls = 0
 
 
 def segment(frame: DataFrame, path: Path) -> list[Path]:
@@ -177,11 +172,11 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
     told = produced(spark, tmp_path, landing)
     assert list(told) == [0, 1, 2, 3]
     assert told[0] is None
-    inbox, rows, newest, dropped = Inbox(tmp_path / "inboxes" / "join"), Rows(), 0, 0
+    rows, newest, dropped = Rows(), 0, 0
     schema = joined(landing.source(spark), landing.source(spark)).schema
     for positions in ([0, 1], [2, 3]):
         with Running(spark, tmp_path / "consumer") as run:
-            frame = inbox.frame(run, schema)
+            frame = run.channel(schema)
             assert [(field.name, field.dataType) for field in frame.schema] == [
                 (field.name, field.dataType) for field in schema
             ]
@@ -193,7 +188,7 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
                 ]
                 dropped += sum(time // 60 * 60 + 60 <= newest - 20 for time in times)
                 newest = max(newest, *times)
-                inbox.admit(position, files)
+                run.admit(position, files)
                 ms = told[position]
                 run.step({} if ms is None else {0: ms})
             if positions[-1] == 3:
@@ -219,17 +214,13 @@ def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
     ids = [StructField("id", LongType()), StructField("ts", TimestampType(), True, {EVENT_TIME: 60_000})]
     rows = spark.range(10).selectExpr("id", f"timestamp_seconds({START_S} + id) AS ts")
     files = [segment(rows, tmp_path / name) for name in ("left", "right")]
-    inboxes = [Inbox(tmp_path / "inboxes" / name) for name in ("left", "right")]
     with Running(spark, tmp_path / "consumer") as run:
         control = run.control()
-        left, right = (
-            inbox.frame(run, StructType(ids), control=control, index=index)
-            for index, inbox in enumerate(inboxes)
-        )
+        left, right = (run.channel(StructType(ids), control) for _ in files)
         other = right.withColumnsRenamed({"id": "other", "ts": "at"})
         run.start(left.join(other, F.expr("id = other AND ts = at")).select("id"))
         for index in (first, 1 - first):
-            inboxes[index].admit(0, files[index])
+            run.admit(0, files[index], index)
             run.step()
         assert run.rows() == Counter({(one,): 1 for one in range(10)})
 
@@ -250,20 +241,19 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
     early = segment(table.filter(f"window.start < timestamp_seconds({START_S + 300})"), tmp_path / "early")
     late = segment(table.filter(f"window.start >= timestamp_seconds({START_S + 300})"), tmp_path / "late")
     names = segment(spark.range(1), tmp_path / "names")
-    inboxes = [Inbox(tmp_path / "inboxes" / name) for name in ("first", "second", "names")]
     with Running(spark, tmp_path / "consumer") as run:
         control = run.control()
-        first, second = (inboxes[i].frame(run, schema, control=control, index=i) for i in (0, 1))
-        plain = inboxes[2].frame(run, spark.range(0).schema, control=control, index=2)
+        first, second = (run.channel(schema, control) for _ in range(2))
+        plain = run.channel(spark.range(0).schema, control)
         fives = first.union(second).groupBy(F.window(F.window_time("window"), "5 minutes")).agg(F.sum("n"))
         ids = plain.select(-F.col("id") - 1, "id")
         run.start(fives.select(F.col("window.start").cast("long") - START_S, "sum(n)").union(ids))
-        for inbox, files in zip(inboxes, (early, [], names), strict=True):
-            inbox.admit(0, files)
+        run.admit(0, early, 0)
+        run.admit(0, names, 2)
         run.step({0: MAX_WATERMARK_MS, 1: (START_S + 60) * 1000})
         run.step({1: (START_S + 299) * 1000})
         assert run.rows() == Counter([(-1, 0)])
-        inboxes[1].admit(0, late)
+        run.admit(0, late, 1)
         run.step({1: (START_S + 600) * 1000})
         run.step()
         assert run.rows() == Counter([(-1, 0), (0, 30), (300, 30)])
@@ -317,14 +307,13 @@ def test_rows_of_every_type_and_column_name_arrive_as_they_were(spark: SparkSess
     """Nested, exact decimals, times before 1900 with and without zone, nulls, variants, names with dots and quotes."""
     rows = spark.sql(f"select {EVERY_TYPE}")
     check_channel_schema("every", rows.schema)
-    inbox = Inbox(tmp_path / "inboxes" / "every type")
     with Running(spark, tmp_path / "consumer") as run:
-        frame = inbox.frame(run, rows.schema)
+        frame = run.channel(rows.schema)
         assert frame.dtypes == rows.dtypes
         run.start(frame)
-        inbox.admit(7, segment(rows, tmp_path / "segment"))
-        position = run.step()
-        assert InboxLogs(run.directory).consumed(position) == {"every type": 7}
+        run.admit(7, segment(rows, tmp_path / "segment"))
+        run.step()
+        assert run.channels[0].consumed == 7
     assert [str(row) for row in run.steps[0]] == [str(tuple(row)) for row in rows.collect()]
 
 
@@ -339,56 +328,113 @@ def test_a_column_that_cannot_travel_is_refused_by_name(spark: SparkSession, ddl
         check_channel_schema("made", StructType.fromDDL(f"id long, {ddl}"))
 
 
-def test_names_and_paths_that_would_read_something_else_are_refused(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Names that differ by case only, and an inbox whose path is a pattern."""
+def test_names_that_differ_by_case_only_are_refused(spark: SparkSession) -> None:
+    """Spark could not tell them apart in the files."""
     with pytest.raises(PipelineError, match="two columns named 'id'"):
         check_channel_schema("made", StructType.fromDDL("id long, ID long"))
-    with pytest.raises(ConfigurationError, match="pattern"):
-        channel_frame(spark, spark.range(1), index=0, schema=SCHEMA, inbox="file:///tmp/*/a")
 
 
-# -- logs ----------------------------------------------------------------------------------------------------------
+# -- offsets -------------------------------------------------------------------------------------------------------
 
 
-def test_a_restored_consumer_reads_on_from_empty_logs_exactly(spark: SparkSession, tmp_path: Path) -> None:
-    """At any log offset, over the next compaction, trimmed or not; and what was read is known from the logs (P7)."""
+def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its offset is the position, the query has no other log of it, and committed segments may be gone (P3, P7)."""
     landing = Landing(tmp_path / "in", rows_per_file=2)
-    landing.land(8)
-    inbox = Inbox(tmp_path / "inboxes" / "base" / "p")
-    with Running(spark, tmp_path / "base") as run:
-        run.start(inbox.frame(run, SCHEMA))
-        for position in (0, 1):
-            inbox.admit(position, [landing.path(position)])
-            assert run.step() == position
-        inline, files = run.directory.source_entries(1, inboxes=True)
-        assert not [key for key in (*inline, *files) if key.startswith("sources/1/")]
-    for newest, steps in {0: 1, 8: 3, 9: 1, 17: 4, 19: 1, 106: 4}.items():
-        restored = tmp_path / str(newest)
-        shutil.copytree(tmp_path / "base", restored, ignore=shutil.ignore_patterns("sources"))
-        for batch, offset in ((0, newest - 1), (1, newest)):
-            entry = restored / "offsets" / str(batch)
-            text = f'{{"logOffset":{offset}}}' if offset >= 0 else "-"
-            entry.write_text(entry.read_text().replace(f'{{"logOffset":{batch}}}', text))
-        inbox = Inbox(tmp_path / "inboxes" / str(newest) / "p")
-        with Running(spark, restored) as run:
-            run.directory.write_empty_source_logs(1)
-            logs = InboxLogs(run.directory)
-            assert logs.consumed(1) == {}
-            run.start(inbox.frame(run, SCHEMA))
-            for position in range(2, 2 + steps):
-                inbox.admit(position, [landing.path(position)])
-                assert run.step() == position
-                assert sorted(row[0] for row in run.steps[position]) == landing.ids(position)
-                assert logs.consumed(position) == {"p": position}
-                inbox.clear()
-                logs.trim()
-            assert run.directory.log_offsets(position) == {1: newest + steps}
-        log = {path.name: path.stat().st_size for path in (restored / "sources" / "1").iterdir()}
-        numbers = {int(name.removesuffix(".compact")) for name in log}
-        assert all(log[name] == 2 for name in log if name.endswith(".compact"))
-        assert {number for number in numbers if f"{number}.compact" in log} == {
-            number for number in numbers if number % 10 == 9
-        }
-        assert len(log) <= 11
+    landing.land(10)
+    admitted: list[list[int]] = [[0], [1, 2, 3], [7], [8, 9]]
+    for half in (admitted[:2], admitted[2:]):
+        with Running(spark, tmp_path / "query") as run:
+            run.start(run.channel(SCHEMA))
+            assert run.channels[0].consumed is None
+            for positions in half:
+                for position in positions:
+                    run.admit(position, [landing.path(position)])
+                newest = run.step()
+                assert sorted(row[0] for row in run.steps[newest]) == landing.ids(*positions)
+                assert run.channels[0].consumed == positions[-1]
+                for position in positions:
+                    landing.path(position).unlink()
+        offsets = (tmp_path / "query" / "offsets" / str(newest)).read_text().splitlines()
+        assert json.loads(offsets[-1]) == {"channel": "c0", "position": half[-1][-1]}
+        assert not (tmp_path / "query" / "sources").exists()
+
+
+def test_spark_reads_of_a_segment_only_what_the_query_uses(spark: SparkSession, tmp_path: Path) -> None:
+    """Columns are pruned and filters are pushed down, as for Spark's own file source."""
+    plans: list[str] = []
+
+    def stage(rows: DataFrame, batch: int) -> None:
+        rows.collect()
+        plans.append(
+            rows.sparkSession._jvm.PythonSQLUtils.explainString(
+                run.query._jsq.streamingQuery().lastExecution(), "formatted"
+            )
+        )
+
+    rows = spark.range(10).selectExpr("id", "id % 3 AS third", "'x' AS unused")
+    with Running(spark, tmp_path / "query") as run:
+        run.start(run.channel(rows.schema).filter("third = 1").select("id"), stage)
+        run.admit(0, segment(rows, tmp_path / "segment"))
+        run.step()
+    assert "EqualTo(third,1)" in plans[0]
+    assert "unused" not in plans[0].split("ReadSchema:")[1].splitlines()[0]
+
+
+def test_a_channel_read_twice_by_one_query_is_one_source(spark: SparkSession, tmp_path: Path) -> None:
+    """A stream joined with itself has two places in the plan, and reads both at the same position."""
+    rows = spark.range(10)
+    with Running(spark, tmp_path / "query") as run:
+        once = run.channel(rows.schema)
+        run.start(once.alias("a").join(once.alias("b"), F.expr("a.id = b.id")).select("a.id"))
+        for position in range(2):
+            part = rows.filter(f"id % 2 = {position}")
+            run.admit(position, segment(part, tmp_path / str(position)))
+            run.step()
+    assert run.rows() == Counter({(one,): 1 for one in range(10)})
+
+
+def test_six_channels_are_read_at_what_one_answer_admits(spark: SparkSession, tmp_path: Path) -> None:
+    """Above four sources Spark asks in the order of a hash map; each batch is exact all the same (P7)."""
+    with Running(spark, tmp_path / "query") as run:
+        control = run.control()
+        frames = [run.channel(spark.range(0).schema, control) for _ in range(6)]
+        run.start(functools.reduce(DataFrame.union, frames))
+        for position in range(3):
+            expected = []
+            for index in range(6):
+                one = position * 10 + index
+                run.admit(position, segment(spark.range(one, one + 1), tmp_path / str(one)), index)
+                expected.append(one)
+            newest = run.step()
+            assert sorted(row[0] for row in run.steps[newest]) == expected
+
+
+def test_a_segment_whose_file_has_vanished_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would list it as no file, and the rows would be missing without a word."""
+    with Running(spark, tmp_path / "query") as run:
+        run.start(run.channel(SCHEMA))
+        run.admit(0, [tmp_path / "gone.parquet"])
+        with pytest.raises(AssertionError, match=r"Files of channel 'c0' have vanished: .*gone\.parquet"):
+            run.step()
+
+
+def test_a_checkpoint_that_knows_no_position_of_the_channel_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One sentence, and no row is read from the wrong place."""
+    landing = Landing(tmp_path / "in")
+    landing.land(1)
+    with Running(spark, tmp_path / "query") as run:
+        run.start(run.channel(SCHEMA))
+        run.admit(0, [landing.path(0)])
+        run.step()
+    entry = tmp_path / "query" / "offsets" / "0"
+    entry.write_text(entry.read_text().replace('"channel": "c0", "position"', '"logOffset"'))
+    with (
+        Running(spark, tmp_path / "query") as run,
+        pytest.raises(AssertionError, match="reads channel 'c0', but its checkpoint says"),
+    ):
+        run.start(run.channel(SCHEMA))
+        run.step()

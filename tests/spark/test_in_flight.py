@@ -1,4 +1,4 @@
-"""Segments in flight, from a checkpoint to the inbox of a restored query (PROTOCOL P27), over hand-made directories."""
+"""Segments in flight, from a checkpoint to a restored query (PROTOCOL P27), over hand-made directories."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from tests.spark.test_snapshots import FILES, FakeQuery, World
 
-from weir.core.channel import Segment
-from weir.core.input_gate import Admission
 from weir.core.types import InFlightSegment, TaskState
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.segments import Inboxes
+from weir.spark.segments import segment_files
 from weir.spark.snapshots import restore_directory
 
 KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]
@@ -51,7 +49,7 @@ def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> 
     return directory
 
 
-def test_a_restored_query_finds_in_its_inbox_what_was_in_flight(tmp_path: Path) -> None:
+def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path: Path) -> None:
     """Also before its first batch, and though the attempt in which the segment was written is gone."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
@@ -62,12 +60,9 @@ def test_a_restored_query_finds_in_its_inbox_what_was_in_flight(tmp_path: Path) 
     (kept,) = state.in_flight
     assert kept == replace(segment, payload={"keys": KEYS})
     directory = restored(world, 1, state, tmp_path / "again")
-    (tmp_path / "inbox").mkdir()
-    inboxes = Inboxes(directory, world.transfer, {"a_metadata": str(tmp_path / "inbox")})
-    again = Segment(position=kept.position, size=kept.size, payload=kept.payload)
-    inboxes.admit([Admission(channel="a_metadata", segments=(again,))])
-    found = {path.name: path.read_text() for path in (tmp_path / "inbox").iterdir()}
-    assert found == {f"{4:020d}-{part}.parquet": f"rows of 4 in part-{part}.parquet" for part in range(2)}
+    found = [Path(file) for file in segment_files(kept.payload, directory.path)]
+    assert all(path.is_relative_to(directory.path) for path in found)
+    assert [path.read_text() for path in found] == [f"rows of 4 in part-{part}.parquet" for part in range(2)]
 
 
 @pytest.mark.parametrize("over_a_restore", [False, True])

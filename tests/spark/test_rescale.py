@@ -74,7 +74,7 @@ def test_state_goes_from_2_to_5_to_3_partitions(spark: SparkSession, tmp_path: P
             state = rescaled(spark, "query", directory, state, partitions)
             # Spark's word for it: one batch more, which reads nothing.
             assert state.position == before + 1
-            assert directory.log_offsets(before) == directory.log_offsets(state.position)
+            assert directory.source_entries(before) == directory.source_entries(state.position)
             assert directory.state_partitions(state.position) == partitions
         begun = state.position
         with Rig(spark, job, path, position=begun) as rig:

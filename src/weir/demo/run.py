@@ -157,11 +157,7 @@ def _place(directory: Path | None) -> Path:
 
 
 def _command(master: str | None) -> Sequence[str]:
-    """The same command for every life: running it again is all that recovery takes (PROTOCOL P20).
-
-    Spark gives each query's Python reader ten seconds to start. Five at once on a machine that does other work may need
-    more, and then the job restarts by its own strategy; that may happen more than once in a life.
-    """
+    """The same command for every life: running it again is all that recovery takes (PROTOCOL P20)."""
     command = [sys.executable, "-m", "weir", "run", str(PIPELINE), "--rest-port", "0"]
     settings = (
         "execution.checkpointing.interval=1s",

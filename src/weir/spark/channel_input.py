@@ -1,8 +1,7 @@
 """A channel as a streaming DataFrame: what another query of the job wrote, with that query's watermark (PROTOCOL P25).
 
-The producer writes Parquet files (segments). The driver links those that may be read into the channel's *inbox* while
-the consumer waits in its planning call; Spark's own file source reads the inbox natively, in the same planning, since
-the control input stands first in the union and so is asked first.
+The producer writes Parquet files (segments), and a source that the driver implements reads exactly those
+that it admits (``weir/spark/channel_source.py``).
 
 The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped. It comes from one
 row of the control input and from nothing else:
@@ -21,7 +20,6 @@ conclude from its key that the other side's must be null too, and drop every row
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -40,48 +38,31 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from weir.errors import ConfigurationError, PipelineError
+from weir.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 #: The metadata key that makes a column an event-time column.
 EVENT_TIME = "spark.watermarkDelayMs"
 
 _WATERMARK = "__weir_watermark"
 
-#: Nothing that was admitted may be left out: not by age, not by number, not for an error.
-_READ_EVERYTHING = {
-    # Spark forgets names of files this much older than the newest. Files come in the order in which they were written, so
-    # none that is still to come is older than one that was seen.
-    "maxFileAge": "1d",
-    "latestFirst": "false",
-    "ignoreMissingFiles": "false",
-    "ignoreCorruptFiles": "false",
-}
 
-#: What makes a path a pattern for Spark's file source. Escaped, the inbox would be found, but not the files in it.
-_PATTERN = re.compile(r"[*?\[\]{}\\]")
+def plain_schema(schema: StructType) -> StructType:
+    """Names and types alone: the columns of a channel's files."""
+    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
 
 
-def channel_frame(
-    session: SparkSession, control: DataFrame, *, index: int, schema: StructType, inbox: str
-) -> DataFrame:
+def channel_frame(control: DataFrame, segments: DataFrame, *, index: int, schema: StructType) -> DataFrame:
     """The channel's rows, with the names, types and event-time columns of ``schema``, the producer's own.
 
     As from any file, each column may be null. ``control`` is the query's control input of ``CHANNEL_SCHEMA``, one object
-    for all channels; ``index`` is this channel's number there. A channel without an event-time column has no watermark.
-    Raises ``ConfigurationError`` if Spark would take the path of the inbox for a pattern.
+    for all channels; ``index`` is this channel's number there. ``segments`` are the rows of ``plain_schema``. A channel
+    without an event-time column has no watermark.
     """
-    if _PATTERN.search(inbox):
-        raise ConfigurationError(
-            f"Spark would take {inbox} for a pattern and read other files, or none: choose a working directory"
-            " (weir.working-dir) and step names without the characters * ? [ ] { } and backslash."
-        )
-    plain = StructType([StructField(field.name, field.dataType) for field in schema.fields])
-    segments = session.readStream.schema(plain).options(**_READ_EVERYTHING).parquet(inbox)
     never = F.spark_partition_id() < 0
-    nulls = [F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in plain.fields]
+    nulls = [F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields]
     if not has_event_time(schema):
         return control.select(*nulls).filter(never).union(segments)
     watermark = _unused_name(schema)

@@ -1,107 +1,222 @@
 """The control input: the tiny source that Weir adds to every query, so that the driver sits between two batches.
 
-A streaming query is a loop: ask each source for its latest offset, run a batch, commit it, again. This source forwards
-``latestOffset`` to the planning server in the driver (``weir/spark/planning_server.py``) and returns when the driver
-answers. While it waits, no batch runs and the query's directory does not change: there checkpoints are taken. It stands
-first in the query's first union, so that it is asked before the others.
+A streaming query is a loop: ask each source for its latest offset, run a batch, commit it, again. The
+driver implements this source itself (``weir/spark/jvm.py``), so Spark's question arrives as a method
+call, and the query rests until the call returns (``weir/spark/planning_rounds.py``). Meanwhile no batch
+runs and the query's directory does not change: there checkpoints are taken.
 
-In a query that reads sources it yields no rows, and carries the column metadata of the first source, since ``Union``
-keeps its first child's (PROTOCOL P26). In a query that reads channels (``weir/spark/channel_input.py``) its rows are
-(channel, watermark), and they alone move the query's watermark (P25):
+In a query that reads sources it yields no rows and stands before the first of them. It carries that
+source's column metadata, since ``Union`` keeps its first child's (PROTOCOL P26). In a query that reads
+channels (``weir/spark/channel_input.py``) its rows are (watermark, channel), and they alone move the
+query's watermark (P25):
 
-1. The driver's answer to a planning call says how far each channel's producer is. What is higher than before goes into
-   the offset, so a batch that Spark replays says the same again.
-2. The batch gets a row for each channel that rose. It holds from the next batch on, as in one query with both parts.
-3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark, but counts each
-   branch as 0 until it is told again. If nothing else asks for that batch, the offset moves for its sake: Spark fires
-   what was due at the stop only once a batch has run.
+1. The driver's answer to a planning call says how far each channel's producer is. What is higher than
+   before goes into the offset, so a batch that Spark replays says the same again.
+2. The batch gets a row for each channel that rose. It holds from the next batch on, as in one query
+   with both parts. The rows are made by the reader of Spark's rate source, so no Python worker is asked.
+3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark, but
+   counts each branch as 0 until it is told again. If nothing else asks for that batch, the offset moves
+   for its sake: Spark fires what was due at the stop only once a batch has run.
 
-The reader lives in a small Python process of its own on the driver's machine. It reaches the driver by a Unix socket
-in a directory that only this user may enter; the key that authenticates it is a file in that directory. Messages are
-JSON, never pickles. This module is imported there, so it imports nothing heavy.
+One object is Spark's table, scan and stream at once. A proxy has no default methods, so each method of
+these interfaces is here. Names are Java's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from multiprocessing.connection import Client, Connection
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-#: The name of the source; each vertex has its own, which begins with it.
-CONTROL_INPUT = "weir-control-input"
+from weir.spark.jvm import JavaIdentity, Jvm
+from weir.spark.planning_rounds import PlanningRounds
 
-#: The schema of the control input in a query that reads channels.
-CHANNEL_SCHEMA = "channel int, watermark timestamp"
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-#: Files in the planning server's directory.
-SOCKET_NAME = "socket"
-KEY_NAME = "key"
+#: The schema of the control input in a query that reads channels: what a row of Spark's rate source has.
+CHANNEL_SCHEMA = StructType([StructField("watermark", TimestampType()), StructField("channel", LongType())])
+
+_INTERFACES = (
+    "catalog.SupportsRead",
+    "read.ScanBuilder",
+    "read.Scan",
+    "read.streaming.MicroBatchStream",
+    "read.streaming.SupportsTriggerAvailableNow",
+)
 
 
-class ControlInputReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Asks the driver before every batch, and passes on the watermarks of the query's channels.
+class ControlInput(JavaIdentity):
+    """The control input of one query. ``start_run`` comes before each start of the query."""
 
-    Without channels its offset moves only where the driver forces a batch, so that it does not keep a query from ending with
-    ``availableNow``.
-    """
+    def __init__(self, jvm: Jvm, schema: StructType, rounds: PlanningRounds) -> None:
+        super().__init__(jvm, "weir-control-input")
+        self._jvm = jvm
+        self._schema = jvm.schema(schema)
+        self._rounds = rounds
+        #: Start and end of the run's first batch that this source takes part in, as texts.
+        self._first: tuple[str, str] | None = None
 
-    def __init__(self, *, directory: str, vertex: str, attempt: int) -> None:
-        self._directory = Path(directory)
-        self._vertex = vertex
-        self._attempt = attempt
-        self._connection: Connection | None = None
-        #: Start and end of the run's first batch that this source takes part in.
-        self._first: tuple[dict[str, Any], dict[str, Any]] | None = None
+    def start_run(self) -> None:
+        """The query is about to start."""
+        self._first = None
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """No channel has a watermark."""
-        return {"control": 0}
+    def frame(self) -> DataFrame:
+        """The streaming DataFrame; one query may use it in several places."""
+        jvm = self._jvm
+        relation = jvm.sql_class("catalyst.streaming.StreamingRelationV2")
+        options = jvm.sql_class("util.CaseInsensitiveStringMap")(jvm.java_class("java.util.HashMap")())
+        plan = relation(
+            jvm.none,
+            self.name(),
+            self.proxy,
+            options,
+            jvm.attributes(self._schema),
+            jvm.none,
+            jvm.none,
+            jvm.none,
+            getattr(relation, "apply$default$9")(),
+        )
+        return jvm.frame(plan)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """Nothing to prepare: there is no data to bound."""
+    # -- the stream --------------------------------------------------------------------------------------
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Wait until the driver lets the next batch begin. Raises ``EOFError`` if the driver has gone."""
-        if self._connection is None:
-            self._connection = Client(
-                str(self._directory / SOCKET_NAME),
-                family="AF_UNIX",
-                authkey=(self._directory / KEY_NAME).read_bytes(),
-            )
-            hello = {"vertex": self._vertex, "attempt": self._attempt}
-            self._connection.send_bytes(json.dumps(hello).encode())
-        self._connection.send_bytes(b"plan")
-        answer = json.loads(self._connection.recv_bytes())
-        known = _watermarks(start)
-        risen = _risen(known, _watermarks(answer))
-        untold = known and self._first is None
-        if not risen and not untold and not answer.get("force"):
+    def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
+        """Wait until the driver lets the next batch start."""
+        answer = self._rounds.answer(self)
+        if answer is None:
             return start
-        moved = {"control": start["control"] + 1}
-        return moved | ({"watermarks": known | risen} if known | risen else {})
+        offset = json.loads(start.json())
+        known = _watermarks(offset)
+        risen = _risen(known, {str(channel): ms for channel, ms in answer.watermarks_ms.items()})
+        untold = known and self._first is None
+        if not risen and not untold and not answer.force:
+            return start
+        moved: dict[str, Any] = {"control": offset["control"] + 1}
+        if known | risen:
+            moved["watermarks"] = known | risen
+        return self._jvm.offset(json.dumps(moved))
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """One partition with the rows of the batch; none if there are none, so that it adds no task.
+    def planInputPartitions(self, start: Any, end: Any) -> Any:  # noqa: N802
+        """One partition for each row of the batch; none if there are none, so that it adds no task.
 
         Spark asks once for each branch that reads the source: the same batch, the same rows.
         """
+        batch = (str(start.json()), str(end.json()))
         if self._first is None:
-            self._first = (start, end)
-        known = {} if self._first == (start, end) else _watermarks(start)
-        rows = _risen(known, _watermarks(end))
-        return [InputPartition(sorted((int(channel), ms) for channel, ms in rows.items()))] if rows else []
+            self._first = batch
+        before, after = (_watermarks(json.loads(text)) for text in batch)
+        rows = _risen({} if self._first == batch else before, after)
+        partition = self._jvm.sql_class("execution.streaming.sources.RateStreamMicroBatchInputPartition")
+        return self._jvm.array(
+            self._jvm.sql_class("connector.read.InputPartition"),
+            [
+                # Values from the channel's number up to the next one: one row at this time.
+                partition(0, 1, int(channel), int(channel) + 1, ms, 0.0)
+                for channel, ms in sorted(rows.items())
+            ],
+        )
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int, datetime]]:
-        """The rows of a batch. With their zone, so that the worker's own does not shift them."""
-        epoch = datetime(1970, 1, 1, tzinfo=UTC)
-        return ((channel, epoch + timedelta(milliseconds=ms)) for channel, ms in partition.value)
+    def createReaderFactory(self) -> Any:  # noqa: N802
+        """Makes the rows in the executors' JVMs."""
+        name = "org.apache.spark.sql.execution.streaming.sources.RateStreamMicroBatchReaderFactory"
+        return self._jvm.scala_object(name)
+
+    def initialOffset(self) -> Any:  # noqa: N802
+        """No channel has a watermark."""
+        return self._jvm.offset(json.dumps({"control": 0}))
+
+    def deserializeOffset(self, text: str) -> Any:  # noqa: N802
+        """An offset from the query's log."""
+        return self._jvm.offset(text)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """There is nothing to limit."""
+        return self._jvm.sql_class("connector.read.streaming.ReadLimit").allAvailable()
+
+    def reportLatestOffset(self) -> None:  # noqa: N802
+        """Unknown: it is asked for a lag."""
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing to prepare: there is no data to bound."""
+
+    def commit(self, end: Any) -> None:
+        """A checkpoint says what is over, not Spark's commit."""
+
+    def stop(self) -> None:
+        """Nothing to give back."""
+
+    # -- the table and its scan --------------------------------------------------------------------------
+
+    def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
+        """Spark's way from the table to the stream leads back here."""
+        return self.proxy
+
+    def build(self) -> Any:
+        """The scan."""
+        return self.proxy
+
+    def toMicroBatchStream(self, location: str) -> Any:  # noqa: N802
+        """The stream."""
+        return self.proxy
+
+    def name(self) -> str:
+        """The name in plans."""
+        return self.toString()
+
+    description = name
+
+    def schema(self) -> Any:
+        """The columns."""
+        return self._schema
+
+    readSchema = schema  # noqa: N815
+
+    def columns(self) -> Any:
+        """The columns, as a table has them."""
+        return self._jvm.sql_class("connector.catalog.CatalogV2Util").structTypeToV2Columns(self._schema)
+
+    def capabilities(self) -> Any:
+        """It is read in batches of a stream."""
+        found = self._jvm.java_class("java.util.HashSet")()
+        found.add(self._jvm.sql_class("connector.catalog.TableCapability").MICRO_BATCH_READ)
+        return found
+
+    def properties(self) -> Any:
+        """None."""
+        return self._jvm.java_class("java.util.HashMap")()
+
+    def partitioning(self) -> Any:
+        """None."""
+        return self._jvm.array(self._jvm.sql_class("connector.expressions.Transform"), [])
+
+    def constraints(self) -> Any:
+        """None."""
+        return self._jvm.array(self._jvm.sql_class("connector.catalog.constraints.Constraint"), [])
+
+    def supportedCustomMetrics(self) -> Any:  # noqa: N802
+        """None."""
+        return self._jvm.array(self._jvm.sql_class("connector.metric.CustomMetric"), [])
+
+    def reportDriverMetrics(self) -> Any:  # noqa: N802
+        """None."""
+        return self._jvm.array(self._jvm.sql_class("connector.metric.CustomTaskMetric"), [])
+
+    def columnarSupportMode(self) -> Any:  # noqa: N802
+        """Rows come one by one."""
+        return self._jvm.sql_class("connector.read.Scan$ColumnarSupportMode").UNSUPPORTED
+
+    def id(self) -> None:
+        """None."""
+
+    version = id
+
+    class Java:
+        """What Java sees."""
+
+        implements = tuple(f"org.apache.spark.sql.connector.{name}" for name in _INTERFACES)
 
 
 def _watermarks(offset: Mapping[str, Any]) -> dict[str, int]:
@@ -111,46 +226,3 @@ def _watermarks(offset: Mapping[str, Any]) -> dict[str, int]:
 def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """The watermarks of ``after`` that are new or higher."""
     return {channel: ms for channel, ms in after.items() if channel not in before or ms > before[channel]}
-
-
-class NoRows(DataSourceReader):
-    """The source as a batch: reading it starts Spark's Python daemons, and yields nothing."""
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """No partitions."""
-        return []
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Never called, since there are no partitions."""
-        return iter(())
-
-
-class ControlInput(DataSource):
-    """The registered data source. Options: ``directory``, ``vertex``, ``attempt``."""
-
-    @classmethod
-    def name(cls) -> str:
-        """The name for ``spark.readStream.format``."""
-        return CONTROL_INPUT
-
-    @classmethod
-    def of_vertex(cls, vertex: str) -> type[ControlInput]:
-        """The source to register for the query of one vertex.
-
-        All queries on one registered source share the map of its environment, and each writes to it as it starts.
-        Spark does not guard that map: two that start at once can break it, and then no task of theirs can be read.
-        """
-        name = f"{CONTROL_INPUT}-{vertex.encode().hex()}"
-        return type(cls.__name__, (cls,), {"name": classmethod(lambda _: name)})
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """The source as a batch, for ``weir/spark/session.py``."""
-        return NoRows()
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """The reader; Spark runs it in a process of its own."""
-        return ControlInputReader(
-            directory=self.options["directory"],
-            vertex=self.options["vertex"],
-            attempt=int(self.options["attempt"]),
-        )

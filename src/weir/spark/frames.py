@@ -9,25 +9,23 @@ finished and is not started any more.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
 
 from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
 from weir.spark.channel_input import channel_frame, check_channel_schema
-from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
 from weir.spark.error_text import first_cause
+from weir.spark.jvm import Jvm
 from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
+from weir.spark.query_inputs import OnCall, QueryInputs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-#: The path of the inbox in which a vertex (first) finds the segments of another (second).
-InboxOf = Callable[[VertexId, VertexId], str]
 
 
 class Frames:
@@ -38,18 +36,16 @@ class Frames:
         *,
         session: SparkSession,
         pipeline: Pipeline,
-        attempt: int,
-        planning_directory: str,
-        inbox_of: InboxOf,
+        on_call: OnCall,
         token: str,
     ) -> None:
-        """``token`` names the attempt among all that a Python worker may see."""
+        """``on_call`` is called for every planning call; ``token`` names the attempt among all that a Python worker may
+        see."""
         self._session = session
         self._pipeline = pipeline
-        self._attempt = attempt
-        self._planning_directory = planning_directory
-        self._inbox_of = inbox_of
         self._lock = threading.RLock()
+        jvm = Jvm(session)
+        self._inputs = {name: QueryInputs(jvm, vertex, on_call) for name, vertex in pipeline.vertices.items()}
         self._frames: dict[VertexId, DataFrame] = {}
         self._operators = {
             name: QueryOperators(
@@ -71,6 +67,15 @@ class Frames:
         """The Python operators of a vertex; None if it has none."""
         return self._operators.get(name)
 
+    def inputs(self, name: VertexId) -> QueryInputs:
+        """The inputs that Weir gives the query of a vertex."""
+        return self._inputs[name]
+
+    def release(self) -> None:
+        """The attempt is over: let Java forget the inputs with the plans that read them."""
+        for inputs in self._inputs.values():
+            inputs.release()
+
     def _build(self, vertex: Vertex) -> DataFrame:
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
@@ -79,7 +84,7 @@ class Frames:
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
                 # One control input, in front of the first source: it is asked before the others. It has no rows, and the
                 # source's schema with its column metadata (PROTOCOL P26).
-                frame = self._control_input(vertex, frame.schema).union(frame)
+                frame = self._inputs[vertex.name].control(frame.schema).union(frame)
                 needs_control = False
             frames[step.operator_id] = frame
         frame = frames[vertex.name]
@@ -88,18 +93,14 @@ class Frames:
         return frame
 
     def _channels(self, vertex: Vertex) -> dict[OperatorId, DataFrame]:
-        if not vertex.inputs:
+        inputs = self._inputs[vertex.name]
+        schemas = {name: self.of(name).schema for name in vertex.inputs}
+        if not schemas:
             return {}
-        control = self._control_input(vertex, CHANNEL_SCHEMA)
+        control = inputs.channel_control()
         return {
-            name: channel_frame(
-                self._session,
-                control,
-                index=index,
-                schema=self.of(name).schema,
-                inbox=self._inbox_of(vertex.name, name),
-            )
-            for index, name in enumerate(vertex.inputs)
+            name: channel_frame(control, inputs.segments(name, schema), index=index, schema=schema)
+            for index, (name, schema) in enumerate(schemas.items())
         }
 
     def _apply(self, vertex: Vertex, step: GraphStep, inputs: list[DataFrame]) -> DataFrame:
@@ -127,12 +128,15 @@ class Frames:
         return check_result(step.name, frame)
 
     def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
-        schema = self._pipeline.operators[step.operator_id].operator.output_schema or ""
+        ddl = self._pipeline.operators[step.operator_id].operator.output_schema or ""
         try:
-            control = self._control_input(vertex, schema)
+            schema = StructType.fromDDL(ddl)
+            if not isinstance(schema, StructType):
+                raise PipelineError("it names no columns")
+            control = self._inputs[vertex.name].control(schema)
         except Exception as error:
             raise PipelineError(
-                f"Spark cannot read the schema {schema!r} of source {step.name!r}: {first_cause(error)}."
+                f"Spark cannot read the schema {ddl!r} of source {step.name!r}: {first_cause(error)}."
             ) from error
         return self._processed(vertex, step, control)
 
@@ -146,14 +150,3 @@ class Frames:
                 f"The operator of step {step.name!r} cannot run in Spark's workers: {first_cause(error)}. Give it a valid"
                 " output_schema, and hold what cannot be pickled (locks, connections) only from its open() on."
             ) from error
-
-    def _control_input(self, vertex: Vertex, schema: StructType | str) -> DataFrame:
-        control_input = ControlInput.of_vertex(vertex.name)
-        self._session.dataSource.register(control_input)
-        reader = self._session.readStream.format(control_input.name()).schema(schema)
-        options = {
-            "directory": self._planning_directory,
-            "vertex": vertex.name,
-            "attempt": str(self._attempt),
-        }
-        return reader.options(**options).load()

@@ -8,12 +8,14 @@ two is refused. What is closed on these file systems is as durable as they promi
 
 from __future__ import annotations
 
+import uuid
 import zlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.sinks.staging import is_local
+from weir.spark.jvm import Jvm
 from weir.state.filesystem import CreateResult, FileStatus
 
 if TYPE_CHECKING:
@@ -34,8 +36,7 @@ class HadoopFileSystem:
 
     def __init__(self, session: SparkSession, uri: str) -> None:
         """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate, ``StorageError`` if out of reach."""
-        self._gateway: Any = session.sparkContext._gateway
-        self._jvm: Any = jvm_of(session)
+        self._jvm = Jvm(session)
         self._conf: Any = session._jsc.hadoopConfiguration()
         self._scheme = uri.split(":", 1)[0].lower()
         if self._scheme not in _RENAME_SCHEMES | _CONDITIONAL_PUT_SCHEMES:
@@ -44,9 +45,7 @@ class HadoopFileSystem:
                 " that creates a file only if it is not there. Use a local path, hdfs: or s3a:."
             )
         try:
-            self._fs: Any = self._jvm.org.apache.hadoop.fs.FileSystem.get(
-                self._jvm.java.net.URI(uri), self._conf
-            )
+            self._fs: Any = self._class("FileSystem").get(self._uri(uri), self._conf)
         except Exception as error:
             raise _failure("reach", uri, error) from error
 
@@ -80,7 +79,7 @@ class HadoopFileSystem:
         try:
             stream = self._fs.open(self._path(path))
             try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+                return bytes(self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream))
             finally:
                 stream.close()
         except Exception as error:
@@ -131,7 +130,7 @@ class HadoopFileSystem:
     def link_or_copy(self, source: str, target: str) -> bool:
         """Copy the file within the file system (there are no links); always False."""
         try:
-            self._jvm.org.apache.hadoop.fs.FileUtil.copy(
+            self._class("FileUtil").copy(
                 self._fs, self._path(source), self._fs, self._path(target), False, True, self._conf
             )
         except Exception as error:
@@ -162,11 +161,9 @@ class HadoopFileSystem:
             self._fs.delete(self._path(temporary), False)
 
     def _rename(self, source: str, target: str, option: str) -> None:
-        rename = self._jvm.org.apache.hadoop.fs.Options.Rename
-        options = self._gateway.new_array(rename, 1)
-        options[0] = getattr(rename, option)
-        uri = self._jvm.java.net.URI(target)
-        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, self._conf)
+        rename = self._class("Options$Rename")
+        options = self._jvm.array(rename, [getattr(rename, option)])
+        context = self._class("FileContext").getFileContext(self._uri(target), self._conf)
         context.rename(self._path(source), self._path(target), options)
 
     def _put(self, path: str, data: bytes) -> None:
@@ -180,16 +177,16 @@ class HadoopFileSystem:
 
     def _temporary(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
-        return f"{parent}/.{name}.{self._jvm.java.util.UUID.randomUUID().toString()}.tmp"
+        return f"{parent}/.{name}.{uuid.uuid4()}.tmp"
 
     def _path(self, path: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(path)
+        return self._class("Path")(path)
 
+    def _uri(self, uri: str) -> Any:
+        return self._jvm.java_class("java.net.URI")(uri)
 
-def jvm_of(session: SparkSession) -> Any:
-    """The session's JVM view."""
-    jvm: Any = session._jvm
-    return jvm
+    def _class(self, name: str) -> Any:
+        return self._jvm.java_class(f"org.apache.hadoop.fs.{name}")
 
 
 def _status(entry: Any) -> FileStatus:

@@ -9,10 +9,7 @@ Draining (MISSION E1) is one more entry of the offset log, written by us: the of
 the maximal watermark. A restarted query replays it as it would replay a batch that a crash cut short: without data,
 firing every window and timer. No source is asked, so nothing that arrived after the end of the input slips in.
 
-*Inboxes.* A query that reads channels reads each with a file source over an inbox (``weir/spark/channel_input.py``). After
-a restore its inboxes are new and empty, and so are their source logs: they name no file and end where ``offsets/b``
-says. While the query runs, what its batches have read is in these logs, and may be forgotten there once it is known and
-has left the inbox; else they would grow with every segment. Never a root source's log: it would read everything again.
+A query that reads channels has no ``sources/``: what it has read is its offset (``weir/spark/channel_source.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +18,6 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
 from weir.errors import StorageError, invariant
 from weir.state.filesystem import FileSystem, join
@@ -36,12 +32,6 @@ _INLINE_BYTES = 20 * 1024
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
-
-#: An entry of a file source's log that names no file: the version line alone.
-_EMPTY_ENTRY = b"v1"
-
-#: Each tenth entry of the logs that are written here is a compacted one. Spark goes on with the interval that it finds.
-_COMPACT_INTERVAL = 10
 
 
 class QueryDirectory:
@@ -70,16 +60,11 @@ class QueryDirectory:
             keys.append(f"offsets/{position - 1}")
         return {key: self._read(key) for key in keys}
 
-    def source_entries(self, position: int, *, inboxes: bool = False) -> tuple[dict[str, str], list[str]]:
-        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of larger files.
-
-        With ``inboxes`` the query's file sources read inboxes: none of their entries outlives the attempt.
-        """
+    def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
+        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of larger files."""
         inline: dict[str, str] = {}
         files: list[str] = []
         for source, offset in self._sources(position).items():
-            if inboxes and log_offset(offset) is not None:
-                continue
             for key in self._source_keys(source, offset):
                 status = self.fs.status(self.file(key))
                 if status is None:
@@ -96,41 +81,14 @@ class QueryDirectory:
 
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above what the batch admitted (PROTOCOL P3)."""
-        for source, newest in self.log_offsets(position).items():
+        for source, offset in self._sources(position).items():
+            newest = log_offset(offset)
+            if newest is None:
+                continue
             for status in self.fs.list(self.file(f"sources/{source}")):
                 name = status.name.removesuffix(_COMPACT)
                 if name.isdigit() and int(name) > newest:
                     self.fs.delete(self.file(f"sources/{source}/{status.name}"))
-
-    def write_empty_source_logs(self, position: int) -> None:
-        """Give each inbox of a restored query a log that names no file and ends where the batch's offset says.
-
-        Spark derives the interval of compacted entries from those that it finds: from two, their distance; from one, a
-        divisor of its number that may be far larger. So there are two as soon as there can be. It also reads again what
-        the last batch read, which is one entry at most: the newest.
-        """
-        for source, newest in self.log_offsets(position).items():
-            directory = f"sources/{source}"
-            self.fs.make_directory(self.file(directory))
-            compacted = (newest + 1) // _COMPACT_INTERVAL * _COMPACT_INTERVAL - 1
-            before = [compacted - _COMPACT_INTERVAL] if compacted > _COMPACT_INTERVAL else []
-            for number in (*before, *range(max(0, compacted), newest + 1)):
-                is_compacted = (number + 1) % _COMPACT_INTERVAL == 0
-                name = f"{number}{_COMPACT}" if is_compacted else str(number)
-                self.fs.write(self.file(f"{directory}/{name}"), _EMPTY_ENTRY)
-
-    def log_offsets(self, position: int) -> dict[int, int]:
-        """Up to which entry of its log each file source's files belong to batches up to ``position``, by source."""
-        offsets = ((source, log_offset(offset)) for source, offset in self._sources(position).items())
-        return {source: newest for source, newest in offsets if newest is not None}
-
-    def source_entry(self, source: int, number: int) -> tuple[str, bool]:
-        """One entry of a file source's log, and whether it is a compacted one, which holds all before it."""
-        key = f"sources/{source}/{number}"
-        try:
-            return self.fs.read(self.file(key)).decode(), False
-        except FileNotFoundError:
-            return self._read(key + _COMPACT), True
 
     def write_drain_entry(self, position: int) -> None:
         """Write the offset-log entry of one more batch without data and with the maximal watermark."""
@@ -198,62 +156,6 @@ class QueryDirectory:
             return self.fs.read(path).decode()
         except FileNotFoundError as error:
             raise StorageError(f"{path} is missing, so the query's progress cannot be saved.") from error
-
-
-class InboxLogs:
-    """What a query's batches have read of its inboxes, from Spark's own logs (PROTOCOL P7).
-
-    Files in an inbox are named ``<channel>/<position>-<part>.parquet``. Each log entry is read once: a batch costs its
-    entry of ``offsets/`` and one of ``sources/`` for each inbox that had files.
-    """
-
-    def __init__(self, directory: QueryDirectory) -> None:
-        self._directory = directory
-        #: The newest log entry that was read, by source.
-        self._read: dict[int, int] = {}
-        #: Compacted entries that name files, by source: each holds all before it.
-        self._full: dict[int, int] = {}
-        self._consumed: dict[str, int] = {}
-
-    def consumed(self, position: int) -> dict[str, int]:
-        """The highest position that batches up to ``position`` have read of each channel, since this run began.
-
-        Channels of which nothing was read are missing. Called between two batches.
-        """
-        for source, newest in self._directory.log_offsets(position).items():
-            for number in range(newest, self._read.get(source, -1), -1):
-                if self._learn(source, number):
-                    break
-            self._read[source] = newest
-        return dict(self._consumed)
-
-    def trim(self) -> None:
-        """Forget files of which ``consumed`` has told, so that the logs stay small. Called between two batches.
-
-        These files must have left the inbox: a query that is started again on its directory would read them again.
-        """
-        for source, number in self._full.items():
-            base = self._directory.file(f"sources/{source}")
-            fs = self._directory.fs
-            # A checksum of the old content would make the new one unreadable.
-            fs.delete(f"{base}/.{number}{_COMPACT}.crc")
-            fs.write(f"{base}/{number}{_COMPACT}", _EMPTY_ENTRY)
-            for status in fs.list(base):
-                name = status.name.removeprefix(".").removesuffix(".crc").removesuffix(_COMPACT)
-                if name.isdigit() and int(name) < number:
-                    fs.delete(f"{base}/{status.name}")
-        self._full.clear()
-
-    def _learn(self, source: int, number: int) -> bool:
-        """Read one entry; whether it holds all before it."""
-        text, is_compacted = self._directory.source_entry(source, number)
-        paths = [json.loads(line)["path"] for line in text.splitlines()[1:]]
-        for path in paths:
-            channel, name = unquote(path).rsplit("/", 2)[-2:]
-            self._consumed[channel] = max(self._consumed.get(channel, -1), int(name.split("-", 1)[0]))
-        if is_compacted and paths:
-            self._full[source] = max(number, self._full.get(source, -1))
-        return is_compacted
 
 
 def log_offset(offset: str) -> int | None:

@@ -5,18 +5,23 @@ and ``PlanningCalled``, and at last one of ``RecordsEnded`` (bounded input used 
 stopped). A drain is a second query on the same directory; its one batch ends with ``Drained``.
 
 A query that reads channels waits in its planning calls until there is something to read, and never ends by itself.
+
+A query is stopped in an order that never fails it: ``stop`` of Spark on a thread of its own, then, once the query is not
+active any more, the end of the planning call in which it rests. Released earlier, it would plan a batch, or take the
+interruption for an error.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from weir.core.channel import Segment
 from weir.core.graph import Vertex
-from weir.core.input_gate import Admission
 from weir.core.task_messages import (
     AnswerPlanning,
     Drained,
@@ -40,7 +45,8 @@ from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
 from weir.spark.query_directory import QueryDirectory, is_stateful
-from weir.spark.segments import Inboxes, OutputSegments
+from weir.spark.query_inputs import QueryInputs
+from weir.spark.segments import OutputSegments
 from weir.spark.source_ids import source_ids
 
 if TYPE_CHECKING:
@@ -48,6 +54,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
+
+#: By these words Spark takes an error of a stopped query's batch for its own interruption.
+_INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling o1.stop.\n: java.lang.InterruptedException"
+)
+
+#: How often it is looked whether a query that is being stopped is still active.
+_STOP_POLL_S = 0.002
 
 
 class QueryTask:
@@ -62,7 +76,7 @@ class QueryTask:
         sinks: Mapping[OperatorId, Sink],
         attempt: int,
         directory: QueryDirectory,
-        inboxes: Inboxes | None,
+        inputs: QueryInputs,
         output: OutputSegments | None,
         operators: QueryOperators | None,
         position: int,
@@ -70,16 +84,16 @@ class QueryTask:
         finish: Callable[[int], tuple[Committable, ...]],
         post: PostToTask,
     ) -> None:
-        """``inboxes`` of a vertex that reads channels, ``output`` of one that writes a channel, ``operators`` of one that
-        has any in Python. ``position`` and ``watermark_ms`` are where a restored query stands, and what it had put out by
-        then. ``finish`` lets its sinks stage what they have held back, as of a step."""
+        """``output`` of a vertex that writes a channel, ``operators`` of one that has any in Python. ``position`` and
+        ``watermark_ms`` are where a restored query stands, and what it had emitted by then. ``finish`` lets its sinks
+        stage what they have held back, as of a step."""
         self._session = session
         self._vertex = vertex
         self._frames = frames
         self._sinks = sinks
         self._attempt = attempt
         self._directory = directory
-        self._inboxes = inboxes
+        self._inputs = inputs
         self._output = output
         self._operators = operators
         #: Whether the last batch was forced.
@@ -95,8 +109,6 @@ class QueryTask:
         #: Set once ``start`` of Spark has returned: the first planning call can come before that.
         self._query_known = threading.Event()
         self._started = False
-        #: Set when the first planning call has come, or never will.
-        self._up = threading.Event()
         self._draining = False
         self._stopping = threading.Event()
         self._waiters: list[threading.Thread] = []
@@ -114,16 +126,11 @@ class QueryTask:
         if not self._stopping.is_set():
             self._run(frame)
 
-    def wait_until_up(self) -> None:
-        """Return when the query, which was started, has made its first planning call, or has ended."""
-        self._up.wait()
+    def answer(self, effect: AnswerPlanning) -> None:
+        """Let the planning call in which the query rests return: it may read what is admitted."""
+        self._inputs.answer(effect, self._directory.path, force=self._begin_step(effect))
 
-    @property
-    def vertex(self) -> Vertex:
-        """What it runs."""
-        return self._vertex
-
-    def begin_step(self, effect: AnswerPlanning) -> bool:
+    def _begin_step(self, effect: AnswerPlanning) -> bool:
         """Take up what the next batch carries. Whether there must be one, be it without rows: the first one of operators,
         which would otherwise never be opened, and one with events or a barrier. Of a query that ends by itself events
         force every second batch only, or it would never come to its end while there are any."""
@@ -133,16 +140,6 @@ class QueryTask:
         wanted = bool(effect.events) and not (self._ends_by_itself and self._forced)
         self._forced = wanted or effect.barrier is not None or self._position < 0
         return self._forced
-
-    def admit(self, admitted: Sequence[Admission]) -> bool:
-        """Let the batch that the query waits to plan read these segments. False: it failed, and the task with it."""
-        try:
-            if self._inboxes is not None and not self._stopping.is_set():
-                self._inboxes.admit(admitted)
-        except Exception as error:
-            self._post(TaskErrored(message=first_cause(error)))
-            return False
-        return True
 
     def release(self, position: int) -> None:
         """Nobody needs the segments up to ``position`` any more."""
@@ -161,7 +158,7 @@ class QueryTask:
         )
         self._draining = True
         if effect.call is not None and self._query is not None:
-            self._query.stop()
+            self._stop_query(self._query)
         if position < 0 or not (self._operators or is_stateful(self._directory.commit_entry(position))):
             self._finish_sinks()
             return
@@ -175,17 +172,15 @@ class QueryTask:
     def stop(self) -> None:
         """Stop the query, wherever it is; returns when its threads are gone."""
         self._stopping.set()
-        self._up.set()
         query = self._query
         if query is not None:
-            query.stop()
+            self._stop_query(query)
         for waiter in self._waiters:
             if waiter is not threading.current_thread():
                 waiter.join()
 
     def planning(self, call: int) -> None:
         """The control input's call: all batches up to the position are committed, and no other has begun."""
-        self._up.set()
         if self._stopping.is_set():
             return
         if self._draining:
@@ -194,7 +189,7 @@ class QueryTask:
         try:
             if not self._started:
                 self._begin()
-            consumed = self._inboxes.settle(self._position) if self._inboxes is not None else {}
+            consumed = self._inputs.consumed()
             self._update_watermark()
         except Exception as error:
             self._post(TaskErrored(message=first_cause(error)))
@@ -231,6 +226,7 @@ class QueryTask:
         )
         if self._ends_by_itself:
             writer = writer.trigger(availableNow=True)
+        self._inputs.start_run()
         try:
             self._query = writer.start()
         except Exception as error:
@@ -245,7 +241,18 @@ class QueryTask:
         self._waiters.append(waiter)
         waiter.start()
         if self._stopping.is_set():
-            self._query.stop()
+            self._stop_query(self._query)
+
+    def _stop_query(self, query: StreamingQuery) -> None:
+        """Stop a query wherever it is; returns when its threads are gone."""
+        with ThreadPoolExecutor(1, thread_name_prefix="weir-stop") as pool:
+            stopped = pool.submit(query.stop)
+            try:
+                while not stopped.done() and query.isActive:
+                    time.sleep(_STOP_POLL_S)
+            finally:
+                self._inputs.stop_waiting()
+            stopped.result()
 
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Phase one of every sink, inside the batch (``foreachBatch``)."""
@@ -259,6 +266,8 @@ class QueryTask:
         except WeirError:
             raise
         except Exception as error:
+            if self._stopping.is_set():
+                raise SinkError(_INTERRUPTED) from None
             if is_final(error):
                 raise PipelineError(first_cause(error)) from None
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
@@ -307,8 +316,6 @@ class QueryTask:
                 fatal = changed is not None or is_final(error)
                 self._post(TaskErrored(message=changed or first_cause(error), fatal=fatal))
             return
-        finally:
-            self._up.set()
         # Before the next query of the task takes its place: the last figures of this one.
         self.metrics()
         if self._stopping.is_set() or self._draining:
@@ -329,7 +336,8 @@ class QueryTask:
         self._stopping.set()
         query = self._query
         if query is not None:
-            threading.Thread(target=query.stop, name="weir-drained", daemon=True).start()
+            # This is the query's own thread, which a stop waits for.
+            threading.Thread(target=self._stop_query, args=(query,), name="weir-drained", daemon=True).start()
 
     def _finish_sinks(self) -> None:
         """What sinks have held back until the end is a step of its own."""

@@ -10,10 +10,8 @@ Never use ``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +20,8 @@ from py4j.protocol import Py4JError
 from weir.config.options import DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.spark.environment import check_environment
-from weir.spark.hadoop import HadoopFileSystem, as_spark_path, jvm_of
+from weir.spark.hadoop import HadoopFileSystem, as_spark_path
+from weir.spark.jvm import Jvm
 from weir.state.filesystem import FileSystem, join
 
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from weir.config import Configuration
-
-_log = logging.getLogger(__name__)
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -127,7 +124,6 @@ def create_session(
         session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
     if fast_working_directory:
         _write_no_crc_files(session)
-    threading.Thread(target=_start_python_workers, args=(session,), name="weir-warm-up", daemon=True).start()
     return session
 
 
@@ -233,28 +229,10 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         )
 
 
-def _start_python_workers(session: SparkSession) -> None:
-    """Start the daemons that make and plan Python data sources, by a read that yields nothing.
-
-    They live as long as the session. It takes a second or two, which the first batch would otherwise wait for; on a
-    thread of its own it takes place while the job looks for its checkpoint.
-    """
-    # Not at the top: an older pyspark lacks what the module imports, and its version is checked first.
-    from weir.spark.control_input import CONTROL_INPUT, ControlInput
-
-    session.dataSource.register(ControlInput)
-    options = {"directory": "", "vertex": "", "attempt": "0"}
-    try:
-        session.read.format(CONTROL_INPUT).schema("id long").options(**options).load().collect()
-    except Exception:
-        # The first batch starts them then, or says what is wrong; a session that ends at once is no error.
-        _log.debug("Spark's Python daemons could not be started ahead.", exc_info=True)
-
-
 def _write_no_crc_files(session: SparkSession) -> None:
     """Switch off ``.crc`` files on ``file:``: each costs a second file and fork; checkpoints have checksums of their
     own. The file system object is shared by the whole JVM."""
-    jvm = jvm_of(session)
-    configuration = session._jsc.hadoopConfiguration()
-    uri = jvm.java.net.URI("file:///")
-    jvm.org.apache.hadoop.fs.FileSystem.get(uri, configuration).setWriteChecksum(False)
+    jvm = Jvm(session)
+    uri = jvm.java_class("java.net.URI")("file:///")
+    file_system = jvm.java_class("org.apache.hadoop.fs.FileSystem")
+    file_system.get(uri, session._jsc.hadoopConfiguration()).setWriteChecksum(False)

@@ -14,13 +14,12 @@ Segments in flight (unaligned checkpoints, PROTOCOL P27) are taken as state file
 where there are links, and written once, however many checkpoints refer to them. A restore puts them into the query's
 directory with all other files, and the keys in the segments say where.
 
-A query that reads channels finds new, empty inboxes after a restore, so the logs of its inboxes are no part of a
-snapshot. The watermark of what a query has put out is: until its next step nobody else could tell its consumers (P25).
+The watermark of what a query has put out is part of a snapshot: until its next step nobody else could tell its consumers
+(P25).
 """
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -50,9 +49,6 @@ from weir.state.transfer import Transfer
 
 #: The entry of a snapshot that holds the output watermark, in milliseconds.
 _WATERMARK_ENTRY = "weir-output-watermark"
-
-#: The entry that says which inbox's log belongs to which offset, for a query that reads channels.
-_SOURCES_ENTRY = "weir-source-ids"
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
@@ -219,13 +215,11 @@ class TaskSnapshots:
         """Read the small entries of the query's own directory; the keys of all its other files."""
         position = pending.effect.position
         pending.entries = self._directory.log_entries(position)
-        inline, keys = self._directory.source_entries(position, inboxes=bool(self._inputs))
+        inline, keys = self._directory.source_entries(position)
         pending.entries |= inline
         watermark_ms = self._watermark_ms()
         if watermark_ms is not None:
             pending.entries[_WATERMARK_ENTRY] = str(watermark_ms)
-        if self._inputs:
-            pending.entries[_SOURCES_ENTRY] = json.dumps(self._directory.source_ids)
         if self._operator_state is not None:
             kept, files = self._operator_state(position)
             pending.entries |= kept
@@ -313,9 +307,6 @@ def restore_directory(
         _make_parent(directory, handle.key, made)
         transfer.link_or_copy(storage.file_path(checkpoint, handle), directory.file(handle.key))
     relocate_operator_metadata(directory)
-    if _SOURCES_ENTRY in state.entries:
-        directory.source_ids = tuple(json.loads(state.entries[_SOURCES_ENTRY]))
-        directory.write_empty_source_logs(state.position)
 
 
 def restored_watermark_ms(state: TaskState | None) -> int | None:

@@ -107,7 +107,7 @@ def contents_of(task: TaskState) -> VertexContents:
     return VertexContents(
         watermark_ms=json.loads(metadata).get("batchWatermarkMs"),
         next_watermark_ms=committed.get("nextBatchWatermarkMs"),
-        # What a consumer has read of its inboxes is nobody's offset: they are empty after a restore.
+        # Positions in a channel say nothing to who looks from outside.
         source_offsets=() if task.inputs else tuple(text for text in of_sources if not _is_control(text)),
         stateful_operators=tuple(
             StatefulOperator(

@@ -6,15 +6,12 @@
     start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
                        (with another number of state partitions: weir/spark/rescale.py)
     take, continue     weir/spark/snapshots.py
-    segments, inboxes  weir/spark/segments.py
-
-What one task may read of another is put into its inbox by a thread of its own pool: that can take long where a file
-system has no links, and the main thread waits for nothing.
+    planning calls     weir/spark/query_inputs.py
+    segments           weir/spark/segments.py
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -28,14 +25,12 @@ from weir.durable.sink_port import SinkPort
 from weir.kernel.clock import Clock
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.frames import Frames
-from weir.spark.hadoop import as_spark_path
-from weir.spark.operators import QueryOperators, process_steps
+from weir.spark.operators import QueryOperators
 from weir.spark.pipeline import Pipeline
-from weir.spark.planning_server import PlanningServer
-from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
+from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
-from weir.spark.segments import Inboxes, OutputSegments
+from weir.spark.segments import OutputSegments
 from weir.spark.session import check_alive
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
 from weir.state.filesystem import join
@@ -46,9 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: Directories of an attempt beside those of its queries; no step can have such a name.
+#: The directory of an attempt beside those of its queries; no step can have such a name.
 _CHANNELS = "_channels"
-_INBOXES = "_inboxes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +53,6 @@ class _Attempt:
     directory: str
     restored: CompletedCheckpoint | None
     frames: Frames
-
-
-def _inbox(directory: str, consumer: VertexId, producer: VertexId) -> str:
-    return join(directory, _INBOXES, consumer, producer)
 
 
 class SparkTaskPort:
@@ -86,23 +76,20 @@ class SparkTaskPort:
         self._working_directory = working_directory
         self._clock = clock
         self._transfer = Transfer(storage.fs)
-        self._planning = PlanningServer(self._on_planning)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
-        #: Planning calls of tasks that read channels or have Python operators, with their task.
+        #: Planning calls that are not answered, with their task.
         self._calls: dict[int, QueryTask] = {}
-        #: Each query starts a Python process that has ten seconds to connect to the JVM, whatever else starts meanwhile.
-        self._starting = threading.Semaphore(max(2, os.cpu_count() or 2))
-        self._admitting = ThreadPoolExecutor(4, thread_name_prefix="weir-admit")
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
         self._metrics: dict[VertexId, VertexMetrics] = {}
         self._attempt: _Attempt | None = None
+        #: Those of the newest attempt, also when it is over.
+        self._frames: Frames | None = None
         self._partitions = StatePartitions(session, pipeline.vertices)
 
     def close(self) -> None:
-        """Close the planning server. The tasks have been stopped before."""
-        self._planning.close()
-        self._admitting.shutdown()
+        """Let the JVM forget the inputs of the queries. The tasks have been stopped before."""
+        self._release_frames()
 
     def delete_working_directory(self) -> None:
         """Delete what the queries left: the job has ended, and nobody goes on from there."""
@@ -113,19 +100,19 @@ class SparkTaskPort:
     def prepare_attempt(self, start: AttemptStart) -> None:
         """Take up the attempt, and delete the directories of older ones."""
         check_alive(self._session)
+        self._release_frames()
         directory = join(self._working_directory, str(start.attempt))
         frames = Frames(
             session=self._session,
             pipeline=self._pipeline,
-            attempt=start.attempt,
-            planning_directory=str(self._planning.directory),
-            inbox_of=lambda consumer, producer: self._made_inbox(_inbox(directory, consumer, producer)),
+            on_call=lambda vertex, call: self._on_planning(vertex, start.attempt, call),
             token=f"{self._storage.job_id}/{start.attempt}",
         )
         with self._lock:
             self._attempt = _Attempt(
                 number=start.attempt, directory=directory, restored=start.restored, frames=frames
             )
+            self._frames = frames
             self._calls.clear()
         fs = self._storage.fs(self._working_directory)
         for status in fs.list(self._working_directory):
@@ -154,7 +141,7 @@ class SparkTaskPort:
             sinks={name: self._pipeline.sinks[name] for name in vertex.sinks},
             attempt=attempt,
             directory=directory,
-            inboxes=self._inboxes(current, vertex, directory) if vertex.inputs else None,
+            inputs=current.frames.inputs(vertex.name),
             output=OutputSegments(directory.fs, channels) if self._pipeline.consumers(vertex.name) else None,
             operators=operators,
             position=position,
@@ -181,10 +168,8 @@ class SparkTaskPort:
                 return
             self._tasks[vertex.name] = task
             self._snapshots[vertex.name] = snapshots
-        with self._starting:
-            with self._partitions.starting(vertex.name):
-                task.start()
-            task.wait_until_up()
+        with self._partitions.starting(vertex.name):
+            task.start()
 
     def stop_tasks(self) -> None:
         """Stop every query, all at once. Raises ``UnsupportedEnvironmentError`` if Spark's JVM has gone."""
@@ -206,15 +191,11 @@ class SparkTaskPort:
                     del self._tasks[vertex]
 
     def answer_planning(self, effect: AnswerPlanning) -> None:
-        """Let a planning call return; before that, put what it admits where the query finds it."""
+        """Let a planning call return. A call of a query that was stopped meanwhile has returned."""
         with self._lock:
             task = self._calls.pop(effect.call, None)
-        if task is None:
-            self._planning.answer(effect.call)
-        elif not task.vertex.inputs:
-            self._planning.answer(effect.call, force=task.begin_step(effect))
-        else:
-            self._admitting.submit(self._admit, task, effect)
+        if task is not None:
+            task.answer(effect)
 
     def release_segments(self, effect: ReleaseSegments) -> None:
         """Delete the files of segments that everybody has read."""
@@ -276,30 +257,16 @@ class SparkTaskPort:
         with self._lock:
             current = self._attempt
             task = self._tasks.get(vertex) if current is not None and current.number == attempt else None
-            if task is not None and (task.vertex.inputs or process_steps(task.vertex)):
+            if task is not None:
                 self._calls[call] = task
         if task is not None:
             task.planning(call)
 
-    def _admit(self, task: QueryTask, effect: AnswerPlanning) -> None:
-        force = task.begin_step(effect)
-        if task.admit(effect.admitted):
-            indexes = {name: index for index, name in enumerate(task.vertex.inputs)}
-            self._planning.answer(
-                effect.call,
-                # Where Spark's time ends, a channel that has ended is at its end.
-                {indexes[name]: min(ms, MAX_WATERMARK_MS) for name, ms in effect.watermarks_ms.items()},
-                force=force,
-            )
-
-    def _inboxes(self, current: _Attempt, vertex: Vertex, directory: QueryDirectory) -> Inboxes:
-        paths = {name: _inbox(current.directory, vertex.name, name) for name in vertex.inputs}
-        return Inboxes(directory, self._transfer, paths)
-
-    def _made_inbox(self, path: str) -> str:
-        """The path for Spark, which wants a directory to be there when a plan is built."""
-        self._storage.fs(path).make_directory(path)
-        return as_spark_path(path)
+    def _release_frames(self) -> None:
+        with self._lock:
+            frames, self._frames = self._frames, None
+        if frames is not None:
+            frames.release()
 
     def _restored_directory(
         self, current: _Attempt, vertex: Vertex, restored: TaskState | None

@@ -1,0 +1,102 @@
+"""What Weir gives one query to read: the control input, and a source for each channel.
+
+All of them ask the driver together, once for each batch (``weir/spark/planning_rounds.py``). The answer
+to a call admits segments and tells watermarks; both are in memory, so it costs no file operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from weir.core.graph import Vertex
+from weir.core.task_messages import AnswerPlanning
+from weir.core.types import VertexId
+from weir.spark.channel_input import plain_schema
+from weir.spark.channel_source import ChannelSource
+from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
+from weir.spark.hadoop import as_spark_path
+from weir.spark.jvm import Jvm
+from weir.spark.planning_rounds import PlanningAnswer, PlanningRounds
+from weir.spark.query_directory import MAX_WATERMARK_MS
+from weir.spark.segments import segment_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Called with (vertex, call) for every planning call, on the query's own thread.
+OnCall = Callable[[VertexId, int], None]
+
+_calls = itertools.count(1)
+
+
+class QueryInputs:
+    """The inputs of one vertex's query in one attempt."""
+
+    def __init__(self, jvm: Jvm, vertex: Vertex, on_call: OnCall) -> None:
+        self._jvm = jvm
+        self._vertex = vertex
+        self._numbers = {name: number for number, name in enumerate(vertex.inputs)}
+        self._rounds = PlanningRounds(lambda: on_call(vertex.name, next(_calls)))
+        self._controls: list[ControlInput] = []
+        self._channels: dict[VertexId, ChannelSource] = {}
+
+    # -- the plan ----------------------------------------------------------------------------------------
+
+    def control(self, schema: StructType) -> DataFrame:
+        """The control input as a stream without rows, with the columns of what it stands before."""
+        control = ControlInput(self._jvm, schema, self._rounds)
+        self._controls.append(control)
+        return control.frame()
+
+    def channel_control(self) -> DataFrame:
+        """The control input with the watermarks of the channels (``CHANNEL_SCHEMA``)."""
+        return self.control(CHANNEL_SCHEMA)
+
+    def segments(self, channel: VertexId, schema: StructType) -> DataFrame:
+        """The rows of a channel whose producer's columns are ``schema``."""
+        source = ChannelSource(self._jvm, channel, plain_schema(schema), self._rounds)
+        self._channels[channel] = source
+        return source.frame()
+
+    # -- its runs ----------------------------------------------------------------------------------------
+
+    def start_run(self) -> None:
+        """The query is about to start."""
+        self._rounds.start_run()
+        for control in self._controls:
+            control.start_run()
+
+    def answer(self, effect: AnswerPlanning, directory: str, *, force: bool) -> None:
+        """Let the call that waits return. ``directory`` is the query's own, below which restored segments lie; with
+        ``force`` there is a batch, even without rows."""
+        for admission in effect.admitted:
+            for segment in admission.segments:
+                files = [as_spark_path(file) for file in segment_files(segment.payload, directory)]
+                self._channels[admission.channel].admit(segment.position, files)
+        # Where Spark's time ends, a channel that has ended is at its end.
+        watermarks_ms = {
+            self._numbers[name]: min(ms, MAX_WATERMARK_MS) for name, ms in effect.watermarks_ms.items()
+        }
+        self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks_ms, force=force))
+
+    def stop_waiting(self) -> None:
+        """The query is no longer active: its call returns, and it plans nothing more."""
+        self._rounds.release()
+
+    def consumed(self) -> dict[VertexId, int]:
+        """How far the batches of this attempt have read each channel (PROTOCOL P7). Call it while the query rests.
+
+        Channels of which nothing was read are missing.
+        """
+        read = ((name, source.consumed) for name, source in self._channels.items())
+        return {name: position for name, position in read if position is not None}
+
+    def release(self) -> None:
+        """No query will read them any more: let Java forget them with the plans."""
+        self.stop_waiting()
+        for source in (*self._controls, *self._channels.values()):
+            source.release()
