@@ -43,8 +43,8 @@ from benchmarks.machine import describe_machine
 from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.runs import Batch, GraphResult, RunSpec, Side
 
-RATIO_TARGET = 0.9
-CHECKPOINT_TARGET = 2.5
+RATIO_TARGET = 1.1
+CHECKPOINT_TARGET = 2.0
 
 _BATCHES = 10
 _WARM_UP_FILES = 12
