@@ -57,10 +57,10 @@ _RUN = ("benchmarks.graph", "--run")
 class GraphBench:
     """Runs pairs over one input, each run in a process of its own, below one directory."""
 
-    def __init__(self, directory: Path, size: InputSize) -> None:
+    def __init__(self, directory: Path, size: InputSize, *, files_per_batch: int) -> None:
         """Writes the input, and computes what the tables must hold."""
         self._directory = directory
-        self._files_per_batch = max(1, size.files // _BATCHES)
+        self._files_per_batch = files_per_batch
         warm_up = InputSize(
             files=_WARM_UP_FILES * self._files_per_batch,
             rows_per_file=min(size.rows_per_file, _WARM_UP_ROWS),
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds_per_file=60,
     )
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
-        bench = GraphBench(Path(name), size)
+        bench = GraphBench(Path(name), size, files_per_batch=max(1, options.files // _BATCHES))
         pairs = [bench.pair(number, profile=options.profile) for number in range(options.pairs)]
     lines, met = verdict(pairs)
     print("\n".join(lines))

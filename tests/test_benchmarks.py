@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks import coordinator, graph
+from benchmarks import coordinator, graph, overhead
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
 from benchmarks.runs import Batch, Checkpoint, GraphResult, Side
@@ -95,3 +95,28 @@ def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong
     else:
         with pytest.raises(TablesDifferError):
             check_tables(tmp_path, Side.WEIR, expected)
+
+
+def test_small_batches_are_compared_pair_by_pair() -> None:
+    """The ratio is the median of the pairs' ratios, and so is what Weir adds."""
+    lines, met = overhead.small_verdict([300, 200, 100], [120, 90, 80])
+    assert lines == ["small_batch_added ms=-110.0", "small_batch ratio=0.450 target=0.45"]
+    assert met
+    assert not overhead.small_verdict([300], [136])[1]
+
+
+def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
+    """Batches without rows do not count, nor do those of the first query."""
+
+    def result(busy_ms: int) -> GraphResult:
+        def batch(rows: int, busy_ms: int) -> Batch:
+            duration_ms = {"triggerExecution": busy_ms + 50, "latestOffset": 50}
+            return Batch(rows=rows, end_ms=0, duration_ms=duration_ms)
+
+        batches = {"orders": [batch(100, 1)], overhead.READER: [batch(100, busy_ms), batch(0, 1)]}
+        return GraphResult(started_ms=0, committed_ms=0, batches=batches)
+
+    assert overhead.channel_verdict([{Side.PLAIN: result(200), Side.WEIR: result(150)}]) == [
+        "channel_batch plain_ms=200 weir_ms=150",
+        "channel ratio=0.750 aim=0.6",
+    ]
