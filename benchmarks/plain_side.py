@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 _STATE_STORE = "spark.sql.streaming.stateStore"
-_ROCKSDB = {
+ROCKSDB = {
     f"{_STATE_STORE}.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -57,7 +57,7 @@ def plain_session(side: Side) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"benchmark: {side.value}").master(MASTER)
-    settings = {**_LOOPBACK, **COMMON_SETTINGS, **(_ROCKSDB if side is Side.PLAIN else {})}
+    settings = {**_LOOPBACK, **COMMON_SETTINGS, **(ROCKSDB if side is Side.PLAIN else {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

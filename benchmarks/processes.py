@@ -1,14 +1,25 @@
-"""A run in a process of its own: a JVM that served another run would be warmer, or fuller, than a new one."""
+"""A run in a process of its own: a JVM that served another run would be warmer, or fuller, than a new one.
+
+``run_in_process`` waits for a result. ``started`` starts a command as a user does and ends it, with all that it started,
+when the block is left. Such a process leads a session: Ctrl-C in the terminal reaches the benchmark alone, and the JVM
+and the Python workers of a driver that was killed are still found by their session.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from types import FrameType
+from typing import NoReturn, TypeVar
 
 import msgspec
+import psutil
 
 Spec = TypeVar("Spec", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -16,6 +27,11 @@ Result = TypeVar("Result")
 _LOG_LINES_SHOWN = 80
 #: A run that takes longer hangs.
 _RUN_TIMEOUT_S = 3_600
+#: A process that was killed is gone sooner.
+_KILL_TIMEOUT_S = 30.0
+_LOOK_S = 0.02
+#: The output of a process that ``started`` started, in its directory.
+_LOG = "log"
 
 
 class RunFailedError(Exception):
@@ -52,3 +68,70 @@ def run_in_process(
         lines = "\n".join(log_path.read_text().splitlines()[-_LOG_LINES_SHOWN:])
         raise RunFailedError(f"The run {directory.name} ended with exit code {code}:\n{lines}")
     return msgspec.json.decode(result_path.read_bytes(), type=result_type)
+
+
+@contextmanager
+def started(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in the directory, with its output in ``log`` there; killed with its whole session at the end."""
+    with (directory / _LOG).open("ab") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=directory,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        kill_session(process)
+
+
+def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: float) -> None:
+    """Raises ``RunFailedError`` if the process has ended, or ``time.monotonic()`` has passed the deadline."""
+    if process.poll() is None and time.monotonic() < deadline_s:
+        return
+    what = "is too slow" if process.returncode is None else f"ended with exit code {process.returncode}"
+    raise RunFailedError(f"The run in {directory.name} {what}:\n{log_of(directory)}")
+
+
+def log_of(directory: Path) -> str:
+    """The end of the output of what ``started`` started in the directory."""
+    return "\n".join((directory / _LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
+
+
+def kill_session(leader: subprocess.Popen[bytes]) -> None:
+    """SIGKILL the leader and then everything in its session, until nothing is left. Harmless if that is so already."""
+    leader.kill()
+    leader.wait()
+    deadline_s = time.monotonic() + _KILL_TIMEOUT_S
+    while members := session_members(leader.pid):
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        if time.monotonic() > deadline_s:
+            raise RunFailedError(f"Processes survive SIGKILL: {members}")
+        time.sleep(_LOOK_S)
+
+
+def session_members(leader: int) -> list[psutil.Process]:
+    """The processes of the session that the process with this id leads or led, without those that have ended."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end this process as Ctrl-C does, so that what it started is ended as well."""
+    signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

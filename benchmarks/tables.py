@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from benchmarks.runs import Side
 
@@ -47,6 +50,53 @@ def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
         raise TablesDifferError(
             f"The tables differ: the plain query wrote {plain.num_rows} rows, Weir {weir.num_rows}."
         )
+
+
+def committed_files(table: Path) -> list[Path]:
+    """The Parquet files of a table without a Delta log that its readers see; none if there is no table yet.
+
+    Those that Spark's log names; without one those in the directory, as ``weir.sinks.Files`` commits them.
+    """
+    log = table / "_spark_metadata"
+    return files_in_spark_log(log) if log.exists() else sorted(table.glob("*.parquet"))
+
+
+def has_rows(table: Path) -> bool:
+    """Whether a row is committed: Spark commits files without rows as well."""
+    if _has_delta_log(table):
+        return int(DeltaTable(table).count()) > 0
+    return any(pq.read_metadata(path).num_rows for path in committed_files(table))
+
+
+def read_committed(table: Path, schema: pa.Schema) -> pa.Table:
+    """The rows that the table's readers see, with columns and types of the schema."""
+    if _has_delta_log(table):
+        found = DeltaTable(table).to_pyarrow_table()
+    else:
+        files = [str(path) for path in committed_files(table)]
+        dataset = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(table))
+        found = dataset.to_table()
+    return found.select(schema.names).cast(schema)
+
+
+def _has_delta_log(table: Path) -> bool:
+    return any((table / "_delta_log").glob("*.json"))
+
+
+def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
+    """Raises ``TablesDifferError`` if a row that was found is not expected, or is there more often."""
+    surplus = _counted(found) - _counted(expected)
+    if surplus:
+        row, times = surplus.most_common(1)[0]
+        raise TablesDifferError(f"{name} has {surplus.total()} rows too many: {row} {times} times.")
+
+
+def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
+    """How often each row is there."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns
+    ]
+    return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
 
 
 def files_in_spark_log(log: Path) -> list[Path]:

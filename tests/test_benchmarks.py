@@ -1,17 +1,23 @@
-"""The benchmarks that need no Spark run at all, and say no when a target is missed."""
+"""The parts of the benchmarks that need no Spark: reading tables, counting processes, saying no when a target is missed."""
 
 from __future__ import annotations
 
+import json
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks import coordinator, graph, overhead
+from benchmarks import coordinator, graph, overhead, start
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
+from benchmarks.processes import RunFailedError, check_alive, session_members, started
 from benchmarks.runs import Batch, Checkpoint, GraphResult, Side
-from benchmarks.tables import TablesDifferError
+from benchmarks.start_recovery import Landing, Numbers
+from benchmarks.tables import TablesDifferError, check_part, committed_files, has_rows, read_committed
 from deltalake import write_deltalake
 
 
@@ -97,6 +103,43 @@ def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong
             check_tables(tmp_path, Side.WEIR, expected)
 
 
+@pytest.mark.parametrize(
+    ("weir_ms", "warm_ms", "met"), [(1_000, 600, True), (1_001, 600, False), (1_000, 601, False)]
+)
+def test_the_start_benchmark_ends_well_only_if_both_targets_are_met(
+    weir_ms: float, warm_ms: float, met: bool
+) -> None:
+    """What counts is the last table; of a graph the first one is shown as well."""
+    pair: dict[start.Side, start.FirstRows] = {
+        start.Side.PLAIN: {"a": 1_000, "b": 500},
+        start.Side.WEIR: {"a": 250, "b": weir_ms},
+        start.Side.WARM: {"a": 100, "b": warm_ms},
+    }
+    assert start.verdict("x", [pair]) == (
+        [
+            "x_first ratio=0.500",
+            f"x ratio={weir_ms / 1000:.3f} target=1.0",
+            "x_warm_first ratio=0.200",
+            f"x_warm ratio={warm_ms / 1000:.3f} target=0.6",
+        ],
+        met,
+    )
+
+
+def test_a_start_without_a_class_archive_misses_its_target() -> None:
+    """What was not measured cannot be met."""
+    pair: dict[start.Side, start.FirstRows] = {start.Side.PLAIN: {"a": 2}, start.Side.WEIR: {"a": 1}}
+    lines, met = start.verdict("x", [pair])
+    assert lines == ["x ratio=0.500 target=1.0", "x_warm not measured: this Weir has no class archive"]
+    assert not met
+
+
+def test_the_recovery_is_the_median_of_all() -> None:
+    """One slow recovery does not decide."""
+    assert start.recovery_verdict([1_000, 6_000, 90_000]) == ("recovery ms=6000 target=6000", True)
+    assert start.recovery_verdict([6_001]) == ("recovery ms=6001 target=6000", False)
+
+
 def test_small_batches_are_compared_pair_by_pair() -> None:
     """The ratio is the median of the pairs' ratios, and so is what Weir adds."""
     lines, met = overhead.small_verdict([300, 200, 100], [120, 90, 80])
@@ -120,3 +163,97 @@ def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
         "channel_batch plain_ms=200 weir_ms=150",
         "channel ratio=0.750 aim=0.6",
     ]
+
+
+def _write_delta(table: Path, rows: pa.Table) -> None:
+    write_deltalake(table, rows, partition_by=["key"])
+
+
+def _write_files(table: Path, rows: pa.Table) -> None:
+    (table / "_weir").mkdir(parents=True)
+    pq.write_table(rows, table / "_weir" / "staged.parquet")
+    pq.write_table(rows, table / "a.parquet")
+
+
+def _write_as_spark(table: Path, rows: pa.Table) -> None:
+    (table / "_spark_metadata").mkdir(parents=True)
+    pq.write_table(rows, table / "not committed.parquet")
+    for name, part in (("0", rows.slice(0, 0)), ("1", rows)):
+        path = table / f"part {name}.parquet"
+        pq.write_table(part, path)
+        (table / "_spark_metadata" / name).write_text(f"v1\n{json.dumps({'path': path.as_uri()})}")
+
+
+@pytest.mark.parametrize("write", [_write_delta, _write_files, _write_as_spark])
+def test_only_committed_rows_of_a_table_are_read(
+    tmp_path: Path, write: Callable[[Path, pa.Table], None]
+) -> None:
+    """Whoever wrote it, and also if a column is in the paths alone."""
+    rows = pa.table({"id": [1, 2], "key": ["a b", "c"]})
+    table = tmp_path / "a table"
+    assert committed_files(table) == []
+    assert not has_rows(table)
+    write(table, rows)
+    assert has_rows(table)
+    assert read_committed(table, rows.schema).sort_by("id").equals(rows)
+
+
+def test_a_part_of_a_table_may_lack_rows_and_have_none_too_many() -> None:
+    """A row that is expected once may not be there twice."""
+    expected = pa.table({"id": [1, 2, 2], "name": [None, "a", "a"]})
+    check_part("the table", expected.slice(1), expected)
+    for found in (pa.table({"id": [3], "name": ["a"]}), pa.concat_tables([expected.slice(0, 1)] * 2)):
+        with pytest.raises(TablesDifferError, match="the table has 1 rows too many"):
+            check_part("the table", found, expected)
+
+
+def test_recovered_rows_are_complete_and_unique(tmp_path: Path) -> None:
+    """A table is complete when no number is missing; a number that comes twice is an error."""
+
+    def add(*numbers: int) -> None:
+        pq.write_table(pa.table({"id": numbers}), tmp_path / f"{numbers}.parquet")
+
+    table = Numbers(tmp_path)
+    assert table.largest == -1
+    assert table.has_all(0)
+    add(3, 0)
+    assert table.largest == 3
+    assert not table.has_all(2)
+    add(1, 2)
+    assert table.has_all(4)
+    add(4, 2)
+    with pytest.raises(TablesDifferError):
+        table.has_all(4)
+
+
+def test_files_are_landed_whole_and_in_order(tmp_path: Path) -> None:
+    """What is counted as landed is there, and the numbers have no gap."""
+    with Landing(tmp_path / "rows") as landing:
+        while landing.landed < 200:
+            time.sleep(0.01)
+    found = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "rows").glob("*"))])
+    assert found["id"].to_pylist() == list(range(landing.landed))
+
+
+@pytest.mark.kill
+def test_a_started_process_ends_with_all_that_it_started(tmp_path: Path) -> None:
+    """Also what its death has left without a parent, in a process group of its own."""
+    orphan = "import os, time; os.setpgid(0, 0); time.sleep(600)"
+    command = (
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {orphan!r}]); time.sleep(600)"
+    )
+    with started([sys.executable, "-c", command], tmp_path) as process:
+        while len(session_members(process.pid)) < 2:
+            check_alive(process, tmp_path, time.monotonic() + 60)
+        members = session_members(process.pid)
+    assert session_members(process.pid) == []
+    assert [member for member in members if member.is_running() and member.status() != "zombie"] == []
+
+
+@pytest.mark.kill
+def test_a_process_that_ended_early_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    """Instead of a wait without end."""
+    with started([sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path) as process:
+        process.wait()
+        with pytest.raises(RunFailedError, match=r"(?s)ended with exit code 3:.*no room"):
+            check_alive(process, tmp_path, time.monotonic() + 60)

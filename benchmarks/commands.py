@@ -1,0 +1,51 @@
+"""The commands of Weir that benchmarks run in processes of their own, as a user does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.processes import RunFailedError, log_of, started
+from benchmarks.query import COMMON_SETTINGS, MASTER
+
+#: The scripts and pipelines that they run.
+JOBS = Path(__file__).parent / "jobs"
+
+_ARCHIVE_KEY = "weir.class-archive"
+_WARMUP_TIMEOUT_S = 600.0
+
+
+def weir_command(*arguments: str) -> list[str]:
+    """``weir`` with this interpreter."""
+    return [sys.executable, "-m", "weir", *arguments]
+
+
+def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> list[str]:
+    """``weir run`` with the settings that both sides share.
+
+    A job that fails at its start is restarted by its own strategy, as for a user, and the clock goes on. ``archive`` is
+    the value of the class archive's key; None leaves it out, for a Weir that does not know it.
+    """
+    settings = {
+        **COMMON_SETTINGS,
+        "execution.checkpointing.interval": interval,
+        **({} if archive is None else {_ARCHIVE_KEY: archive}),
+    }
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    return weir_command("run", str(pipeline), "--master", MASTER, "--rest-port", "0", *words)
+
+
+def has_class_archive() -> bool:
+    """Whether this Weir can make one."""
+    return subprocess.run(weir_command("warmup", "--help"), capture_output=True, check=False).returncode == 0
+
+
+def make_class_archive(directory: Path) -> None:
+    """Let ``weir warmup`` make it, or find that it is there."""
+    with started(weir_command("warmup"), directory) as process:
+        process.wait(_WARMUP_TIMEOUT_S)
+        if process.returncode != 0:
+            raise RunFailedError(
+                f"weir warmup ended with exit code {process.returncode}:\n{log_of(directory)}"
+            )
