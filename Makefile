@@ -43,7 +43,7 @@ demo: setup ## kill a running job three times and prove that no row is lost or d
 sim: setup ## SIM_SEEDS runs of the simulator: minutes
 	$(BIN)/weir sim --seeds $(SIM_SEEDS)
 
-bench: setup ## Weir against plain Structured Streaming, starts, backpressure, stops, incremental checkpoints: two hours
+bench: setup ## Weir against plain Structured Streaming, starts, memory, backpressure, stops, incremental checkpoints: two hours
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.graph
 	$(BIN)/python -m benchmarks.backpressure
@@ -53,6 +53,7 @@ bench: setup ## Weir against plain Structured Streaming, starts, backpressure, s
 	$(BIN)/python -m benchmarks.process
 	$(BIN)/python -m benchmarks.file_source
 	$(BIN)/python -m benchmarks.start
+	$(BIN)/python -m benchmarks.memory
 
 soak: sim ## the simulator, then the demo SOAK_RUNS times with changing seeds, until one fails
 	@for ((run = 0; run < $(SOAK_RUNS); run++)); do \

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from benchmarks import coordinator, graph, overhead, start
+from benchmarks import coordinator, graph, memory, overhead, start
 from benchmarks.graph_tables import check_tables, expect
 from benchmarks.inputs import InputSize, write_input
 from benchmarks.processes import RunFailedError, check_alive, session_members, started
@@ -163,6 +163,41 @@ def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
         "channel_batch plain_ms=200 weir_ms=150",
         "channel ratio=0.750 aim=0.6",
     ]
+
+
+def test_a_process_of_a_query_is_told_from_sparks_workers() -> None:
+    """Workers are what Spark's daemon has forked; any other Python process counts."""
+    python = "/usr/bin/python3.11"
+
+    def seen(pid: int, parent: int, *command: str, pss: int | None = 1_000_000) -> memory.Seen:
+        return memory.Seen(pid=pid, parent=parent, command=command, rss=2_000_000, pss=pss)
+
+    processes = [
+        seen(1, 0, python, "-m", "weir", "run"),
+        seen(2, 1, "/usr/lib/jvm/bin/java", "-cp", "x"),
+        seen(3, 2, python, "-m", "pyspark.daemon", "pyspark.worker"),
+        seen(4, 3, python, "-m", "pyspark.daemon", "pyspark.worker"),
+        seen(5, 2, python, "-m", "pyspark.sql.streaming.python_streaming_source_runner"),
+    ]
+    kinds = memory.by_kind(processes, 1)
+    assert {kind: [process.pid for process in found] for kind, found in kinds.items()} == {
+        memory.DRIVER: [1],
+        memory.JVM: [2],
+        memory.DAEMON: [3],
+        memory.WORKER: [4],
+        memory.OTHER_PYTHON: [5],
+        memory.OTHER: [],
+    }
+    assert memory.verdict(kinds, 2) == (
+        "memory python_processes_per_query=0.500 target=0 total_mb=5",
+        False,
+    )
+    kinds = memory.by_kind([*processes[:4], seen(6, 2, "bash", pss=None)], 1)
+    assert memory.verdict(kinds, 2) == (
+        "memory python_processes_per_query=0.000 target=0 total_mb=10",
+        True,
+    )
+    assert memory.table_lines(kinds)[-1].split() == ["other", "1", "2", "unknown"]
 
 
 def _write_delta(table: Path, rows: pa.Table) -> None:

@@ -1,0 +1,193 @@
+"""Processes and memory of a job of several queries: ``python -m benchmarks.memory``.
+
+``benchmarks/jobs/many_weir.py`` is a job of eight queries, each from a source of files to a sink. It runs as a user runs
+it, with ``weir run``. Once each table has rows, and some seconds later, so that the start is over, every process of the
+driver's session is counted by its kind:
+
+- *driver*: ``weir run``. One, whatever the number of queries.
+- *JVM*: Spark.
+- *worker daemon* and *workers*: Python processes that Spark forks for Python functions and shares among all queries.
+- *other Python*: what runs beside these: a process for each streaming Python source, for example.
+
+``memory`` is the number of other Python processes for each query; the target is 0. The total is informational. It is the sum
+of what each process has in memory, with pages that processes share divided among them (PSS, from ``smaps_rollup``). Where
+that cannot be read it is the sum of resident sizes (RSS), in which each process counts shared pages for itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.commands import JOBS, weir_run
+from benchmarks.machine import describe_machine
+from benchmarks.processes import check_alive, end_on_sigterm, session_members, started
+from benchmarks.tables import has_rows
+
+PER_QUERY_TARGET = 0.0
+
+_PATIENCE_S = 600.0
+_LOOK_S = 0.1
+_INTERVAL = "1 s"
+_ROWS = 1_000
+
+DRIVER, JVM, DAEMON, WORKER, OTHER_PYTHON, OTHER = (
+    "driver",
+    "JVM",
+    "worker daemon",
+    "worker",
+    "other Python",
+    "other",
+)
+KINDS = (DRIVER, JVM, DAEMON, WORKER, OTHER_PYTHON, OTHER)
+_DAEMON_MODULE = "pyspark.daemon"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One process."""
+
+    pid: int
+    parent: int
+    command: tuple[str, ...]
+    #: Resident bytes.
+    rss: int
+    #: The same with shared pages divided among those that share them; None if it cannot be read.
+    pss: int | None
+
+
+def look(leader: int) -> list[Seen]:
+    """Every process of the session with this leader."""
+    found = []
+    for process in session_members(leader):
+        # A worker may end meanwhile.
+        with suppress(psutil.NoSuchProcess), process.oneshot():
+            found.append(
+                Seen(
+                    pid=process.pid,
+                    parent=process.ppid(),
+                    command=tuple(process.cmdline()),
+                    rss=process.memory_info().rss,
+                    pss=read_pss(process.pid),
+                )
+            )
+    return found
+
+
+def read_pss(pid: int) -> int | None:
+    """Proportional bytes of a process, if the system says."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), None)
+
+
+def by_kind(processes: Sequence[Seen], leader: int) -> dict[str, list[Seen]]:
+    """The processes of each kind, empty kinds included."""
+    daemons = {
+        process.pid
+        for process in processes
+        if _DAEMON_MODULE in process.command
+        and not any(process.parent == other.pid and _DAEMON_MODULE in other.command for other in processes)
+    }
+    found: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
+    for process in processes:
+        program = Path(process.command[0]).name if process.command else ""
+        if process.pid == leader:
+            kind = DRIVER
+        elif process.pid in daemons:
+            kind = DAEMON
+        elif process.parent in daemons:
+            kind = WORKER
+        elif program == "java":
+            kind = JVM
+        else:
+            kind = OTHER_PYTHON if program.startswith("python") else OTHER
+        found[kind].append(process)
+    return found
+
+
+def table_lines(kinds: dict[str, list[Seen]]) -> list[str]:
+    """Number and megabytes of each kind."""
+    lines = [f"{'kind':<15} {'processes':>9} {'RSS, MB':>9} {'PSS, MB':>9}"]
+    for kind, processes in kinds.items():
+        if processes:
+            rss, pss = _rss(processes), _pss(processes)
+            shown = "unknown" if pss is None else f"{pss / 1e6:.0f}"
+            lines.append(f"{kind:<15} {len(processes):>9} {rss / 1e6:>9.0f} {shown:>9}")
+    return lines
+
+
+def verdict(kinds: dict[str, list[Seen]], queries: int) -> tuple[str, bool]:
+    """The last line, and whether the target is met."""
+    per_query = len(kinds[OTHER_PYTHON]) / queries
+    everything = [process for processes in kinds.values() for process in processes]
+    pss = _pss(everything)
+    total = _rss(everything) if pss is None else pss
+    line = f"memory python_processes_per_query={per_query:.3f} target={PER_QUERY_TARGET:.0f} total_mb={total / 1e6:.0f}"
+    return line, per_query <= PER_QUERY_TARGET
+
+
+def _rss(processes: Sequence[Seen]) -> int:
+    return sum(process.rss for process in processes)
+
+
+def _pss(processes: Sequence[Seen]) -> int | None:
+    """None if one cannot be read."""
+    found = [process.pss for process in processes]
+    return None if None in found else sum(pss for pss in found if pss is not None)
+
+
+def measure(directory: Path, queries: int, settle_s: float) -> dict[str, list[Seen]]:
+    """Run the job until each table has rows, and look at its processes."""
+    landing = directory / "rows"
+    landing.mkdir()
+    pq.write_table(pa.table({"id": range(_ROWS), "amount": range(_ROWS)}), landing / "0.parquet")
+    environment = {"WEIR_BENCH_QUERIES": str(queries), "WEIR_BENCH_LANDING": str(landing)}
+    deadline_s = time.monotonic() + _PATIENCE_S
+    with started(weir_run(JOBS / "many_weir.py", interval=_INTERVAL), directory, environment) as process:
+        for number in range(queries):
+            while not has_rows(directory / f"table_{number}"):
+                check_alive(process, directory, deadline_s)
+                time.sleep(_LOOK_S)
+        time.sleep(settle_s)
+        check_alive(process, directory, deadline_s)
+        return by_kind(look(process.pid), process.pid)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, and say whether the target is met: the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.memory", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--queries", type=int, default=8, help="queries of the job")
+    parser.add_argument(
+        "--settle", type=float, default=10, help="seconds from the last first row to the look"
+    )
+    parser.add_argument("--directory", type=Path, help="where everything lies (a temporary directory)")
+    options = parser.parse_args(arguments)
+    end_on_sigterm()
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
+        kinds = measure(Path(name).resolve(), options.queries, options.settle)
+    print("\n".join(table_lines(kinds)))
+    for process in kinds[OTHER_PYTHON]:
+        print(f"other Python: {' '.join(process.command[1:])}")
+    line, met = verdict(kinds, options.queries)
+    print(line)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
