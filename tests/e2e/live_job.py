@@ -35,7 +35,7 @@ from weir.sinks.base import Step
 
 _POLL_S = 0.02
 
-#: For a job of many queries: Spark gives each of its Python processes ten seconds to come up, which a busy machine may miss.
+#: For a job that is to fail and to be restored.
 RESTARTED = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "5",

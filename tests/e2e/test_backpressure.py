@@ -10,7 +10,7 @@ import time
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.e2e.live_job import RESTARTED, Gate, LiveJob, WatchedFiles, numbers, settings
+from tests.e2e.live_job import Gate, LiveJob, WatchedFiles, numbers, settings
 from tests.e2e.support import PATIENCE_S, Place, assert_same, files_rows, wait_until
 
 import weir
@@ -56,7 +56,7 @@ def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     """The producer stops at the bound; the checkpoint is triggered then, and the job is left and run again."""
     del spark
     place.land(BOUND * 2)
-    changes = {**RESTARTED, "execution.checkpointing.unaligned.enabled": str(unaligned).lower()}
+    changes = {"execution.checkpointing.unaligned.enabled": str(unaligned).lower()}
     conf = settings(place, changes)
     with LiveJob(two_queries(place, gate := Gate(1)), conf) as live, gate:
         wait_until(lambda: segments(place) == BOUND, "the channel is full")

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.live_job import RESTARTED, LiveJob, settings
+from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import Place, Rows, assert_same, delta_rows
 
 import weir
@@ -163,7 +163,7 @@ def check(place: Place, spark: SparkSession, cuts: tuple[str, ...]) -> None:
     land(place.directory / "payments", files=3, rows=60, every=7)
     wanted = expected(spark, place)
     assert wanted["streaks"].total() > 20
-    with LiveJob(pipeline(place, cuts), settings(place, RESTARTED, interval="1s")) as live:
+    with LiveJob(pipeline(place, cuts), settings(place, interval="1s")) as live:
         assert live.result().status is JobStatus.FINISHED, live.notes
     for name, rows in wanted.items():
         assert_same(delta_rows(place.directory / "out" / name), rows, name)

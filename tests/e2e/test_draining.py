@@ -23,7 +23,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-from tests.e2e.live_job import RESTARTED, LiveJob, numbers, settings
+from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows, parquet_rows
 
 import weir
@@ -169,7 +169,7 @@ def drained(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> It
     del spark
     place = Place(tmp_path_factory.mktemp("drained"))
     place.land(FILES)
-    conf = settings(place, RESTARTED, interval="2s")
+    conf = settings(place, interval="2s")
     with LiveJob(pipeline(place), conf) as live:
         live.wait_until_it_runs()
         live.wait_for(lambda view: _position(view, "timed") >= FILES - 1, "all input is read")

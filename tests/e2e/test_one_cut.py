@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.e2e.live_job import RESTARTED, LiveJob, metadata_of, settings
+from tests.e2e.live_job import LiveJob, metadata_of, settings
 from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, delta_rows
 
 import weir
@@ -139,7 +139,7 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
     """Of fifty reads and more the newest versions differ for certain in two dozen; not one sees half a checkpoint."""
     tables = Tables(place)
     copies = HeldTable(Path(tables.paths["copies"]))
-    conf = settings(place, RESTARTED, interval="200ms", num_retained="1000")
+    conf = settings(place, interval="200ms", num_retained="1000")
     place.land(3)
     with LiveJob(fan_out_job(place, tables, copies), conf) as live, copies:
         while not tables.newest("windows"):
