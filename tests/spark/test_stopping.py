@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.queries import QUERIES
 from tests.spark.rig import Collected, Landing, Rig
 
 from weir.core.task_messages import TaskErrored
@@ -38,3 +39,17 @@ def test_a_query_stopped_at_a_hundred_random_moments_never_fails(spark: SparkSes
         assert rig.task._query is not None
         assert rig.task._query.exception() is None
     assert moments == {True, False}
+
+
+def test_a_stopped_query_plans_nothing_more_though_its_watermark_has_moved(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A call that returned would let Spark run a batch without data, which closes windows behind a savepoint."""
+    landing = Landing(tmp_path / "in")
+    landing.land(3)
+    for number in range(3):
+        job, sink = QUERIES["windows"].job(landing, bounded=False)
+        with Rig(spark, job, tmp_path / str(number), on_plan=lambda position: position < 1) as rig:
+            rig.wait_held(1)
+        assert rig.newest("offsets") == rig.newest("commits") == 1
+        assert max(sink.steps) == 1

@@ -82,7 +82,7 @@ class ChannelSource(JavaIdentity):
 
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802
         """The end of what is admitted."""
-        answer = self._rounds.answer(self)
+        self._rounds.answer(self)
         committed = self._position(start)
         if self._read is not None and committed != self._read:
             raise InvariantError(
@@ -91,7 +91,7 @@ class ChannelSource(JavaIdentity):
         with self._lock:
             while self._segments and self._segments[0][0] <= committed:
                 self._segments.popleft()
-            if answer is None or self._admitted is None or self._admitted <= committed:
+            if self._admitted is None or self._admitted <= committed:
                 return start
             return self._offset(self._admitted)
 

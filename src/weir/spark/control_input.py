@@ -86,8 +86,6 @@ class ControlInput(JavaIdentity):
     def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
         """Wait until the driver lets the next batch start."""
         answer = self._rounds.answer(self)
-        if answer is None:
-            return start
         offset = json.loads(start.json())
         known = _watermarks(offset)
         risen = _risen(known, {str(channel): ms for channel, ms in answer.watermarks_ms.items()})

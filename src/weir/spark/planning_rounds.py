@@ -8,7 +8,8 @@ the next round.
 
 While the call waits the query rests. Spark does not interrupt it, so whoever stops the query releases
 the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer active and
-Spark takes every error for its own interruption, ``release`` (``weir/spark/query_task.py``).
+Spark takes an interruption for its own, ``release`` (``weir/spark/query_task.py``). A released call
+raises: if it returned, Spark would plan on, and run a batch without data where a watermark has moved.
 """
 
 from __future__ import annotations
@@ -16,6 +17,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+
+
+class QueryInterruptedError(Exception):
+    """The query was stopped. Spark takes it for an interruption of its own, by its text."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1.stop.\n: java.lang.InterruptedException"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +45,11 @@ class PlanningRounds:
         """``ask`` passes the question on; ``reply`` answers it, perhaps before ``ask`` returns."""
         self._ask = ask
         self._changed = threading.Condition()
+        #: The sources that were asked in this round, and the answer that holds for it.
         self._asked: set[int] = set()
-        self._answer: PlanningAnswer | None = None
+        self._answer = PlanningAnswer()
+        #: The answer to the call that waits, once there is one.
+        self._reply: PlanningAnswer | None = None
         self._released = False
 
     def start_run(self) -> None:
@@ -45,35 +58,37 @@ class PlanningRounds:
             self._asked.clear()
             self._released = False
 
-    def answer(self, source: object) -> PlanningAnswer | None:
-        """The answer that holds for a source; None if the query is being stopped, and there is no batch to come.
+    def answer(self, source: object) -> PlanningAnswer:
+        """The answer that holds for a source. Called on the query's own thread; may wait for long.
 
-        Called on the query's own thread; may wait for long.
+        Raises ``QueryInterruptedError`` if the query is being stopped.
         """
         if not self._asked or id(source) in self._asked:
             self._asked = {id(source)}
-            return self._wait()
+            self._answer = self._wait()
         self._asked.add(id(source))
         return self._answer
 
     def reply(self, answer: PlanningAnswer) -> None:
         """Let the call that waits return."""
         with self._changed:
-            self._answer = answer
+            self._reply = answer
             self._changed.notify_all()
 
     def release(self) -> None:
-        """The query is no longer active: let its call return, and any that follows. Nothing is admitted."""
+        """The query is no longer active: its call ends, and any that follows."""
         with self._changed:
             self._released = True
             self._changed.notify_all()
 
-    def _wait(self) -> PlanningAnswer | None:
+    def _wait(self) -> PlanningAnswer:
         with self._changed:
-            self._answer = None
-            if self._released:
-                return None
-        self._ask()
+            self._reply = None
+            released = self._released
+        if not released:
+            self._ask()
         with self._changed:
-            self._changed.wait_for(lambda: self._answer is not None or self._released)
-            return self._answer
+            self._changed.wait_for(lambda: self._reply is not None or self._released)
+            if self._reply is None or self._released:
+                raise QueryInterruptedError
+            return self._reply

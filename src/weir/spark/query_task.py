@@ -44,6 +44,7 @@ from weir.spark.hadoop import as_spark_path
 from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
+from weir.spark.planning_rounds import QueryInterruptedError
 from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.query_inputs import QueryInputs
 from weir.spark.segments import OutputSegments
@@ -54,11 +55,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _log = logging.getLogger(__name__)
-
-#: By these words Spark takes an error of a stopped query's batch for its own interruption.
-_INTERRUPTED = (
-    "py4j.protocol.Py4JJavaError: An error occurred while calling o1.stop.\n: java.lang.InterruptedException"
-)
 
 #: How often it is looked whether a query that is being stopped is still active.
 _STOP_POLL_S = 0.002
@@ -267,7 +263,7 @@ class QueryTask:
             raise
         except Exception as error:
             if self._stopping.is_set():
-                raise SinkError(_INTERRUPTED) from None
+                raise QueryInterruptedError from None
             if is_final(error):
                 raise PipelineError(first_cause(error)) from None
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
