@@ -6,6 +6,7 @@ code, as ``weir run`` makes it, with a maintenance thread of the state store tha
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,14 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# No run of a test leaves a process behind that makes a class archive: `make setup` has made it.
+os.environ["WEIR_NO_WARMUP"] = "1"
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Weir's session on two local threads."""
+    from weir.spark.class_archive import JvmProfile, java_options
     from weir.spark.session import create_session
 
     session = create_session(
@@ -31,6 +36,7 @@ def spark() -> Iterator[SparkSession]:
         parallelism=2,
         fast_working_directory=True,
         log_file=None,
+        java_options=java_options(profile=JvmProfile.BRIEF),
     )
     yield session
     session.stop()

@@ -113,6 +113,7 @@ Drain = Annotated[
         " from it.",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Make it anew, even if there is one that fits.")]
 OptionalJobName = Annotated[
     str | None,
     typer.Argument(

@@ -187,6 +187,13 @@ FAST_WORKING_DIRECTORY = ConfigOption(
     "true",
     "Write the working directory without Spark's own safeguards, since checkpoints are what must last.",
 )
+CLASS_ARCHIVE = ConfigOption(
+    "weir.class-archive",
+    BOOLEAN,
+    "true",
+    "Let Spark's JVM map its classes from an archive in the user's cache directory, and have 'weir run' make one at its end"
+    " if there is none ('weir warmup' makes it at once).",
+)
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",
     DURATION,
@@ -239,6 +246,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     ASYNC_STORE_DURATION,
     WORKING_DIR,
     FAST_WORKING_DIRECTORY,
+    CLASS_ARCHIVE,
     LEASE_TIMEOUT,
     LEASE_INTERVAL,
     COMMIT_ATTEMPTS,

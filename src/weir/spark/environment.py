@@ -24,11 +24,18 @@ def check_environment() -> None:
     check_spark()
 
 
-def check_java() -> None:
-    """Check the Java that Spark would start: ``JAVA_HOME``, else ``java`` on the path."""
+def find_java() -> Path | None:
+    """The Java that Spark would start: that of ``JAVA_HOME``, else ``java`` on the path; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if java is None or not Path(java).is_file():
+    return Path(java) if java is not None and Path(java).is_file() else None
+
+
+def check_java() -> None:
+    """Check the Java that Spark would start."""
+    java = find_java()
+    if java is None:
+        home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
         raise UnsupportedEnvironmentError(f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}.")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 
-from weir.config.options import DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
+from weir.config.options import CLASS_ARCHIVE, DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
 from weir.spark.jvm import Jvm
@@ -64,6 +65,8 @@ CHEAP_SETTINGS = {
 }
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+#: Where users give the driver's JVM options.
+_JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -77,10 +80,12 @@ def create_session(
     parallelism: int | None,
     fast_working_directory: bool,
     log_file: str | None,
+    java_options: str = "",
 ) -> SparkSession:
     """Make (or take over) the process's session.
 
     ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it on the console.
+    ``java_options`` stand before the user's own, which win.
     Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or the master cannot be reached, and
     ``ConfigurationError`` if a required setting is given another value.
     """
@@ -101,6 +106,8 @@ def create_session(
     if log_file is not None and "log4j" not in settings.get(_JAVA_OPTIONS, ""):
         options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={log_file}"'
         settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {options}".strip()
+    if java_options:
+        settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
     if parallelism is not None:
         settings["spark.sql.shuffle.partitions"] = str(parallelism)
     if is_local:
@@ -147,13 +154,18 @@ class LazySession:
             from pyspark import SparkContext
 
             self._is_ours = SparkContext._active_spark_context is None
+            conf = self._configuration.spark_conf()
             self._session = create_session(
                 name=self._name,
                 master=self._master,
-                conf=self._configuration.spark_conf(),
+                conf=conf,
                 parallelism=self._configuration.value(DEFAULT_PARALLELISM),
                 fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
                 log_file=self._log_file(),
+                java_options=class_archive.java_options(
+                    " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS),
+                    archive=self._configuration.value(CLASS_ARCHIVE),
+                ),
             )
         return self._session
 

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.core.types import CompletedCheckpoint, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
+from weir.spark import class_archive
 from weir.spark.error_text import first_cause
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
 from weir.spark.query_directory import QueryDirectory, decode_commit
@@ -197,6 +198,7 @@ class StateReader:
                     parallelism=None,
                     fast_working_directory=True,
                     log_file=f"{self._temporary_directory()}/spark.log",
+                    java_options=class_archive.java_options(profile=class_archive.JvmProfile.BRIEF),
                 )
                 self._is_ours = True
         return self._session
