@@ -285,9 +285,9 @@ def inspect(
         typer.Option("--json", help="Print everything as JSON; of an operator's state, a line for each row."),
     ] = False,
 ) -> None:
-    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the keyed state of an operator.
+    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the state of an operator.
 
-    Only --operator starts Spark, and reads other file systems than local ones.
+    Spark starts only for keyed state that Spark keeps, for --sql, and for file systems that are not local.
     """
     from weir import inspect_command
 

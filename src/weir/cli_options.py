@@ -138,7 +138,8 @@ StateOperator = Annotated[
     typer.Option(
         "--operator",
         metavar="NAME",
-        help="Start Spark here and show the keyed state of this operator (uid, name or vertex).",
+        help="Show the state of this operator (uid, name or vertex): what a Python operator keeps, else Spark's keyed state"
+        " of its vertex.",
     ),
 ]
 StateQuery = Annotated[

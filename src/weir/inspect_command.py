@@ -1,15 +1,16 @@
 """``weir inspect``: what a checkpoint or savepoint holds.
 
-Without ``--operator`` all of it comes from the metadata, and no JVM starts. With it, a Spark session on this machine reads
-the keyed state of that operator's vertex (``weir/spark/state_reader.py`` says which frames that are and how they are named),
-and ``--sql`` asks a question about them.
+Without ``--operator`` all of it comes from the metadata. What a Python operator keeps is read from the snapshot's files.
+Neither starts a JVM. For any other operator, and for ``--sql``, a Spark session on this machine reads the keyed state of the
+operator's vertex (``weir/spark/state_reader.py`` says which frames these are and how they are named).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from weir.core.types import CompletedCheckpoint, TaskState
+from weir.saved_operator_state import SavedOperatorState
 from weir.saved_state import read_savepoint
 from weir.spark.query_directory import MAX_WATERMARK_MS
 from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json
@@ -107,6 +109,17 @@ def state_table(path: str, operator: str, *, sql: str | None, limit: int | None)
     """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer to a query."""
     rows_max = _TABLE_ROWS if limit is None else limit
     parts: list[RenderableType] = []
+    own = _own_state(path, operator) if sql is None else None
+    if own is not None:
+        for name, columns, values in _stores(own):
+            shown = list(islice(values, rows_max + 1))
+            table = make_table(*columns)
+            for value in shown[:rows_max]:
+                table.add_row(*[Text(_as_text(one)) for one in value])
+            parts += [Text(""), Text(name, style="bold"), table]
+            if len(shown) > rows_max:
+                parts.append(Text(f"first {rows_max} rows; --limit N shows more"))
+        return Group(*parts[1:])
     with _asked(path, operator, sql) as frames:
         for name, frame in frames.items():
             rows = first_rows(frame, rows_max + 1)
@@ -122,10 +135,44 @@ def state_table(path: str, operator: str, *, sql: str | None, limit: int | None)
 
 def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) -> Iterator[str]:
     """``weir inspect PATH --operator NAME --json``: each row as an object; a row of the state names its store."""
+    own = _own_state(path, operator) if sql is None else None
+    if own is not None:
+        for name, columns, values in _stores(own):
+            for value in islice(values, limit):
+                row = {"store": name, **dict(zip(columns, value, strict=True))}
+                yield msgspec.json.encode(row).decode()
+        return
     with _asked(path, operator, sql) as frames:
         for name, frame in frames.items():
             named = frame.selectExpr(f"'{name}' AS store", "*") if sql is None else frame
             yield from rows_as_json(named, limit)
+
+
+def _own_state(path: str, operator: str) -> SavedOperatorState | None:
+    """What a Python operator and its coordinator keep; None if it is another operator, or keeps nothing."""
+    with read_savepoint(path) as savepoint:
+        state = savepoint.operator_state(operator)
+    kept = state.lists or state.keyed or state.coordinator is not None
+    return state if kept else None
+
+
+def _stores(state: SavedOperatorState) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]]:
+    """Name, columns and rows of each list, of each keyed state, and of the coordinator's state."""
+    for name, lists in state.lists.items():
+        rows = ((subtask, item) for subtask, items in enumerate(lists) for item in items)
+        yield name, ("subtask", "item"), rows
+    for name, table in state.keyed.items():
+        columns = tuple(table.column_names)
+        batches = table.to_batches()
+        yield name, columns, (tuple(row.values()) for batch in batches for row in batch.to_pylist())
+    if state.coordinator is not None:
+        yield "coordinator", ("state",), [(state.coordinator,)]
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ files say to which stateful operator and partition of Spark's plan they belong.
 
 1. The directory that Spark's readers want is rebuilt in a temporary one, as for a restore: entries are written, files are
    linked, or copied where the file system has no links or is another one.
-2. Spark's ``state-metadata`` lists the stateful operators of the vertex, ``statestore`` reads the stores of each.
+2. Spark's metadata in it lists the stateful operators of the vertex, and Spark's ``statestore`` reads the stores of each.
 3. The frames read these files when they are used, so the directory lives as long as the reader.
 
 A vertex is one query, and so has as many stateful operators as its chain. The frames get names that can be views:
@@ -42,6 +42,7 @@ from weir.errors import ConfigurationError, StorageError
 from weir.spark import class_archive
 from weir.spark.error_text import first_cause
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
+from weir.spark.operator_metadata import OperatorMetadata, operator_metadata
 from weir.spark.query_directory import QueryDirectory, decode_commit
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
@@ -51,7 +52,7 @@ from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _STATE_FILE = re.compile(r"state/(?P<operator>\d+)/(?P<partition>\d+)/.+")
 
@@ -152,7 +153,7 @@ class StateReader:
         if known is None:
             directory = self._rebuild(checkpoint, task)
             try:
-                known = _read_stores(self._get_session(), as_spark_path(directory))
+                known = _read_stores(self._get_session(), directory)
             except Exception as error:
                 raise StorageError(
                     f"Spark cannot read the state of vertex {task.vertex!r} in {checkpoint.external_path}"
@@ -161,7 +162,7 @@ class StateReader:
             self._frames[task.vertex] = known
         return dict(known)
 
-    def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> str:
+    def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> QueryDirectory:
         """The vertex's directory as it was, below the temporary one."""
         path = tempfile.mkdtemp(dir=self._temporary_directory())
         storage = CheckpointStorage(
@@ -175,7 +176,7 @@ class StateReader:
             transfer=Transfer(self.file_systems),
             directory=directory,
         )
-        return path
+        return directory
 
     def _temporary_directory(self) -> str:
         if self._directory is None:
@@ -258,37 +259,34 @@ def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
             logger.disabled = False
 
 
-def _read_stores(session: SparkSession, path: str) -> dict[str, DataFrame]:
+def _read_stores(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
     # All other settings of the state store Spark takes from the query's offset log, and this one from the session, at once.
     before = session.conf.get(_FORMAT_VERSION) or "1"
     session.conf.set(_FORMAT_VERSION, REQUIRED[_FORMAT_VERSION])
     try:
-        return _frames(session, path)
+        return _frames(session, directory)
     finally:
         session.conf.set(_FORMAT_VERSION, before)
 
 
-def _frames(session: SparkSession, path: str) -> dict[str, DataFrame]:
-    operators: dict[int, Row] = {}
-    for row in session.read.format("state-metadata").load(path).collect():
-        # A join has a row for each of its inner stores.
-        operators.setdefault(int(row["operatorId"]), row)
+def _frames(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
+    operators = operator_metadata(directory)
     frames: dict[str, DataFrame] = {}
-    for number, row in sorted(operators.items()):
+    for number, operator in operators.items():
         suffix = "" if len(operators) == 1 else f"_{number}"
-        for name, options in _stores(row):
+        for name, options in _stores(operator):
             reader = session.read.format("statestore").option("operatorId", number).options(**options)
-            frames[name + suffix] = reader.load(path)
+            frames[name + suffix] = reader.load(as_spark_path(directory.path))
     return frames
 
 
-def _stores(operator: Row) -> Iterator[tuple[str, dict[str, str]]]:
+def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
     """The name of each store of an operator, and the options that let Spark read it."""
-    if operator["operatorName"] == _JOIN:
+    if operator.name == _JOIN:
         yield "left", {"joinSide": "left"}
         yield "right", {"joinSide": "right"}
         return
-    properties = json.loads(operator["operatorProperties"] or "{}")
+    properties = operator.properties
     if "stateVariables" not in properties:
         yield "state", {}
         return
