@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from click.testing import Result
 from fake_job import JOB_ID, completed
 
 from weir.core.types import Committable, OperatorState, SnapshotKind, StateHandle, TaskState
+from weir.operators.state import encode_lists
+from weir.spark.operators import ENTRY
+from weir.spark.state_reader import StateReader
 from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
 
@@ -127,6 +133,54 @@ def test_an_operator_without_keyed_state_is_one_sentence_without_spark(weir: Wei
         1,
         f"weir: error: There is no operator 'nobody' in {savepoint}: name one of orders, out, u1.\n",
     )
+
+
+def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
+    weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lists, keyed values and coordinator; --sql is about keyed state of Spark's, of which there is none."""
+    monkeypatch.setattr(StateReader, "_get_session", lambda _: pytest.fail("a JVM would have started"))
+    directory = tmp_path / "savepoint-012345-bbbbbbbbbbbb"
+    directory.mkdir()
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": [1, None]}))
+    lists = encode_lists({"rules": ("union", [b'"x"', b"[1]"])})
+    kept = {"lists": {"0": _inline(lists)}, "groups": {"seen": {"0": _inline(sink.getvalue())}}}
+    task = TaskState(
+        vertex="score",
+        position=2,
+        operators=(OperatorState(operator_id="score", name="process score"),),
+        entries={ENTRY: json.dumps({"score": kept})},
+    )
+    checkpoint = replace(
+        completed(8, str(directory), SnapshotKind.SAVEPOINT),
+        tasks=(task,),
+        coordinator_states={"score": {"often": 5}},
+    )
+    CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
+        checkpoint
+    )
+    lines = weir("inspect", str(directory), "--operator", "score", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"store": "rules", "subtask": 0, "item": "x"},
+        {"store": "rules", "subtask": 0, "item": [1]},
+        {"store": "seen", "key": "a", "value": 1},
+        {"store": "seen", "key": "b", "value": None},
+        {"store": "coordinator", "state": {"often": 5}},
+    ]
+    table = weir("inspect", str(directory), "--operator", "score", "--limit", "1").stdout
+    assert [" ".join(line.split()) for line in table.splitlines() if line.strip()] == [
+        "rules", "subtask item", "0 x", "first 1 rows; --limit N shows more",
+        "seen", "key value", "a 1", "first 1 rows; --limit N shows more",
+        "coordinator", "state", '{"often":5}',
+    ]  # fmt: skip
+    asked = weir("inspect", str(directory), "--operator", "score", "--sql", "select 1")
+    assert (asked.exit_code, "no keyed state" in asked.stderr) == (1, True)
+
+
+def _inline(data: bytes) -> dict[str, str]:
+    return {"inline": base64.b64encode(data).decode()}
 
 
 def test_a_savepoint_is_a_value_without_a_jvm(savepoint: Path) -> None:

@@ -20,6 +20,7 @@ from weir.core.types import SnapshotKind
 from weir.errors import ConfigurationError, JobEndedError
 from weir.job import Job
 from weir.runner import JobResult, RunListener, RunOptions, with_recovery_path
+from weir.spark import class_archive
 
 Weir = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[2]
@@ -201,6 +202,18 @@ def test_the_old_signal_handlers_are_back_after_a_run(weir: Weir, fake: FakeRunn
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     weir("run", pipeline)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_class_archive_is_made_after_a_run_unless_that_is_switched_off(
+    weir: Weir, fake: FakeRunner, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the job's own configuration or the command's; nothing is waited for."""
+    calls: list[int] = []
+    monkeypatch.setattr(class_archive, "make_later", lambda: calls.append(1))
+    weir("run", pipeline, "--conf", "weir.class-archive=false")
+    assert calls == []
+    weir("run", pipeline)
+    assert calls == [1]
 
 
 def started(pipeline: str, kind: str) -> subprocess.Popen[str]:

@@ -171,7 +171,7 @@ def make_later() -> None:
         return
     with contextlib.suppress(OSError):
         subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -204,6 +204,8 @@ def _make(place: Path) -> Path:
 
 def _train(made: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in _TRAINING_WITHOUT}
+    # It runs elsewhere, and must find what this process finds.
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path)
     with tempfile.TemporaryDirectory(prefix="weir-warmup-") as directory:
         output = Path(directory, "output")
         with output.open("wb") as file:
