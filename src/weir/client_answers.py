@@ -97,6 +97,8 @@ class CheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
     summary: CheckpointSummaryInfo
     latest: LatestCheckpointsInfo
     history: tuple[CheckpointInfo, ...]
+    #: Why the newest failed checkpoint failed, if that was before it had an id.
+    latest_trigger_failure: str | None = None
 
 
 class SubtaskDurations(msgspec.Struct, frozen=True, kw_only=True):

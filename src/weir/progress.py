@@ -35,6 +35,8 @@ class CheckpointLines:
     def __init__(self) -> None:
         #: Status last told, by checkpoint id; bounded by the history.
         self._told: dict[int, str] = {}
+        #: The failure without an id that was told last.
+        self._told_failure: str | None = None
 
     def new(self, snapshot: CheckpointStatsSnapshot) -> list[str]:
         """Lines for what has happened since the last call, oldest first."""
@@ -43,6 +45,10 @@ class CheckpointLines:
             if self._told.get(stats.checkpoint_id) != stats.status:
                 lines.append(describe_checkpoint(stats))
         self._told = {stats.checkpoint_id: stats.status for stats in snapshot.history}
+        failure = snapshot.latest_trigger_failure
+        if failure is not None and failure != self._told_failure:
+            lines.append(f"a checkpoint could not be triggered: {failure}")
+        self._told_failure = failure
         return lines
 
 
@@ -90,7 +96,9 @@ def _checkpoints(view: JobView) -> Text:
     if latest is not None:
         size = decimal(latest.checkpointed_size)
         last = f"last {latest.checkpoint_id} in {latest.end_to_end_duration_ms} ms, {size}"
-    return Text(f"checkpoints: {counts.completed} completed, {counts.failed} failed, {last}")
+    text = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {last}"
+    failure = view.checkpoints.newest_failure
+    return Text(text if failure is None else f"{text}\nnewest failure: {failure}")
 
 
 class ProgressDisplay:

@@ -44,6 +44,8 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
         f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress,"
         f" {counts.restored} restored"
     )
+    if info.latest_trigger_failure is not None:
+        head += f"\nnewest failure: {_one_line(info.latest_trigger_failure)}"
     latest = make_table("latest", "id", "kind", "time", "path or failure")
     for name, one in (
         ("completed", info.latest.completed),
@@ -164,8 +166,12 @@ def _kind(is_savepoint: bool) -> str:
 
 def _outcome(checkpoint: CheckpointInfo) -> str:
     """Why it failed, else where it is; on one line, so that a line of a pipe is a row."""
-    outcome = " ".join((checkpoint.failure_message or checkpoint.external_path or "").split("\n"))
+    outcome = _one_line(checkpoint.failure_message or checkpoint.external_path or "")
     return f"{outcome} (discarded)" if checkpoint.discarded else outcome
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
 
 
 def shown_time(timestamp_ms: int) -> str:

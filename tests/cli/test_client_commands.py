@@ -12,7 +12,7 @@ from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
 from weir.core.job_status import JobStatus
-from weir.core.view import CheckpointStatsSnapshot
+from weir.core.view import CheckpointCounts, CheckpointStatsSnapshot
 from weir.errors import CoordinatorError, JobError
 from weir.kernel.ports import CoordinatorAnswer
 
@@ -108,6 +108,18 @@ def test_before_the_first_checkpoint_there_are_only_counts(
     gateway.current = replace(gateway.current, checkpoints=CheckpointStatsSnapshot())
     result = weir("checkpoints", "orders", "-m", address)
     assert result.stdout == "0 completed, 0 failed, 0 in progress, 0 restored\n"
+
+
+def test_a_checkpoint_that_failed_before_it_had_an_id_is_shown_with_its_reason(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
+    """It is counted and has no row in the history, so the reason stands below the counts."""
+    failed = CheckpointStatsSnapshot(
+        counts=CheckpointCounts(total=1, failed=1), latest_trigger_failure="disk\nfull"
+    )
+    gateway.current = replace(gateway.current, checkpoints=failed)
+    lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
+    assert lines == ["0 completed, 1 failed, 0 in progress, 0 restored", "newest failure: disk full"]
 
 
 def test_one_checkpoint_is_shown_with_each_of_its_vertices(weir: Weir, address: str) -> None:

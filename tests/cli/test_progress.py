@@ -54,6 +54,13 @@ def test_a_completed_savepoint_is_told_with_its_path() -> None:
     assert describe_checkpoint(FAILED) == "savepoint 8 failed: expired before completing"
 
 
+def test_a_checkpoint_that_failed_before_it_had_an_id_is_told_once_with_its_reason() -> None:
+    """It has no entry in the history, but it is counted as failed."""
+    lines, failed = CheckpointLines(), CheckpointStatsSnapshot(latest_trigger_failure="disk full")
+    assert lines.new(failed) == ["a checkpoint could not be triggered: disk full"]
+    assert lines.new(failed) == []
+
+
 def test_the_totals_are_those_of_all_vertices() -> None:
     """Rows in, rate and committed rows are summed."""
     assert describe_progress(VIEW) == "RUNNING: 1500 rows in, 50 rows/s, 800 rows committed"
@@ -67,6 +74,7 @@ def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:
     for part in (
         "orders: RUNNING, attempt 2",
         "1 completed, 1 failed, last 7 in 123 ms, 4.5 kB",
+        "newest failure: expired before completing",
         "clean",
         "1,000",
     ):

@@ -27,6 +27,7 @@ from weir.core.requests import (
     SnapshotRequested,
 )
 from weir.core.types import Committable, Recorded, SnapshotKind, SnapshotMetrics, TaskStatus
+from weir.core.view import CheckpointCounts
 from weir.errors import InvariantError
 
 
@@ -201,6 +202,7 @@ def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
     assert "Not all required tasks are currently running." in (answer.failure or "")
     assert "'b' is INITIALIZING" in (answer.failure or "")
     assert world.master.coordinator.trigger.unsuccessful_triggers == 1
+    assert world.master.stats(world.now_ms).counts == CheckpointCounts()
 
 
 def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:

@@ -294,6 +294,7 @@ def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> 
     stopped(world)
     world.pass_time(1_000)
     world.begin(2)
+    world.status(TaskStatus.RUNNING)
     assert world.master.coordinator.trigger.scheduling
 
 

@@ -179,10 +179,10 @@ def test_a_task_that_finishes_while_hooks_run_aborts_the_checkpoint_as_closing()
 
 
 def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
-    """A task that cannot be triggered any more aborts the checkpoint before any other one is triggered."""
+    """A task that cannot be triggered any more aborts the checkpoint, also where nobody noticed its end."""
     subject = world()
     n, _ = subject.allocate(request(subject))
-    subject.status(TaskStatus.INITIALIZING, "b")
+    subject.master._execution.set_status("b", TaskStatus.CANCELED)
     answer(subject, n, "audit")
     effects = answer(subject, n, "broker")
     assert not of(effects, TriggerCheckpoint)

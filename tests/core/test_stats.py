@@ -169,7 +169,19 @@ def test_a_failure_without_an_attempt_in_progress_is_counted_without_an_entry() 
     found = tracker.snapshot(0)
     assert found.counts == CheckpointCounts(total=1, failed=1)
     assert found.history == ()
-    assert tracker.latest_trigger_failure == "No location: disk full."
+    assert found.newest_failure == found.latest_trigger_failure == "No location: disk full."
+
+
+def test_the_newest_failure_is_the_one_that_came_last_with_an_id_or_without() -> None:
+    """What a person reads beside the count of failed checkpoints."""
+    tracker = CheckpointStatsTracker(10)
+    assert tracker.snapshot(0).newest_failure is None
+    tracker.report_failed_without_in_progress("disk full")
+    tracker.report_pending(1, SnapshotKind.CHECKPOINT, WALL_MS, ["a"], 0)
+    tracker.report_failed(1, "expired", WALL_MS, 5)
+    assert tracker.snapshot(5).newest_failure == "expired"
+    tracker.report_failed_without_in_progress("disk full again")
+    assert tracker.snapshot(5).newest_failure == "disk full again"
 
 
 def test_a_restore_is_shown_and_counted() -> None:

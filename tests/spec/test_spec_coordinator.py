@@ -7,7 +7,7 @@ may delete shared state in ``test_spec_shared_state``.
 from __future__ import annotations
 
 import pytest
-from tests.core.master_harness import of, only, task_state
+from tests.core.master_harness import World, of, only, task_state
 from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
 
 from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, JobMasterEffect, RecordCheckpoint
@@ -271,8 +271,9 @@ def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_paus
 
 def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
     """CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): nothing becomes pending."""
-    world = job()
-    world.status(TaskStatus.INITIALIZING, "b")
+    world = World()
+    world.submit()
+    world.status(TaskStatus.RUNNING, "a")
     effects = ask(world)
     assert "Not all required tasks are currently running." in (only(effects, AnswerRequest).failure or "")
     assert not of(effects, AllocateLocation)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.core.master_harness import JOB_ID, World, checkpoint, of, task_state
+from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
 from tests.spec.durable import Driver
 from tests.spec.scenario import RESTART_DELAY_MS, ask, complete, fail, fail_over, job, take_over, tick
 
 from weir.core.master_messages import TasksStopped
 from weir.core.messages import TriggerCheckpoint
-from weir.core.requests import RequestKind
+from weir.core.requests import AnswerRequest, RequestKind
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
 from weir.rest.requests import CheckpointRequest
 
@@ -90,6 +90,81 @@ def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_a
     begin_ms = second[0][1]
     assert begin_ms >= first[-1][1] + RESTART_DELAY_MS
     assert [timestamp_ms for _, timestamp_ms in second] == [begin_ms, begin_ms + 10, begin_ms + 20]
+
+
+# -- CheckpointCoordinatorDeActivator: periodic checkpoints wait until all tasks run ------------------------
+
+
+def test_no_periodic_checkpoint_is_tried_before_all_tasks_run() -> None:
+    """CheckpointCoordinatorDeActivator (MISSION A1, A4): while tasks start, nothing is triggered and nothing fails."""
+    world = World("a", "b", config=with_interval(10))
+    world.submit()
+    assert tick(world, 100) == []
+    world.status(TaskStatus.RUNNING, "a")
+    assert tick(world, 100) == []
+    assert not world.master.coordinator.trigger.scheduling
+    world.status(TaskStatus.RUNNING, "b")
+    assert tick(world, 0) == [1]
+    assert world.master.stats(world.now_ms).counts.failed == 0
+
+
+def test_the_initial_delay_counts_from_the_moment_when_all_tasks_run() -> None:
+    """MISSION A2: uniformly in [min pause, interval], however long the tasks took to start."""
+    world = World("a", config=with_interval(100, min_pause_ms=20))
+    world.submit(chance=0.5)
+    world.pass_time(5_000)
+    world.status(TaskStatus.RUNNING)
+    assert world.master.next_deadline() == 5_000 + 20 + 40
+
+
+def test_after_a_failover_too_periodic_checkpoints_begin_only_when_all_tasks_run() -> None:
+    """MISSION A1, A3: the failure stops the scheduler, and the new attempt's tasks start it."""
+    world = job(interval_ms=10)
+    attempt = world.master.attempt
+    fail(world)
+    world.handle(TasksStopped(attempt=attempt, chance=0.0))
+    world.pass_time(RESTART_DELAY_MS)
+    world.begin(attempt + 1, None)
+    world.status(TaskStatus.RUNNING, "b")
+    assert tick(world, 500) == []
+    world.status(TaskStatus.RUNNING, "a")
+    assert tick(world, 0) == [1]
+
+
+def test_tasks_that_were_restored_as_finished_are_not_waited_for() -> None:
+    """MISSION D5: a task that was finished in the checkpoint never runs again."""
+    restored = checkpoint(7, task_state("a", finished=True), task_state("b"))
+    world = World("a", "b", config=with_interval(10))
+    world.next_id = 8
+    world.submit(restored)
+    assert tick(world, 100) == []
+    world.status(TaskStatus.RUNNING, "b")
+    assert tick(world, 0) == [8]
+
+
+@pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.STOP])
+def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_failed_checkpoint(
+    kind: RequestKind,
+) -> None:
+    """MISSION A4: the answer names the task that does not run, and the job and its periodic checkpoints go on."""
+    world = World("a", "b", config=with_interval(10))
+    world.submit()
+    world.status(TaskStatus.RUNNING, "a")
+    answer = only(ask(world, kind), AnswerRequest)
+    assert "Not all required tasks are currently running. Task 'b' is INITIALIZING." in (answer.failure or "")
+    assert world.master.stats(world.now_ms).counts.total == 0
+    world.status(TaskStatus.RUNNING, "b")
+    assert tick(world, 0) == [1]
+
+
+def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpoints() -> None:
+    """MISSION A4, PROTOCOL P38: a pre-check declined them, so nothing was tried."""
+    world = job(interval_ms=10)
+    assert tick(world, 0) == [1]
+    for number in range(1_002):
+        ask(world, name=f"user-{number}")
+    assert world.master.coordinator.trigger.queued == 1_000
+    assert world.master.stats(world.now_ms).counts.failed == 0
 
 
 # -- 25: testTriggeringFullSnapshotAfterJobmasterFailover ---------------------------------------------------

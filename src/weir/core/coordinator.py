@@ -164,7 +164,7 @@ class CheckpointCoordinator(CheckpointLedger):
         else:
             self._discard(event.checkpoint_id, event.target)
             if isinstance(outcome, Rejected):
-                self._reject(outcome, now_ms)
+                self._reject(outcome)
         self._settle(now_ms)
         return self._drain()
 
@@ -175,7 +175,7 @@ class CheckpointCoordinator(CheckpointLedger):
         self._clocks = (timestamp_ms, now_ms)
         request = self._trigger.allocation_failed(allocation)
         if request is not None:
-            self._reject(Rejected(request=request, reason=Reason.IO_EXCEPTION, detail=message), now_ms)
+            self._no_location(request, message)
         self._settle(now_ms)
         return self._drain()
 
@@ -343,11 +343,11 @@ class CheckpointCoordinator(CheckpointLedger):
     def _submit(self, request: CheckpointRequest, now_ms: int) -> None:
         if self._shutdown:
             reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
-            self._reject(Rejected(request=request, reason=reason), now_ms)
+            self._reject(Rejected(request=request, reason=reason))
             return
         rejected = self._trigger.enqueue(request)
         if rejected is not None:
-            self._reject(rejected, now_ms)
+            self._reject(rejected)
         self._run_queue(now_ms)
 
     def _run_queue(self, now_ms: int) -> None:
@@ -358,7 +358,7 @@ class CheckpointCoordinator(CheckpointLedger):
             cleaning=self.cleaning,
         )
         for item in rejected:
-            self._reject(item, now_ms)
+            self._reject(item)
         if started is not None:
             self._out.append(started)
 

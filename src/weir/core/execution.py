@@ -66,6 +66,11 @@ class Execution:
         return waiting + self._counts[TaskStatus.FINISHED] == len(self._status)
 
     @property
+    def all_started(self) -> bool:
+        """Whether no task of the attempt is initializing any more."""
+        return not self._counts[TaskStatus.INITIALIZING]
+
+    @property
     def can_be_checkpointed(self) -> bool:
         """Whether there is a task to trigger, and every other one that cannot be is FINISHED (MISSION A4)."""
         triggerable = sum(n for status, n in self._counts.items() if status.can_be_triggered)

@@ -190,6 +190,14 @@ class JobMaster(JobLifecycle):
             not self._coordinator.trigger.scheduling or running,
             "the scheduler is on, but the job is not RUNNING",
         )
+        invariant(
+            not self._coordinator.trigger.scheduling or self._execution.all_started,
+            "the scheduler is on before all tasks run",
+        )
+        invariant(
+            self._coordinator.trigger.scheduling or not self._may_schedule,
+            "all tasks run, but the scheduler is off",
+        )
         invariant(self._execution.live == running, "messages go to tasks exactly while the job runs")
         if self._stop is not None:
             self._stop.validate()
@@ -293,7 +301,6 @@ class JobMaster(JobLifecycle):
         self._effects.extend(begun)
         if self._goal is Goal.RUN:
             self._move(JobStatus.RUNNING)
-            self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
         else:
             self._execution.stop()
 

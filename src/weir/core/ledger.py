@@ -303,13 +303,20 @@ class CheckpointLedger:
         message = f"{what} {checkpoint_id} failed: {message}"
         self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
 
-    def _reject(self, rejected: Rejected, now_ms: int) -> None:
-        """A request is over before it was a pending checkpoint."""
-        message = rejected.reason.describe(rejected.detail)
-        if rejected.is_failure:
+    def _reject(self, rejected: Rejected) -> None:
+        """A pre-check has declined a request. Nothing was tried, so the statistics do not show it as failed (MISSION A4)."""
+        if rejected.is_unsuccessful:
             self._trigger.count_unsuccessful()
-            self._stats.report_failed_without_in_progress(message)
+        message = rejected.reason.describe(rejected.detail)
         self._fail(rejected.request, rejected.reason, message, None)
+
+    def _no_location(self, request: CheckpointRequest, detail: str) -> None:
+        """A checkpoint failed before it had an id (MISSION A9)."""
+        reason = Reason.IO_EXCEPTION
+        message = reason.describe(detail)
+        self._trigger.count_unsuccessful()
+        self._stats.report_failed_without_in_progress(message)
+        self._fail(request, reason, message, None)
 
     def _fail(
         self,

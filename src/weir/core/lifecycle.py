@@ -9,6 +9,9 @@ leads through waiting:
    one to restart from.
 4. Only then the goal is acted upon: the restart is scheduled, or the end is recorded.
 
+Periodic checkpoints begin when the job is RUNNING and so is every task that has not finished, not with the attempt: queries
+take seconds to start, and until then every trigger would be declined (MISSION A1, A4).
+
 The files of checkpoints that are aborted while tasks are being stopped are deleted after these have stopped,
 since until then a snapshot may still be writing.
 
@@ -158,10 +161,8 @@ class JobLifecycle:
         if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
             return
         self._fail_stop(fact.message)
-        if self._goal is Goal.RUN and not fact.tasks_know:
-            # The job simply goes on.
-            self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
-        else:
+        # If no task knows of it the job simply goes on, and so do its periodic checkpoints.
+        if self._goal is not Goal.RUN or fact.tasks_know:
             self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)
 
     def _fenced(self, message: str, now_ms: int) -> None:
@@ -174,8 +175,16 @@ class JobLifecycle:
             return
         if self._goal is Goal.RUN and self._status is JobStatus.RUNNING:
             self._progress_running(now_ms)
+            if self._may_schedule and not self._coordinator.trigger.scheduling:
+                self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
         if self._goal is not Goal.RUN and not self._beginning and self._recording_end is None:
             self._progress_leaving(now_ms)
+
+    @property
+    def _may_schedule(self) -> bool:
+        """Whether periodic checkpoints can begin: all tasks run, and the job is not being stopped (MISSION A1)."""
+        running = self._goal is Goal.RUN and self._status is JobStatus.RUNNING
+        return running and self._stop is None and self._execution.can_be_checkpointed
 
     def _progress_running(self, now_ms: int) -> None:
         stop = self._stop

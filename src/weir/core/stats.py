@@ -159,12 +159,8 @@ class CheckpointStatsTracker:
         self._durations_ms: deque[int] = deque(maxlen=MAX_SUMMARIZED)
         self._state_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
         self._checkpointed_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
+        #: Why the newest failed attempt failed, if it had no id yet.
         self._latest_trigger_failure: str | None = None
-
-    @property
-    def latest_trigger_failure(self) -> str | None:
-        """Why the newest attempt that failed before it was in progress did so; None if none did."""
-        return self._latest_trigger_failure
 
     def report_pending(
         self,
@@ -236,7 +232,7 @@ class CheckpointStatsTracker:
             failure_timestamp_ms=wall_ms,
             failure_message=message,
         )
-        self._latest_failed = attempt
+        self._latest_failed, self._latest_trigger_failure = attempt, None
         self._count(in_progress=-1, failed=1)
 
     def report_failed_without_in_progress(self, message: str) -> None:
@@ -279,6 +275,7 @@ class CheckpointStatsTracker:
             latest_savepoint=_frozen(self._latest_savepoint),
             latest_failed=_frozen(self._latest_failed),
             latest_restored=self._latest_restored,
+            latest_trigger_failure=self._latest_trigger_failure,
             durations_ms=tuple(self._durations_ms),
             state_sizes=tuple(self._state_sizes),
             checkpointed_sizes=tuple(self._checkpointed_sizes),

@@ -34,15 +34,15 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A request is over before any task was triggered."""
+    """A pre-check declines a request: it is over before anything was tried, so it is no failed checkpoint (MISSION A4)."""
 
     request: CheckpointRequest
     reason: Reason
     detail: str = ""
 
     @property
-    def is_failure(self) -> bool:
-        """Whether it is shown as a failed checkpoint; one that only came too early is not."""
+    def is_unsuccessful(self) -> bool:
+        """Whether it counts as an unsuccessful trigger; one that only came too early does not."""
         return self.reason is not Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
 
 

@@ -74,11 +74,20 @@ class CheckpointStatsSnapshot:
     latest_savepoint: CheckpointStats | None = None
     latest_failed: CheckpointStats | None = None
     latest_restored: RestoredCheckpointStats | None = None
+    #: Why the newest failed checkpoint failed, if that was before it had an id; else ``latest_failed`` says it.
+    latest_trigger_failure: str | None = None
     #: Of completed checkpoints and savepoints since the driver started, in order of completion (bounded): end-to-end
     #: durations, bytes of the full state, and bytes that each wrote itself. ``stats.summarize`` makes figures of them.
     durations_ms: tuple[int, ...] = ()
     state_sizes: tuple[int, ...] = ()
     checkpointed_sizes: tuple[int, ...] = ()
+
+    @property
+    def newest_failure(self) -> str | None:
+        """Why the newest failed checkpoint failed; None if none did."""
+        if self.latest_trigger_failure is not None:
+            return self.latest_trigger_failure
+        return None if self.latest_failed is None else self.latest_failed.failure_message
 
 
 @dataclass(frozen=True, kw_only=True)

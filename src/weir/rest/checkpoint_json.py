@@ -24,10 +24,13 @@ NO_INTERVAL_MS = 2**63 - 1
 
 
 def checkpoints_json(snapshot: CheckpointStatsSnapshot) -> Json:
-    """``GET /jobs/:jobid/checkpoints``."""
+    """``GET /jobs/:jobid/checkpoints``. Weir's own is ``latest_trigger_failure``, there only if there is one: Flink counts a
+    checkpoint that fails before it has an id, and shows nowhere why."""
     counts = snapshot.counts
     restored = snapshot.latest_restored
+    no_id = snapshot.latest_trigger_failure
     return {
+        **({} if no_id is None else {"latest_trigger_failure": no_id}),
         "counts": {
             "restored": counts.restored,
             "total": counts.total,
