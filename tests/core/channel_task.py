@@ -49,6 +49,8 @@ class Task:
             aligned_timeout_ms=aligned_timeout_ms,
         )
         self.calls = 0
+        #: How far the query has read each channel, by its own offsets.
+        self.offsets: dict[str, int] = {}
         self.told: list[Any] = []
         for channel, entry in restored:
             self.get(channel, entry)
@@ -68,9 +70,11 @@ class Task:
         return effects
 
     def plan(self, position: int, now_ms: int = 0, **consumed: int) -> list[Any]:
-        """A planning call."""
+        """A planning call; ``consumed`` are the channels that the steps since the last one have read."""
         self.calls += 1
-        return self.do(PlanningCalled(call=self.calls, position=position, consumed=consumed), now_ms)
+        self.offsets |= consumed
+        offsets = dict(self.offsets)
+        return self.do(PlanningCalled(call=self.calls, position=position, consumed=offsets), now_ms)
 
     def step(self, position: int) -> list[Any]:
         """A whole step that puts out a segment, up to the next planning call."""

@@ -65,7 +65,9 @@ def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:
     gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
+    gate.consumed({"a": 1})
     assert admitted(gate) == {"a": [2]}
+    gate.consumed({"a": 2})
     assert admitted(gate) == {}
 
 
@@ -85,13 +87,14 @@ def test_nothing_behind_a_barrier_is_admitted() -> None:
 
 
 def test_a_barrier_is_acted_on_when_all_before_it_is_in_a_committed_batch() -> None:
-    """What was admitted is a wish: the query says what it has read (P7)."""
-    gate = gate_of()
+    """Not when it is admitted: the batch may fail (P7)."""
+    gate = gate_of(batch=10)
     append(gate, "a", segment(0), segment(1), barrier(1))
     admitted(gate)
     assert aligned(gate) == []
     assert gate.consumed({"a": 0}) == [("a", 0)]
     assert aligned(gate) == []
+    admitted(gate)
     assert gate.consumed({"a": 1}) == [("a", 1)]
     assert aligned(gate) == [1]
 
@@ -167,12 +170,31 @@ def test_a_cancelled_checkpoint_lets_the_channel_be_read_again() -> None:
     assert admitted(gate) == {"a": [0]}
 
 
-def test_consuming_what_was_not_admitted_is_a_bug() -> None:
-    """Records would be in the state before their barrier was looked at."""
-    gate = gate_of()
-    append(gate, "a", segment(0), segment(1))
-    with pytest.raises(InvariantError, match="not admitted"):
-        gate.consumed({"a": 0})
+def test_a_batch_reads_exactly_what_was_admitted() -> None:
+    """Neither less nor more (P7): records would be lost, or in the state before their barrier was looked at."""
+    gate = gate_of(batch=25)
+    append(gate, "a", segment(0), segment(1), segment(2))
+    assert gate.misread({}) is None
+    gate.consumed({})
+    admitted(gate)
+    assert gate.misread({"a": 0}) == "channel 'a' was read up to segment 0, though admitted up to 1"
+    assert gate.misread({"a": 2}) == "channel 'a' was read up to segment 2, though admitted up to 1"
+    assert gate.misread({"a": 1}) is None
+    gate.consumed({"a": 1})
+    assert gate.misread({"a": 2}) == "channel 'a' was read up to segment 2, though admitted up to 1"
+
+
+def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
+    """Its first planning call says them; what the channel holds comes behind them (P7)."""
+    gate = gate_of("ab")
+    assert gate.misread({"a": 7}) is None
+    assert gate.consumed({"a": 7}) == [("a", 7)]
+    append(gate, "a", segment(8))
+    assert admitted(gate) == {"a": [8]}
+    assert gate.misread({"a": 8}) is None
+    other = gate_of()
+    append(other, "a", segment(7))
+    assert other.misread({"a": 7}) == "segment 7 of channel 'a' was read up to 7, but not admitted"
 
 
 def test_an_entry_after_the_end_is_a_bug() -> None:
@@ -190,7 +212,7 @@ def test_a_watermark_is_told_when_all_before_it_is_in_a_committed_batch() -> Non
     append(gate, "a", segment(0), watermark(50), segment(1))
     assert admitted(gate) == {"a": [0, 1]}
     assert gate.tell_watermarks() == {}
-    gate.consumed({"a": 0})
+    gate.consumed({"a": 1})
     assert gate.tell_watermarks() == {"a": 50}
 
 
@@ -234,13 +256,3 @@ def test_a_watermark_behind_a_barrier_is_not_told_while_the_channel_is_held() ->
     assert aligned(gate) == [1]
     gate.process(0)
     assert gate.tell_watermarks() == {"a": 50}
-
-
-def test_a_step_is_wanted_while_something_admitted_is_not_read() -> None:
-    """Spark may list an inbox before it asks the control input: then the files come one planning later (P7)."""
-    gate = gate_of()
-    append(gate, "a", segment(0))
-    admitted(gate)
-    assert gate.wants_step
-    gate.consumed({"a": 0})
-    assert not gate.wants_step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, trigger
 
 from weir.core.channel import (
@@ -18,6 +19,7 @@ from weir.core.messages import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
+    TaskFailed,
 )
 from weir.core.output_channels import ChannelBound, OutputChannels
 from weir.core.stream_task import StreamTask
@@ -300,3 +302,17 @@ def test_segments_are_released_when_every_consumer_has_read_them() -> None:
     assert released == [ReleaseSegments(vertex="v", position=0)]
     released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=1, batch_size=BATCH_SIZE))
     assert released == [ReleaseSegments(vertex="v", position=1)]
+
+
+@pytest.mark.parametrize("read", [-1, 3])
+def test_a_batch_that_did_not_read_what_it_was_let_fails_the_task_by_name(read: int) -> None:
+    """P7: going on would lose records, or put records of a later checkpoint into this one."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    task.get("a", segment(2))
+    failed = task.plan(0, a=read)[-1]
+    assert isinstance(failed, TaskFailed)
+    assert failed.message == (
+        f"Batch 0 of 'v' did not read what it was let: channel 'a' was read up to segment {read},"
+        " though admitted up to 2"
+    )

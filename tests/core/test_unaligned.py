@@ -47,21 +47,21 @@ def of(channel: str, *positions: int) -> tuple[InFlightSegment, ...]:
 
 
 def reading(task: Task) -> Task:
-    """The task reads segment 0 of channel a, before barrier 1, behind which segment 1 waits."""
+    """The task reads segment 0 of channel a, while segment 1, barrier 1 and segment 2 come."""
     task.plan(-1)
-    for entry in (segment(0), barrier(1), segment(1)):
+    for entry in (segment(0), segment(1), barrier(1), segment(2)):
         task.get("a", entry)
     return task
 
 
 def test_a_barrier_overtakes_what_was_not_read_at_the_next_planning_call() -> None:
-    """What was admitted and is in no committed batch is in flight; what stands behind the barrier is not."""
+    """What the batch has read is not in flight, nor is what stands behind the barrier."""
     task = reading(unaligned("a"))
-    assert in_flight(task.plan(0)) == [("a", 0)]
+    assert in_flight(task.plan(0, a=0)) == [("a", 1)]
 
 
 def test_nothing_is_overtaken_while_a_batch_runs() -> None:
-    """Nobody knows yet what that batch will have read."""
+    """The query's state is not stable."""
     task = unaligned("a")
     task.plan(-1)
     task.get("a", segment(0))
@@ -73,31 +73,31 @@ def test_nothing_is_overtaken_while_a_batch_runs() -> None:
 def test_without_the_setting_a_barrier_waits_for_what_is_before_it() -> None:
     """Aligned checkpoints are the default."""
     task = reading(Task(inputs=("a",)))
-    assert kinds(task.plan(0)) == ["AnswerPlanning"]
+    assert kinds(task.plan(0, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
 
 
 def test_segments_that_were_overtaken_are_read_on() -> None:
     """They stay where they are, and what stood behind the barrier follows them in the same batch."""
     task = reading(unaligned("a"))
-    task.plan(0)
+    task.plan(0, a=0)
     (_, answer) = task.do(SyncPartDone(checkpoint_id=1))
     assert isinstance(answer, AnswerPlanning)
-    assert [one.position for one in answer.admitted[0].segments] == [1]
-    task.finish(1, 0, of("a", 0))
-    told = [one for one in task.plan(1, a=1) if isinstance(one, SegmentsConsumed)]
-    assert told == [SegmentsConsumed(vertex="a", consumer="v", position=1, batch_size=BATCH_SIZE)]
+    assert [one.position for one in answer.admitted[0].segments] == [1, 2]
+    task.finish(1, 0, of("a", 1))
+    told = [one for one in task.plan(1, a=2) if isinstance(one, SegmentsConsumed)]
+    assert told == [SegmentsConsumed(vertex="a", consumer="v", position=2, batch_size=BATCH_SIZE)]
 
 
 def test_a_barrier_that_is_missing_on_one_channel_is_waited_for() -> None:
     """It cannot overtake before it has come."""
     task = unaligned("a", "b")
     task.plan(-1)
-    for entry in (segment(0), segment(1), barrier(1)):
+    for entry in (segment(0), segment(1), segment(2), barrier(1)):
         task.get("a", entry)
-    assert kinds(task.plan(0)) == ["AnswerPlanning"]
+    assert kinds(task.plan(0, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
     task.get("b", segment(0))
     task.get("b", barrier(1))
-    assert in_flight(task.plan(1)) == [("a", 0), ("a", 1), ("b", 0)]
+    assert in_flight(task.plan(1, a=2)) == [("b", 0)]
 
 
 def test_a_held_channel_has_nothing_in_flight() -> None:
@@ -114,12 +114,13 @@ def test_a_held_channel_has_nothing_in_flight() -> None:
 
 def test_barriers_wait_for_the_timeout_before_they_overtake() -> None:
     """Counted from the first barrier of the checkpoint at the task, wherever it stands."""
-    task = unaligned("a", timeout_ms=100)
-    task.plan(-1)
-    task.get("a", segment(0), now_ms=50)
-    task.get("a", barrier(1), now_ms=50)
-    assert kinds(task.plan(0, now_ms=149)) == ["AnswerPlanning"]
-    assert in_flight(task.plan(1, now_ms=150)) == [("a", 0)]
+    early, late = unaligned("a", timeout_ms=100), unaligned("a", timeout_ms=100)
+    for task in (early, late):
+        task.plan(-1)
+        for entry in (segment(0), segment(1), barrier(1)):
+            task.get("a", entry, now_ms=50)
+    assert kinds(early.plan(0, now_ms=149, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
+    assert in_flight(late.plan(0, now_ms=150, a=0)) == [("a", 1)]
 
 
 def test_a_task_that_rests_under_backpressure_overtakes_when_the_timeout_is_over() -> None:
@@ -130,7 +131,7 @@ def test_a_task_that_rests_under_backpressure_overtakes_when_the_timeout_is_over
         task.get("a", segment(position))
         task.do(StepStaged(position=position, committables=(), segment=segment(position)))
         if "AnswerPlanning" in kinds(task.plan(position, a=position)):
-            task.plan(position)
+            task.plan(position, a=position)
     assert task.get("a", segment(8), now_ms=50) == [], "the channel to x is full"
     assert task.machine.next_deadline() is None
     task.get("a", barrier(1), now_ms=60)
@@ -143,19 +144,19 @@ def test_a_savepoints_barrier_overtakes_nothing() -> None:
     """Savepoints are always aligned."""
     task = unaligned("a")
     task.plan(-1)
-    task.get("a", segment(0))
-    task.get("a", barrier(1, SnapshotKind.SAVEPOINT))
-    assert kinds(task.plan(0)) == ["AnswerPlanning"]
-    assert in_flight(task.plan(1, a=0)) == []
+    for entry in (segment(0), segment(1), barrier(1, SnapshotKind.SAVEPOINT)):
+        task.get("a", entry)
+    assert kinds(task.plan(0, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
+    assert in_flight(task.plan(1, a=1)) == []
 
 
 def test_a_barrier_does_not_overtake_a_savepoints() -> None:
     """The savepoint would be given up for it."""
     task = unaligned("a")
     task.plan(-1)
-    for entry in (segment(0), barrier(1, SnapshotKind.SAVEPOINT), barrier(2)):
+    for entry in (segment(0), segment(1), barrier(1, SnapshotKind.SAVEPOINT), barrier(2)):
         task.get("a", entry)
-    assert kinds(task.plan(0)) == ["AnswerPlanning"]
+    assert kinds(task.plan(0, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
 
 
 def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
@@ -163,21 +164,21 @@ def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
     task = reading(unaligned("a"))
     task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))
     task.get("a", barrier(2))
-    assert in_flight(task.plan(0)) == [("a", 0), ("a", 1)]
-    task.snapshot(2, 0, of("a", 0, 1))
-    assert kinds(task.plan(1, a=0)) == ["SegmentsConsumed", "AnswerPlanning"]
-    assert kinds(task.plan(2, a=1)) == ["SegmentsConsumed", "AnswerPlanning"]
+    assert in_flight(task.plan(0, a=0)) == [("a", 1), ("a", 2)]
+    task.snapshot(2, 0, of("a", 1, 2))
+    assert kinds(task.plan(1, a=1)) == ["SegmentsConsumed", "AnswerPlanning"]
+    assert kinds(task.plan(2, a=2)) == ["SegmentsConsumed", "AnswerPlanning"]
 
 
 def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
     """A restored producer tells its watermark anew, and one that had finished ends its channels anew."""
     task = unaligned("a")
     task.plan(-1)
-    for entry in (segment(0), Watermark(timestamp_ms=5), EndOfUserRecords(), barrier(1)):
+    for entry in (segment(0), segment(1), Watermark(timestamp_ms=5), EndOfUserRecords(), barrier(1)):
         task.get("a", entry)
-    assert in_flight(task.plan(0)) == [("a", 0)]
-    task.snapshot(1, 0, of("a", 0))
-    assert kinds(task.plan(1, a=0)) == ["SegmentsConsumed", "StartDrain"]
+    assert in_flight(task.plan(0, a=0)) == [("a", 1)]
+    task.snapshot(1, 0, of("a", 1))
+    assert kinds(task.plan(1, a=1)) == ["SegmentsConsumed", "StartDrain"]
 
 
 def test_the_task_under_backpressure_overtakes_at_once() -> None:
@@ -198,18 +199,18 @@ def test_the_task_under_backpressure_overtakes_at_once() -> None:
 def test_the_acknowledgement_says_what_was_overtaken() -> None:
     """The port's words for the segments go into the state, their bytes into the figures."""
     task = reading(unaligned("a"))
-    task.plan(0)
+    task.plan(0, a=0)
     acknowledged = next(
-        one for one in task.snapshot(1, 0, of("a", 0)) if isinstance(one, AcknowledgeCheckpoint)
+        one for one in task.snapshot(1, 0, of("a", 1)) if isinstance(one, AcknowledgeCheckpoint)
     )
-    assert acknowledged.state.in_flight == of("a", 0)
+    assert acknowledged.state.in_flight == of("a", 1)
     assert (acknowledged.metrics.unaligned, acknowledged.metrics.persisted_size) == (True, 1)
 
 
 def test_a_snapshot_without_its_segments_is_a_bug() -> None:
     """They would be lost with a restore."""
     task = reading(unaligned("a"))
-    task.plan(0)
+    task.plan(0, a=0)
     with pytest.raises(InvariantError, match="does not hold the segments"):
         task.snapshot(1, 0)
 
@@ -218,53 +219,65 @@ def test_a_snapshot_without_its_segments_is_a_bug() -> None:
 def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str) -> None:
     """P27: it would delete them; it is told when the part ends, in whatever way."""
     task = reading(unaligned("a"))
-    task.plan(0)
+    task.plan(0, a=0)
     task.do(SyncPartDone(checkpoint_id=1))
-    assert "SegmentsConsumed" not in kinds(task.plan(1, a=1))
+    assert "SegmentsConsumed" not in kinds(task.plan(1, a=2))
     if end == "dropped":
         assert "SegmentsConsumed" not in kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1)))
     effects = (
         task.do(SnapshotFailed(checkpoint_id=1, message="full"))
         if end == "failed"
-        else task.finish(1, 0, of("a", 0))
+        else task.finish(1, 0, of("a", 1))
     )
-    assert SegmentsConsumed(vertex="a", consumer="v", position=1, batch_size=BATCH_SIZE) in effects
+    assert SegmentsConsumed(vertex="a", consumer="v", position=2, batch_size=BATCH_SIZE) in effects
 
 
 def test_another_channels_producer_is_told_meanwhile() -> None:
     """Nothing of it is in flight."""
     task = unaligned("a", "b")
     task.plan(-1)
-    for channel, entry in (("a", segment(0)), ("a", barrier(1)), ("b", barrier(1)), ("b", segment(0))):
+    in_a = (segment(0), segment(1), barrier(1))
+    for channel, entry in (*(("a", one) for one in in_a), ("b", barrier(1)), ("b", segment(0))):
         task.get(channel, entry)
-    assert in_flight(task.plan(0)) == [("a", 0)]
+    assert in_flight(task.plan(0, a=0)) == [("a", 1)]
     task.do(SyncPartDone(checkpoint_id=1))
-    told = [one for one in task.plan(1, a=0, b=0) if isinstance(one, SegmentsConsumed)]
+    told = [one for one in task.plan(1, a=1, b=0) if isinstance(one, SegmentsConsumed)]
     assert [one.vertex for one in told] == ["b"]
 
 
-RESTORED = (("a", segment(3)), ("a", EndOfUserRecords()), ("a", EndOfPartition()))
+RESTORED = (
+    ("a", segment(3)),
+    ("a", segment(4)),
+    ("a", EndOfUserRecords()),
+    ("a", EndOfPartition()),
+)
+
+
+def restored(*inputs: str, timeout_ms: int | None = 0) -> Task:
+    """A task that was restored with segments of channel a, and reads the first of them."""
+    task = Task(inputs=inputs, restored=RESTORED, aligned_timeout_ms=timeout_ms)
+    task.machine._gate.batch.size = 1
+    task.plan(-1, a=2)
+    return task
 
 
 def test_a_root_with_restored_segments_keeps_them_in_its_checkpoints() -> None:
     """Its producer had finished, so the coordinator triggers it; what it has not read yet is still in flight."""
-    task = unaligned("a", restored=RESTORED)
-    task.plan(-1)
+    task = restored("a")
     assert task.do(trigger(1)) == []
-    assert in_flight(task.plan(0)) == [("a", 3)]
-    task.snapshot(1, 0, of("a", 3))
-    assert kinds(task.plan(1, a=3)) == ["SegmentsConsumed", "StartDrain"]
+    assert in_flight(task.plan(0, a=3)) == [("a", 4)]
+    task.snapshot(1, 0, of("a", 4))
+    assert kinds(task.plan(1, a=4)) == ["SegmentsConsumed", "StartDrain"]
 
 
 @pytest.mark.parametrize("kind", SnapshotKind)
 def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: SnapshotKind) -> None:
     """Without the setting, and every savepoint: else its state would lack them."""
     timeout_ms = None if kind is SnapshotKind.CHECKPOINT else 0
-    task = Task(inputs=("a",), restored=RESTORED, aligned_timeout_ms=timeout_ms)
-    task.plan(-1)
+    task = restored("a", timeout_ms=timeout_ms)
     task.do(trigger(1, kind))
-    assert kinds(task.plan(0)) == ["AnswerPlanning"]
-    effects = task.plan(1, a=3)
+    assert kinds(task.plan(0, a=3)) == ["SegmentsConsumed", "AnswerPlanning"]
+    effects = task.plan(1, a=4)
     if kind is SnapshotKind.SYNC_SAVEPOINT:
         # With its only producer it has come to its own end, so the savepoint of a stop is taken after the drain.
         effects = task.do(Drained(position=2))
@@ -273,13 +286,12 @@ def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: Snapsho
 
 def test_a_channel_that_is_ending_needs_no_barrier() -> None:
     """Its producer had finished in the restored checkpoint, the other one has not."""
-    task = unaligned("a", "b", restored=RESTORED)
-    task.plan(-1)
+    task = restored("a", "b")
     task.get("b", segment(0))
     task.get("b", barrier(1))
-    assert in_flight(task.plan(0)) == [("a", 3), ("b", 0)]
-    task.snapshot(1, 0, of("a", 3) + of("b", 0))
-    task.plan(1, a=3, b=0)
+    assert in_flight(task.plan(0, a=3)) == [("a", 4), ("b", 0)]
+    task.snapshot(1, 0, of("a", 4) + of("b", 0))
+    task.plan(1, a=4, b=0)
     task.get("b", barrier(2))
     assert in_flight(task.plan(2)) == []
 

@@ -21,7 +21,7 @@ from weir.core.input_gate import InputGate
 from weir.core.output_channels import OutputChannels
 from weir.core.stream_task import StreamTask
 from weir.core.task_messages import PlanningCalled
-from weir.sim.inbox import SimInbox
+from weir.sim.channel_offsets import ChannelOffsets
 
 
 def a_channel_not_held() -> AbstractContextManager[None]:
@@ -101,9 +101,8 @@ def a_watermark_that_counts_when_admitted() -> AbstractContextManager[None]:
 
     def tell_all(self: InputGate) -> dict[str, int]:
         for channel in self._channels.values():
-            for entry in channel.reading:
-                if isinstance(entry, Watermark):
-                    channel.watermark_ms = entry.timestamp_ms
+            if channel.reading_watermark_ms is not None:
+                channel.watermark_ms = channel.reading_watermark_ms
         return tell_watermarks(self)
 
     return _with(patch.object(InputGate, "tell_watermarks", tell_all))
@@ -134,14 +133,27 @@ def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[N
     return _with(patch.object(InputGate, "_control", end_without_watermark))
 
 
-def consumed_is_what_was_admitted() -> AbstractContextManager[None]:
-    """A query reports as read what it was let read, also where Spark had listed the channel before (P7)."""
+def a_batch_that_reads_less_than_its_offsets_say() -> AbstractContextManager[None]:
+    """A batch reads one segment of each channel, and its offsets stand behind all that were admitted (P7)."""
+    between = ChannelOffsets.between
 
-    def admitted(self: SimInbox) -> dict[str, int]:
-        waiting = {name: segments[-1].position for name, segments in self._waiting.items() if segments}
-        return self._read | waiting
+    def first_only(self: ChannelOffsets, admitted: Any) -> dict[str, list[Segment]]:
+        return {name: segments[:1] for name, segments in between(self, admitted).items()}
 
-    return _with(patch.object(SimInbox, "consumed", property(admitted)))
+    return _with(patch.object(ChannelOffsets, "between", first_only))
+
+
+def a_batch_that_reads_less_unnoticed() -> AbstractContextManager[None]:
+    """A batch reads one segment of each channel and says so, and nobody compares that with what was admitted (P7)."""
+
+    def commit_first(self: ChannelOffsets, admitted: Any) -> None:
+        self._committed |= {one.channel: one.segments[0].position for one in admitted}
+
+    return _with(
+        a_batch_that_reads_less_than_its_offsets_say(),
+        patch.object(ChannelOffsets, "commit", commit_first),
+        patch.object(InputGate, "misread", lambda self, positions: None),
+    )
 
 
 def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
@@ -179,8 +191,9 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_watermark_that_counts_when_admitted, 1, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
-        (consumed_is_what_was_admitted, 2, "missing", "is gone"),
-        (a_segment_deleted_after_its_first_reader, 7, "is gone"),
+        (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),
+        (a_batch_that_reads_less_unnoticed, 3, "missing"),
+        (a_segment_deleted_after_its_first_reader, 1, "is gone"),
         (a_producer_not_woken_when_its_channel_has_room, 7, "did not finish"),
     )
 )

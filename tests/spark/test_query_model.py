@@ -303,7 +303,6 @@ def trace_of_model(seed: int) -> list[str]:
         random=random,
         fails=fails,
         writes_late=lambda: False,
-        lists_early=lambda: False,
         reader_us=0,
         partitions=2,
         declines=lambda: False,

@@ -1,18 +1,21 @@
 """``InputGate``: what a task may read of its channels, and how far it has come (Flink's ``InputGate`` with its processor).
 
 A channel's entries wait in the gate until the task's query has come to them. Segments are *admitted* in a planning call,
-several at once up to a bound that keeps the batch short (``batch_bound``), and never past a control entry. What was admitted
-is a wish; what a committed batch has read, the query says at its next planning call (PROTOCOL P7). A control entry is acted
-on once every segment before it is in a committed batch. Until then, and while the ``BarrierHandler`` holds the channel, it
-stays where it is, and everything behind it too. A watermark counts once every segment before it is in a committed batch, and
-is told to the query with its next step; it holds nothing up. So the query never knows a watermark of rows that it has not
-read (P25).
+several at once up to a bound that keeps the batch short (``batch_bound``), and never past a control entry. One batch reads
+exactly what was admitted, since the answer to the planning call decides its offsets. At its next call the query says how far
+it has come, from its own committed offsets; if that is anything else, the task fails by name (``misread``, PROTOCOL P7). So
+while the query rests, nothing is admitted that is not read.
+
+A control entry is acted on once every segment before it is in a committed batch. Until then, and while the
+``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too. A watermark counts once every
+segment before it is in a committed batch, and is told to the query with its next step; it holds nothing up. So the query
+never knows a watermark of rows that it has not read (P25).
 
 *Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every channel need not wait until
-what is before it has been read: it leaves the entries, and the segments that it passes are part of the snapshot, those that
-were admitted and are in no committed batch among them (P27). They stay where they are and are read on afterwards. A barrier
-passes segments, watermarks and ends of records, but no barrier of another checkpoint that still counts; and one of a
-savepoint passes nothing. A channel that has its end among its entries needs no barrier of its own.
+what is before it has been read: it leaves the entries, and the segments that it passes are part of the snapshot (P27). They
+stay where they are and are read on afterwards. A barrier passes segments, watermarks and ends of records, but no barrier of
+another checkpoint that still counts; and one of a savepoint passes nothing. A channel that has its end among its entries
+needs no barrier of its own.
 
 *Restored segments.* After a restore from an unaligned checkpoint a channel may hold segments of a producer that had finished
 by then. So the task can be a root, which the coordinator triggers itself (P31), and yet have something to read. Its trigger
@@ -54,21 +57,24 @@ class Admission:
 class _Channel:
     #: Not admitted yet. The first may be a control entry that waits.
     entries: deque[ChannelEntry] = field(default_factory=deque)
-    #: What was admitted and is in no committed batch, with the watermarks between, in order.
-    reading: deque[Segment | Watermark] = field(default_factory=deque)
-    #: The last position that is in a committed batch.
-    consumed: int = -1
+    #: The last position that the batch under way reads; None if it reads nothing of the channel.
+    reading: int | None = None
+    #: The watermark behind that; None if there is none.
+    reading_watermark_ms: int | None = None
+    #: The last position that is in a committed batch, -1 before the first; None until the query has said it, since a
+    #: restored one has read segments of earlier attempts.
+    consumed: int | None = None
     #: Of what was consumed; and what the query was told of it.
     watermark_ms: int | None = None
     told_ms: int | None = None
     records_ended: EndOfUserRecords | None = None
     ended: bool = False
 
-    def settle(self) -> None:
-        """Watermarks with no unread segment before them count."""
-        while self.reading and isinstance(self.reading[0], Watermark):
-            self.watermark_ms = self.reading[0].timestamp_ms
-            self.reading.popleft()
+    @property
+    def next_segment(self) -> int | None:
+        """The position of the first entry, if that is a segment."""
+        head = self.entries[0] if self.entries else None
+        return head.position if isinstance(head, Segment) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,11 +121,10 @@ class InputGate:
 
     @property
     def wants_step(self) -> bool:
-        """Whether a step has something to do: read a segment, or one that was admitted before, or take a new watermark."""
+        """Whether a step has something to do: read a segment, or take a new watermark."""
         return any(
-            channel.reading
-            or channel.watermark_ms != channel.told_ms
-            or (channel.entries and isinstance(channel.entries[0], Segment) and not self.barriers.holds(name))
+            channel.watermark_ms != channel.told_ms
+            or (channel.next_segment is not None and not self.barriers.holds(name))
             for name, channel in self._channels.items()
         )
 
@@ -146,25 +151,32 @@ class InputGate:
                 channel.entries.insert(len(channel.entries) - has_end, barrier)
         self._arrived(barrier, now_ms)
 
+    def misread(self, positions: Mapping[VertexId, int]) -> str | None:
+        """What is wrong with batches that have read each channel up to these positions; None if that is what they were let
+        read, no more and no less (PROTOCOL P7)."""
+        for name, channel in self._channels.items():
+            position = positions.get(name, -1)
+            due = channel.consumed if channel.reading is None else channel.reading
+            if due is None:
+                first = channel.next_segment
+                if first is not None and first <= position:
+                    return f"segment {first} of channel {name!r} was read up to {position}, but not admitted"
+            elif position != due:
+                return f"channel {name!r} was read up to segment {position}, though admitted up to {due}"
+        return None
+
     def consumed(self, positions: Mapping[VertexId, int]) -> list[tuple[VertexId, int]]:
-        """Committed batches have read each channel up to these positions. The channels that moved, with the position."""
+        """Committed batches have read each channel up to these positions, as they should. The channels that moved, with the
+        position."""
         moved = []
-        for name, position in positions.items():
-            channel = self._channels[name]
-            if position <= channel.consumed:
-                continue
-            channel.settle()
-            while channel.reading and self._is_read(channel.reading[0], position):
-                channel.reading.popleft()
-                channel.settle()
-            invariant(
-                not channel.entries
-                or not isinstance(channel.entries[0], Segment)
-                or channel.entries[0].position > position,
-                f"segment {position} of {name!r} was read, but not admitted",
-            )
+        for name, channel in self._channels.items():
+            position = positions.get(name, -1)
+            if position > (-1 if channel.consumed is None else channel.consumed):
+                moved.append((name, position))
             channel.consumed = position
-            moved.append((name, position))
+            if channel.reading_watermark_ms is not None:
+                channel.watermark_ms = channel.reading_watermark_ms
+            channel.reading = channel.reading_watermark_ms = None
         return moved
 
     def process(self, now_ms: int) -> list[AlignmentOutcome]:
@@ -175,9 +187,9 @@ class InputGate:
         while moved and not any(not isinstance(one, Misaligned) for one in outcomes):
             moved = False
             for name, channel in self._channels.items():
-                if channel.reading or not channel.entries or self.barriers.holds(name):
+                if channel.reading is not None or not channel.entries or self.barriers.holds(name):
                     continue
-                if isinstance(channel.entries[0], Segment):
+                if channel.next_segment is not None:
                     continue
                 outcomes += self._control(name, channel, channel.entries.popleft(), now_ms)
                 moved = True
@@ -215,7 +227,7 @@ class InputGate:
         return None if standing is None else self._arrived_ms[standing[0].checkpoint_id] + timeout_ms
 
     def admit(self, now_ms: int) -> tuple[Admission, ...]:
-        """Let the next batch read what may be read."""
+        """Let the next batch read what may be read. Only while the query rests."""
         admitted = []
         largest = 0
         for name, channel in self._channels.items():
@@ -228,11 +240,13 @@ class InputGate:
                         break
                     segments.append(head)
                     size += head.size
-                elif not isinstance(head, Watermark):
+                elif isinstance(head, Watermark) and segments:
+                    channel.reading_watermark_ms = head.timestamp_ms
+                else:
                     break
-                channel.reading.append(head)
                 channel.entries.popleft()
             if segments:
+                channel.reading = segments[-1].position
                 admitted.append(Admission(channel=name, segments=tuple(segments)))
                 largest = max(largest, size)
         self.batch.begun(largest, now_ms)
@@ -251,18 +265,14 @@ class InputGate:
         """Check the laws of the fields; raises ``InvariantError``."""
         self.barriers.validate()
         for name, channel in self._channels.items():
-            positions = [one.position for one in channel.reading if isinstance(one, Segment)]
-            invariant(positions == sorted(positions), f"{name!r} is read out of order")
+            is_read, watermark_ms = channel.reading is not None, channel.reading_watermark_ms
+            order = (channel.consumed, channel.reading, channel.next_segment)
+            positions = [position for position in order if position is not None]
+            invariant(positions == sorted(set(positions)), f"{name!r} is read out of order: {order}")
+            invariant(is_read or watermark_ms is None, f"a watermark of {name!r} waits for nothing")
+            invariant(not (self.barriers.holds(name) and is_read), f"{name!r} is held while it is read")
             invariant(
-                not channel.reading or isinstance(channel.reading[0], Segment),
-                f"a watermark of {name!r} waits for nothing",
-            )
-            invariant(
-                not (self.barriers.holds(name) and channel.reading), f"{name!r} is held while it is read"
-            )
-            invariant(
-                not channel.ended or not (channel.entries or channel.reading),
-                f"{name!r} has an entry after its end",
+                not channel.ended or not (channel.entries or is_read), f"{name!r} has an entry after its end"
             )
 
     def _arrived(self, barrier: CheckpointBarrier, now_ms: int) -> None:
@@ -297,7 +307,8 @@ class InputGate:
     def _pass(self, name: VertexId, place: _Place) -> list[InFlightSegment]:
         """Take the barrier out of the channel; what it passes."""
         channel = self._channels[name]
-        passed = [*channel.reading, *islice(channel.entries, place.index)]
+        invariant(channel.reading is None, f"a barrier overtakes what a batch reads of {name!r}")
+        passed = list(islice(channel.entries, place.index))
         if place.barrier is not None:
             del channel.entries[place.index]
         return [
@@ -305,10 +316,6 @@ class InputGate:
             for one in passed
             if isinstance(one, Segment)
         ]
-
-    @staticmethod
-    def _is_read(entry: Segment | Watermark, position: int) -> bool:
-        return isinstance(entry, Segment) and entry.position <= position
 
     def _control(
         self, name: VertexId, channel: _Channel, entry: ChannelEntry, now_ms: int

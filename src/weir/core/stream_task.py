@@ -181,6 +181,11 @@ class StreamTask(TaskFlow):
     def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
         invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
         invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
+        misread = self._gate.misread(event.consumed)
+        if misread is not None:
+            return self._fail(
+                f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
+            )
         effects: list[StreamTaskEffect] = []
         if self._records is Records.FLOWING:
             effects = self._complete_step(event.position)

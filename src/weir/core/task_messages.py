@@ -50,7 +50,9 @@ class PlanningCalled:
 
     call: int
     position: int
-    #: Of a task with channels: how far each has been read by the steps up to ``position``.
+    #: Of a task with channels: how far each has been read by the steps up to ``position``, by the query's own
+    #: offsets; a restored query may leave out a channel until it reads it. Exactly what was admitted, else the task fails
+    #: (PROTOCOL P7).
     consumed: dict[VertexId, int] = field(default_factory=dict)
     #: Of a task with consumers: the watermark of what it has put out, if it has one (PROTOCOL P25).
     watermark_ms: int | None = None
@@ -171,7 +173,7 @@ class AnswerPlanning:
     """Let planning call ``call`` return, so that the next step can begin."""
 
     call: int
-    #: What that step may read of the task's channels.
+    #: What that step reads of the task's channels, no more and no less. With anything, there is a step.
     admitted: tuple[Admission, ...] = ()
     #: The watermark of each channel that has one, as of what the steps before it have read (PROTOCOL P25).
     watermarks_ms: dict[VertexId, int] = field(default_factory=dict)

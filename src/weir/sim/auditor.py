@@ -13,7 +13,7 @@ when a law is broken. Laws, with the rules that they follow:
 6. Tasks are told of the completion of recorded checkpoints only, never of a savepoint (P14).
 7. FINISHED is recorded only when every table is complete (P16).
 8. No query finds state or a segment gone that it needs, or a watermark that is wrong; those laws are in ``query.py``,
-   ``snapshots.py`` and ``inbox.py``, and a breach fails the task, or its snapshot (P7, P25, P27).
+   ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task, or its snapshot (P7, P25, P27).
 9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
 10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
 11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py`` (P2, P41).
@@ -49,7 +49,7 @@ from weir.state.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 #: What no task may fail with, whatever strikes it.
-_NEVER = ("LostState", "BrokenWatermark", "LostEvent", "Invariant")
+_NEVER = ("LostState", "BrokenWatermark", "LostEvent", "Invariant", "did not read what it was let")
 
 
 class AuditError(Exception):

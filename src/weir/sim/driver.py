@@ -157,8 +157,7 @@ class SimDriver:
         strikes: Mapping[Fault, Callable[[], bool]],
     ) -> SimTaskPort:
         """The queries of this driver, as the job has them."""
-        # Streams of their own: jobs without channels, or with one parallelism, draw nothing from them.
-        order = Random(f"order {self.job_id} {number}")
+        # A stream of its own: jobs with one parallelism draw nothing from it.
         partitions = Random(f"partitions {self.job_id} {number}")
         return SimTaskPort(
             loop=self._loop,
@@ -174,7 +173,6 @@ class SimDriver:
             links=job.links,
             upload_us=job.upload_us,
             retain_us=2_000 * job.config.timeout_ms,
-            lists_early=lambda: order.random() < job.lists_early,
             reader_us=job.reader_us,
             partitions=partitions.choice(job.partitions),
             declines=strikes[Fault.HOOK_FAILED],

@@ -35,8 +35,6 @@ class SimJob:
     claims_snapshot: bool
     #: How far consumers may be behind.
     bound: ChannelBound
-    #: How often Spark lists a channel before it asks the control input.
-    lists_early: float
     #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
     reader_us: int
     #: How many state partitions a driver may ask for.
@@ -105,7 +103,6 @@ def draw_job(
         bound=ChannelBound(
             segments=channels.choice((1, 2, 8)), size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size))
         ),
-        lists_early=channels.choice((0.0, 0.2, 0.5, 1.0)),
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),
     )

@@ -37,15 +37,14 @@ class SimTaskPort:
         links: bool,
         retain_us: int,
         upload_us: int,
-        lists_early: Callable[[], bool],
         reader_us: int,
         partitions: int,
         declines: Callable[[], bool],
     ) -> None:
         """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one still writes. Without
         ``links`` maintenance keeps old state files for ``retain_us``. ``upload_us`` is how long an asynchronous part takes
-        at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``lists_early``: see ``inbox.py``.
-        ``partitions``: of the state of every query. ``declines``: whether an operator takes no snapshot this time."""
+        at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``partitions``: of the state of every
+        query. ``declines``: whether an operator takes no snapshot this time."""
         self.loop = loop
         self.process = process
         self.fs = file_system
@@ -57,7 +56,6 @@ class SimTaskPort:
         self.writes_late = writes_late
         self.links = links
         self.retain_us = retain_us
-        self.lists_early = lists_early
         self.reader_us = reader_us
         self.partitions = partitions
         self.declines = declines

@@ -2,7 +2,8 @@
 
 One query does what a Structured Streaming query does, in the same order, and can be interrupted between any two steps::
 
-    ask the sources for their latest offsets, the control input before or after the data (no order is promised)
+    ask the sources for their latest offsets, the control input before or after the data (no order is promised); a query
+    that reads channels has no other sources, and its offsets are what the answer admits
     write offsets/<b>; process; write a state file; stage at every sink; write commits/<b>; now and then clean up
 
 The state of a query is what it has read, as record numbers: those of each batch in a file of its own, and
@@ -11,7 +12,7 @@ from files that do not make up exactly its past says so, and the auditor takes t
 needs, what it refers to and what it writes anew follows the rules of ``weir/spark/snapshots.py``.
 
 The event time of a record is its number. The watermark of a source is the next number, so nothing of it is ever late; what a
-query that reads channels knows of watermarks is in ``inbox.py``.
+query that reads channels has of them is in ``channel_offsets.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from weir.core.types import (
 from weir.errors import StorageError, invariant
 from weir.kernel.failures import describe
 from weir.kernel.ports import PostToTask, TaskPlan
-from weir.sim.inbox import SimInbox
+from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.loop import Task
 from weir.sim.operators import LostEventError, SimOperator
 from weir.sim.snapshots import LostStateError, SimSnapshots, segment_path
@@ -79,7 +80,7 @@ class SimQuery:
         self.channel = f"{self._directory}/channel"
         #: State files by key, with the records that each holds.
         self._state: dict[str, list[int]] = {}
-        self._inbox = SimInbox(vertex.inputs, port.lists_early)
+        self._channels = ChannelOffsets(vertex.inputs)
         #: Where it stood before its drain. That changes no state, so a snapshot of that position may come late.
         self._drained_from: int | None = None
         #: The newest checkpoint that it took part in.
@@ -99,7 +100,7 @@ class SimQuery:
         """Copy the state out of a checkpoint, and see that it is whole."""
         fs = self._port.fs
         self._position = state.position
-        self._inbox.load(state.entries["watermarks"])
+        self._channels.load(state.entries["channels"])
         if self._vertex.subtasks:
             self._operator.load(state.entries["operators"])
         self._overtaken = frozenset(one.channel for one in state.in_flight)
@@ -139,7 +140,7 @@ class SimQuery:
     def _watermark_ms(self) -> int | None:
         """No record that it puts out from now on lies below."""
         if self._vertex.inputs:
-            return self._inbox.watermark_ms
+            return self._channels.watermark_ms
         return self._vertex.base + self._offset if self._offset else None
 
     def _is_past(self) -> bool:
@@ -170,7 +171,7 @@ class SimQuery:
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
         entries = {
             "offset": str(self._offset),
-            "watermarks": self._inbox.dump(),
+            "channels": self._channels.dump(),
             "partitions": str(self._port.partitions),
         }
         if self._vertex.subtasks:
@@ -222,13 +223,12 @@ class SimQuery:
             self._pause(2_000)
             data_first = self._port.random.random() < 0.5
             end = self._latest() if data_first else 0
-            self._inbox.list_early()
             call, answered = self._port.new_call()
             self._post(
                 PlanningCalled(
                     call=call,
                     position=self._position,
-                    consumed=self._inbox.consumed,
+                    consumed=self._channels.committed,
                     watermark_ms=self._watermark_ms,
                 )
             )
@@ -261,23 +261,22 @@ class SimQuery:
         return min(self._vertex.landed(self._port.loop.now_us), self._offset + self._vertex.batch)
 
     def _read(self, answer: AnswerPlanning) -> None:
-        """One batch over the segments that Spark sees. Without any, there is one only if a watermark has risen."""
+        """One batch over what was admitted; without anything only if a watermark has risen, or it is forced."""
         aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
         at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
-        risen = self._inbox.tell(answer.watermarks_ms, at_barrier)
-        listed = self._inbox.admit(answer.admitted)
-        if not (risen or listed or answer.events or answer.barrier is not None):
+        risen = self._channels.tell(answer.watermarks_ms, at_barrier)
+        if not (risen or answer.admitted or answer.events or answer.barrier is not None):
             return
         if self._port.reader_us:
             self._pause(self._port.reader_us)
         rows: list[int] = []
-        for channel, segments in listed.items():
+        for channel, segments in self._channels.between(answer.admitted).items():
             for segment in segments:
                 read = self._segment(segment)
-                self._inbox.check(channel, read)
+                self._channels.check(channel, read)
                 rows += read
         self._batch(rows, answer)
-        self._inbox.committed(listed)
+        self._channels.commit(answer.admitted)
 
     def _segment(self, segment: Segment) -> list[int]:
         try:

@@ -1,10 +1,10 @@
-"""What a modelled query has of its channels: segments that it was let read, how far it has read, and watermarks.
+"""What a modelled query has of its channels: its offset in each, which is a position, and the watermarks that it was told.
 
-Spark asks the sources of a query in any order. A channel that it lists *before* it asks the control input does not show
-what that call admits: the batch passes it over, and the next one reads it (PROTOCOL P7). So what was admitted and what was
-read are kept apart here.
+Every channel is a source of the query, and one answer of the driver decides each planning round for all of them (PROTOCOL
+P7). So a batch reads exactly what was admitted: of each channel the segments after its last offset, up to the new one. The
+offsets stand in the query's offset log, so a snapshot holds them, and a restored query goes on from there.
 
-What a query was told of watermarks belongs to its state, as Spark's offset log keeps it. Laws, of P25:
+What a query was told of watermarks belongs to its state in the same way. Laws, of P25:
 
 1. No record lies below the watermark that the query was told for its channel, with this batch or before.
 2. The watermark of a channel never falls, not over a restart either.
@@ -14,7 +14,7 @@ What a query was told of watermarks belongs to its state, as Spark's offset log 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -27,54 +27,50 @@ class BrokenWatermarkError(Exception):
     """A query was told a watermark that is wrong. Caught by nobody: the auditor looks for it in failures of tasks."""
 
 
-class SimInbox:
+class ChannelOffsets:
     """The channels of one query, on Spark's side."""
 
-    def __init__(self, inputs: Sequence[VertexId], lists_early: Callable[[], bool]) -> None:
-        """``lists_early`` says whether Spark lists a channel before it asks the control input."""
-        self._lists_early = lists_early
-        self._read: dict[VertexId, int] = {}
+    def __init__(self, inputs: Sequence[VertexId]) -> None:
+        self._inputs = tuple(inputs)
+        #: The last position that a complete batch has read, of channels of which one has.
+        self._committed: dict[VertexId, int] = {}
         self._watermarks_ms: dict[VertexId, int] = {}
-        #: Admitted and not read, in order.
-        self._waiting: dict[VertexId, list[Segment]] = {name: [] for name in inputs}
-        #: How many of them Spark has listed for the next batch; None: it has not looked yet.
-        self._listed: dict[VertexId, int | None] = {}
 
     @property
-    def consumed(self) -> dict[VertexId, int]:
+    def committed(self) -> dict[VertexId, int]:
         """How far each channel has been read by complete batches."""
-        return dict(self._read)
+        return dict(self._committed)
 
     @property
     def watermark_ms(self) -> int | None:
         """The watermark of what was read: the least over the channels, once each has one."""
-        if len(self._watermarks_ms) < len(self._waiting):
+        if len(self._watermarks_ms) < len(self._inputs):
             return None
         return min(self._watermarks_ms.values(), default=None)
 
     def dump(self) -> str:
         """Its part of a snapshot. Segments are none: those that a barrier has overtaken wait in the core."""
-        return msgspec.json.encode(self._watermarks_ms).decode()
+        return msgspec.json.encode([self._committed, self._watermarks_ms]).decode()
 
     def load(self, dumped: str) -> None:
-        """Take up what a snapshot holds."""
-        self._watermarks_ms = msgspec.json.decode(dumped, type=dict[VertexId, int])
+        """Take up what a snapshot holds. Spark asks for the last committed batch again, which reads nothing."""
+        self._committed, self._watermarks_ms = msgspec.json.decode(
+            dumped, type=tuple[dict[VertexId, int], dict[VertexId, int]]
+        )
 
-    def list_early(self) -> None:
-        """Before the control input asks: Spark lists some channels."""
-        self._listed = {
-            name: len(waiting) if self._lists_early() else None for name, waiting in self._waiting.items()
-        }
-
-    def admit(self, admitted: Sequence[Admission]) -> dict[VertexId, list[Segment]]:
-        """The answer to the call admits segments. Says what the next batch reads."""
-        for one in admitted:
-            self._waiting[one.channel].extend(one.segments)
+    def between(self, admitted: Sequence[Admission]) -> dict[VertexId, list[Segment]]:
+        """What the batch reads whose new offsets are those that the answer admits: nothing at or below the last ones."""
         return {
-            name: waiting[: self._listed[name]]
-            for name, waiting in self._waiting.items()
-            if waiting[: self._listed[name]]
+            one.channel: [
+                segment for segment in one.segments if segment.position > self._committed.get(one.channel, -1)
+            ]
+            for one in admitted
         }
+
+    def commit(self, admitted: Sequence[Admission]) -> None:
+        """The batch with these new offsets is complete."""
+        for one in admitted:
+            self._committed[one.channel] = one.segments[-1].position
 
     def tell(self, watermarks_ms: Mapping[VertexId, int], at_barrier: Mapping[VertexId, int]) -> bool:
         """The answer to the call carries watermarks; says whether one has risen. ``at_barrier``: what those of the producers
@@ -98,9 +94,3 @@ class SimInbox:
         watermark_ms = self._watermarks_ms.get(channel)
         if watermark_ms is not None and rows and min(rows) < watermark_ms:
             raise BrokenWatermarkError(f"{min(rows)} of {channel} is read below the watermark {watermark_ms}")
-
-    def committed(self, read: Mapping[VertexId, Sequence[Segment]]) -> None:
-        """The batch that read these segments is complete."""
-        for name, segments in read.items():
-            del self._waiting[name][: len(segments)]
-            self._read[name] = segments[-1].position
