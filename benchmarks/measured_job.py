@@ -63,6 +63,9 @@ class _Listener(Generic[Result]):
         """A restored attempt measures something else."""
         raise JobFailedError(f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}.")
 
+    def phase(self, name: str | None) -> None:
+        """Nobody waits for the start here."""
+
     def note(self, message: str) -> None:
         """Into the run's log."""
         print(message, flush=True)

@@ -42,6 +42,7 @@ from weir.kernel.ports import TaskPlan
 from weir.kernel.running_job import RunningJob
 from weir.lease_keeper import LeaseKeeper
 from weir.operators.keyed import KEY_GROUPS
+from weir.phases import StartPhases
 from weir.runner import JobResult, RunListener, RunOptions
 from weir.sinks.base import Sink
 from weir.spark.operators import process_steps
@@ -73,6 +74,7 @@ class Execution:
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
+        self._phases = StartPhases(listener, (vertex.name for vertex in job.vertices()))
         self._tasks, self._durable, operators = _make_ports(
             job=job,
             options=options,
@@ -81,6 +83,7 @@ class Execution:
             session=session,
             clock=clock,
             listener=listener,
+            phases=self._phases,
         )
         checkpointing = configuration.checkpoint_config()
         if checkpointing.interval_ms is None:
@@ -127,6 +130,7 @@ class Execution:
 
     def run(self) -> JobResult:
         """Run the job to its end in this process; the calling thread is its main thread."""
+        self._listener.phase(None)
         try:
             self._lease.start()
             self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
@@ -154,6 +158,7 @@ class Execution:
         self._tasks.close()
 
     def _observe(self, effect: object) -> None:
+        self._phases.observe(effect)
         match effect:
             case JobStatusChanged(status=status, message=message):
                 if message and status is not JobStatus.FAILED:
@@ -175,6 +180,7 @@ def _make_ports(
     session: LazySession,
     clock: Clock,
     listener: RunListener,
+    phases: StartPhases,
 ) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
     storage = submission.storage
     sinks = SinkPort(
@@ -189,9 +195,11 @@ def _make_ports(
         waits=ThreadWaits(),
         job_directory=storage.job_directory,
     )
+    listener.phase("checking sinks")
     sinks.check(submission.job_id)
     working = join(configuration.value(WORKING_DIR), submission.job_id)
     make_working_directory(storage.fs(working), working)
+    listener.phase("starting Spark")
     check_reachable(session.get(), storage.fs(working), working)
     vertices = job.vertices()
     operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
@@ -230,7 +238,7 @@ def _make_ports(
         waits=ThreadWaits(),
         token=lambda: secrets.token_hex(8),
         note=listener.note,
-        restored=listener.restored,
+        restored=phases.restored,
     )
     return tasks, durable, operators
 

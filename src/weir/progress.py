@@ -1,9 +1,10 @@
 """What a person sees while a job runs: a live table on a terminal, plain lines everywhere else.
 
 ``ProgressDisplay`` is the listener of ``run_job``: once the job has its gateway, a thread reads the newest view five
-times a second. Both modes print one line for each checkpoint that is triggered, completed or failed and for each
-note; the live table stands below these lines. On a plain stream, a line with the totals comes at most every ten
-seconds, and only when something has changed; every line is flushed at once, so that a log shows how far the job came.
+times a second. Both modes print one line for each checkpoint that is triggered, completed or failed, for each note, and
+for what the start of the job waits for longer than a second (``phases``); the live table stands below these lines. On a
+plain stream, a line with the totals comes at most every ten seconds, and only when something has changed; every line is
+flushed at once, so that a log shows how far the job came.
 
 The words of the lines are made by pure functions and by ``CheckpointLines``, which remembers what it has told.
 """
@@ -23,6 +24,7 @@ from weir.core.types import CompletedCheckpoint, SnapshotKind
 from weir.core.view import CheckpointStats, CheckpointStatsSnapshot, JobView
 from weir.kernel.clock import Clock, SystemClock
 from weir.kernel.gateway import JobGateway
+from weir.phases import WORTH_A_LINE_MS, Phases, describe_time
 
 _POLL_S = 0.2
 #: The least time between two lines with totals on a plain stream.
@@ -108,6 +110,11 @@ class ProgressDisplay:
         self._console = console
         self._clock: Clock = SystemClock() if clock is None else clock
         self._lines = CheckpointLines()
+        self._phases = Phases(self.say, self._clock)
+        self._begun_ms = self._clock.now_ms()
+        #: Whether the first rows have been told of.
+        self._has_rows = False
+        self._looker = threading.Thread(target=self._look, name="weir-phases", daemon=True)
         self._gateway: JobGateway | None = None
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
@@ -116,12 +123,14 @@ class ProgressDisplay:
         self._told_progress_ms: int | None = None
 
     def __enter__(self) -> ProgressDisplay:
+        self._looker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
+        self._looker.join()
         if self._thread is not None:
             self._thread.join()
 
@@ -148,6 +157,10 @@ class ProgressDisplay:
         else:
             self.say(f"recovered from checkpoint {checkpoint.checkpoint_id}")
 
+    def phase(self, name: str | None) -> None:
+        """Show what the start is waiting for, if it takes longer than a second."""
+        self._phases.begin(name)
+
     def note(self, message: str) -> None:
         """Show one line."""
         self.say(message)
@@ -156,6 +169,10 @@ class ProgressDisplay:
         """Print one line as it is, above the live table if there is one, and flush it."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._console.file.flush()
+
+    def _look(self) -> None:
+        while not self._ending.wait(_POLL_S):
+            self._phases.look()
 
     def _watch(self, gateway: JobGateway) -> None:
         if not self._console.is_terminal:
@@ -173,6 +190,7 @@ class ProgressDisplay:
             self._show(gateway.view())
 
     def _show(self, view: JobView) -> None:
+        self._tell_first_rows(view)
         for line in self._lines.new(view.checkpoints):
             self.say(line)
         if self._live is not None:
@@ -183,3 +201,11 @@ class ProgressDisplay:
         if due and progress != self._told_progress:
             self.say(progress)
             self._told_progress, self._told_progress_ms = progress, now_ms
+
+    def _tell_first_rows(self, view: JobView) -> None:
+        if self._has_rows or not any(vertex.records_in for vertex in view.vertices):
+            return
+        self._has_rows = True
+        took_ms = self._clock.now_ms() - self._begun_ms
+        if took_ms > WORTH_A_LINE_MS:
+            self.say(f"first rows after {describe_time(took_ms)}")

@@ -69,6 +69,10 @@ class RunListener(Protocol):
         """The job goes on from this checkpoint or savepoint."""
         ...
 
+    def phase(self, name: str | None) -> None:
+        """The run has come to this phase of its start, or of a restart; None: that is over."""
+        ...
+
     def note(self, message: str) -> None:
         """One line for people: a status change, a failure and its way out, a damaged checkpoint, a warning."""
         ...
@@ -84,6 +88,11 @@ class LoggingListener:
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
         """Log where the job goes on from."""
         _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
+
+    def phase(self, name: str | None) -> None:
+        """Log what the run does next."""
+        if name is not None:
+            _log.info("%s", name)
 
     def note(self, message: str) -> None:
         """Log a line."""
@@ -104,6 +113,7 @@ def run_and_check(job: Job, options: dict[str, Any]) -> JobResult:
 
 def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
+    listener.phase("loading libraries")
     from weir.config import Configuration
     from weir.config.options import ASYNC_STORE_DURATION, CHECKPOINT_DIR, REST_BIND_ADDRESS, REST_PORT
     from weir.kernel.clock import SystemClock
@@ -128,6 +138,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         check_environment()
         session = LazySession(job.name, options.master, configuration)
         stack.callback(session.close)
+        listener.phase("looking for what ran before")
         submission = submit(
             name=job.name,
             options=options,
@@ -137,6 +148,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         )
         if submission.has_finished:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
+        listener.phase("loading libraries")
         from weir.execution import Execution
 
         execution = Execution(

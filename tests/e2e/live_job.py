@@ -200,6 +200,8 @@ class LiveJob:
         self._known: Future[tuple[str, JobGateway, str]] = Future()
         self._thread = threading.Thread(target=self._run, name="live-job", daemon=True)
         self.notes: list[str] = []
+        #: The phases of the start, in order; None where it was over.
+        self.phases: list[str | None] = []
         #: Ids of the checkpoints that attempts went on from.
         self.restored_ids: list[int] = []
 
@@ -224,6 +226,10 @@ class LiveJob:
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
         """An attempt goes on from a checkpoint."""
         self.restored_ids.append(checkpoint.checkpoint_id)
+
+    def phase(self, name: str | None) -> None:
+        """What the start waits for."""
+        self.phases.append(name)
 
     def note(self, message: str) -> None:
         """One line for people."""

@@ -1,0 +1,168 @@
+"""What a run that starts is said to wait for."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+from fake_job import JOB_ID, VIEW, FakeGateway
+from rich.console import Console
+from test_progress import ManualClock, wait_until
+
+from weir.core.job_status import JobStatus
+from weir.core.master_messages import BeginAttempt, JobStatusChanged
+from weir.core.messages import TaskStatusChanged
+from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
+from weir.phases import Phases, StartPhases, describe_time
+from weir.progress import ProgressDisplay
+
+
+class Told:
+    """A clock that the test moves, and the lines that were said by it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.lines: list[str] = []
+        self.phases = Phases(self.lines.append, self.clock)
+
+    def pass_time(self, ms: int) -> None:
+        """Time passes, and somebody looks."""
+        self.clock.now += ms
+        self.phases.look()
+
+
+def test_a_phase_of_a_second_is_never_told() -> None:
+    """Nobody has begun to wait."""
+    told = Told()
+    told.phases.begin("checking sinks")
+    told.pass_time(1_000)
+    told.phases.begin(None)
+    assert told.lines == []
+
+
+def test_a_phase_is_told_while_it_lasts_and_with_its_time_when_it_is_over() -> None:
+    """Once each, so one that hangs is seen."""
+    told = Told()
+    told.phases.begin("starting Spark")
+    told.pass_time(1_001)
+    told.pass_time(1_000)
+    assert told.lines == ["starting Spark ..."]
+    told.clock.now += 2_200
+    told.phases.begin("starting 5 queries")
+    assert told.lines[1:] == ["starting Spark took 4.2 s"]
+    told.pass_time(500)
+    told.phases.begin(None)
+    told.pass_time(60_000)
+    assert len(told.lines) == 2
+
+
+def test_the_same_phase_again_goes_on() -> None:
+    """A phase in two parts is one."""
+    told = Told()
+    told.phases.begin("loading libraries")
+    told.pass_time(800)
+    told.phases.begin("loading libraries")
+    told.pass_time(700)
+    assert told.lines == ["loading libraries ..."]
+
+
+def test_a_time_is_said_in_seconds_or_minutes() -> None:
+    """To a tenth of a second below a minute."""
+    assert [describe_time(ms) for ms in (1_049, 59_900, 125_400)] == ["1.0 s", "59.9 s", "2 min 5 s"]
+
+
+class Listener:
+    """Keeps the phases."""
+
+    def __init__(self) -> None:
+        self.told: list[str | None] = []
+
+    def phase(self, name: str | None) -> None:
+        """The next one."""
+        self.told.append(name)
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """A line of its own."""
+        self.told.append(f"restored {checkpoint.checkpoint_id}")
+
+
+def runs(vertex: str) -> TaskStatusChanged:
+    """A task of the attempt has started."""
+    return TaskStatusChanged(vertex=vertex, attempt=1, status=TaskStatus.RUNNING)
+
+
+def checkpoint(*finished: str) -> CompletedCheckpoint:
+    """Checkpoint 17, in which these tasks are finished."""
+    tasks = tuple(
+        TaskState(
+            vertex=vertex,
+            position=3,
+            operators=(OperatorState(operator_id=vertex, name=vertex, fully_finished=True),),
+        )
+        for vertex in finished
+    )
+    return CompletedCheckpoint(
+        job_id=JOB_ID,
+        checkpoint_id=17,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=tasks,
+        external_path="/checkpoints/17",
+    )
+
+
+def test_an_attempt_looks_for_a_checkpoint_and_starts_its_queries() -> None:
+    """Its start is over when the last one runs."""
+    listener = Listener()
+    phases = StartPhases(listener, ("a", "b"))
+    for effect in (BeginAttempt(), JobStatusChanged(status=JobStatus.RUNNING), runs("b"), runs("b")):
+        phases.observe(effect)
+    assert listener.told == ["looking for the newest checkpoint", "starting 2 queries"]
+    phases.observe(runs("a"))
+    assert listener.told[2:] == [None]
+    phases.observe(runs("a"))
+    assert len(listener.told) == 3
+
+
+def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
+    """The next attempt counts anew."""
+    listener = Listener()
+    phases = StartPhases(listener, ("a", "b"))
+    phases.observe(BeginAttempt())
+    phases.restored(checkpoint("b"))
+    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
+    phases.observe(runs("a"))
+    assert listener.told[1:] == ["restored 17", "bringing sinks to checkpoint 17", "starting 1 query", None]
+    phases.observe(BeginAttempt())
+    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
+    assert listener.told[-1] == "starting 2 queries"
+
+
+def test_a_job_that_fails_while_its_queries_start_starts_none_any_more() -> None:
+    """The failure is a line of its own."""
+    listener = Listener()
+    phases = StartPhases(listener, ("a",))
+    phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
+    phases.observe(JobStatusChanged(status=JobStatus.FAILING))
+    phases.observe(runs("a"))
+    assert listener.told == ["starting 1 query", None]
+
+
+def test_the_display_shows_a_phase_that_lasts_and_when_the_first_rows_came() -> None:
+    """Counted from the begin of the run; told once."""
+    out, clock = io.StringIO(), ManualClock()
+    quiet = replace(VIEW, vertices=tuple(replace(one, records_in=0) for one in VIEW.vertices))
+    gateway = FakeGateway(quiet)
+    with ProgressDisplay(Console(file=out, width=1_000), clock=clock) as display:
+        display.phase("starting Spark")
+        clock.now += 2_500
+        wait_until(lambda: "starting Spark ...\n" in out.getvalue())
+        display.phase(None)
+        assert "starting Spark took 2.5 s\n" in out.getvalue()
+        display.submitted(JOB_ID, gateway, "http://127.0.0.1:8081")
+        clock.now += 1_600
+        gateway.current = VIEW
+        wait_until(lambda: "first rows after 4.1 s\n" in out.getvalue())
+    assert out.getvalue().count("first rows") == 1
