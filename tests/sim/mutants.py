@@ -409,7 +409,7 @@ def no_minimum_pause() -> AbstractContextManager[None]:
 MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (no_pre_checks_after_the_allocation, 30, "while it is"),
+        (no_pre_checks_after_the_allocation, 1, "while it is"),
         (no_pre_checks_after_hooks, 46, "while it is"),
         (notify_before_the_record, 0, "tasks are told"),
         (delete_on_an_in_doubt_create, 122, "needs it"),
@@ -421,16 +421,16 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (newest_epoch_recommitted_first, 258, "missing"),
         (clean_before_the_recommit, 3, "staged"),
         (clean_by_an_old_log, 0, "a table shows"),
-        (an_id_reused, 7, "is triggered by"),
+        (an_id_reused, 44, "is triggered by"),
         (a_savepoint_that_notifies, 45, "tasks are told"),
-        (finished_before_the_commits, 0, "missing"),
-        (a_shared_file_deleted_before_the_pending_are_over, 119, "is not there", "needs it"),
+        (finished_before_the_commits, 3, "missing"),
+        (a_shared_file_deleted_before_the_pending_are_over, 270, "is not there", "needs it"),
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 93, "tasks are told", "not recorded"),
         (orphans_of_newer_attempts_deleted, 301, "needs it", "is not there"),
-        (an_unread_checkpoint_counts_as_damaged, 934, "not committed, is deleted"),
-        (a_late_drop_that_deletes_nothing, 2203, "is orphaned"),
-        (finished_before_an_aborted_part_has_ended, 2_934, "is orphaned"),
+        (an_unread_checkpoint_counts_as_damaged, 4_320, "not committed, is deleted"),
+        (a_late_drop_that_deletes_nothing, 293, "is orphaned"),
+        (finished_before_an_aborted_part_has_ended, 1_599, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 199, "are there twice"),
         (no_minimum_pause, 2, "after the last one completed"),
     )
