@@ -8,9 +8,6 @@ from dataclasses import replace
 
 from weir.config import Configuration
 from weir.config.options import (
-    COMMIT_ATTEMPTS,
-    COMMIT_INITIAL_BACKOFF,
-    COMMIT_MAX_BACKOFF,
     DEFAULT_PARALLELISM,
     IGNORE_UNCLAIMED_STATE,
     LEASE_INTERVAL,
@@ -31,7 +28,7 @@ from weir.core.types import OperatorId, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.listeners import CheckpointListener, CheckpointListeners
-from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
 from weir.job import Job
@@ -48,7 +45,7 @@ from weir.sinks.base import Sink
 from weir.spark.operators import process_steps
 from weir.spark.pipeline import Pipeline, ProcessStep
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
-from weir.spark.session import LazySession, check_reachable, make_working_directory
+from weir.spark.session import LazySession, check_reachable
 from weir.spark.task_port import SparkTaskPort
 from weir.state.filesystem import join
 from weir.state.lease import Lease
@@ -66,11 +63,12 @@ class Execution:
         configuration: Configuration,
         submission: Submission,
         session: LazySession,
+        sinks: SinkPort,
         clock: Clock,
         listener: RunListener,
         rest_address: str,
     ) -> None:
-        """Makes the Spark session and checks every sink. Raises ``WeirError`` if the job cannot begin."""
+        """Makes the Spark session; ``sinks`` have been checked. Raises ``WeirError`` if the job cannot begin."""
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
@@ -81,6 +79,7 @@ class Execution:
             configuration=configuration,
             submission=submission,
             session=session,
+            sinks=sinks,
             clock=clock,
             listener=listener,
             phases=self._phases,
@@ -178,27 +177,13 @@ def _make_ports(
     configuration: Configuration,
     submission: Submission,
     session: LazySession,
+    sinks: SinkPort,
     clock: Clock,
     listener: RunListener,
     phases: StartPhases,
 ) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
     storage = submission.storage
-    sinks = SinkPort(
-        sinks=job.sinks,
-        job_name=job.name,
-        file_system=storage.fs,
-        retries=CommitRetries(
-            attempts=configuration.value(COMMIT_ATTEMPTS),
-            initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
-            max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
-        ),
-        waits=ThreadWaits(),
-        job_directory=storage.job_directory,
-    )
-    listener.phase("checking sinks")
-    sinks.check(submission.job_id)
     working = join(configuration.value(WORKING_DIR), submission.job_id)
-    make_working_directory(storage.fs(working), working)
     listener.phase("starting Spark")
     check_reachable(session.get(), storage.fs(working), working)
     vertices = job.vertices()

@@ -1,7 +1,8 @@
 """Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and ``Job.run`` call.
 
-Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint directory, and only then
-a JVM. A Spark session is made before that only if a path needs Hadoop's file systems.
+Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint directory, the sinks'
+targets, and only then a JVM, which starts while the rest of Weir is loaded. A Spark session is made before that only if a
+path needs Hadoop's file systems.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from weir.errors import ConfigurationError, JobFailedError
 if TYPE_CHECKING:
     from weir.config import Configuration
     from weir.core.types import CompletedCheckpoint
+    from weir.durable.sink_port import SinkPort
     from weir.job import Job
     from weir.kernel.gateway import JobGateway
+    from weir.submission import Submission
 
 _log = logging.getLogger(__name__)
 
@@ -115,11 +118,18 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
     listener.phase("loading libraries")
     from weir.config import Configuration
-    from weir.config.options import ASYNC_STORE_DURATION, CHECKPOINT_DIR, REST_BIND_ADDRESS, REST_PORT
+    from weir.config.options import (
+        ASYNC_STORE_DURATION,
+        CHECKPOINT_DIR,
+        REST_BIND_ADDRESS,
+        REST_PORT,
+        WORKING_DIR,
+    )
     from weir.kernel.clock import SystemClock
     from weir.rest.server import RestServer
     from weir.spark.environment import check_environment
-    from weir.spark.session import LazySession
+    from weir.spark.session import LazySession, make_working_directory
+    from weir.state.filesystem import join
     from weir.state.resolve import FileSystems
     from weir.submission import submit
 
@@ -148,15 +158,23 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         )
         if submission.has_finished:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
+        listener.phase("checking sinks")
+        sinks = _checked_sinks(job, configuration, submission)
+        working = join(configuration.value(WORKING_DIR), submission.job_id)
+        make_working_directory(submission.storage.fs(working), working)
+        # What is still to be loaded takes about as long as the JVM's first steps.
+        session.prepare()
         listener.phase("loading libraries")
         from weir.execution import Execution
 
+        rest.load()
         execution = Execution(
             job=job,
             options=options,
             configuration=configuration,
             submission=submission,
             session=session,
+            sinks=sinks,
             clock=clock,
             listener=listener,
             rest_address=address,
@@ -165,6 +183,28 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         rest.serve(execution.gateway, FileSystems(session.file_system))
         rest.start()
         return execution.run()
+
+
+def _checked_sinks(job: Job, configuration: Configuration, submission: Submission) -> SinkPort:
+    """The job's sinks, once each has found its target fit. Raises ``SinkError`` before Spark is started."""
+    from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
+    from weir.durable.sink_port import CommitRetries, SinkPort
+    from weir.kernel.concurrency import ThreadWaits
+
+    sinks = SinkPort(
+        sinks=job.sinks,
+        job_name=job.name,
+        file_system=submission.storage.fs,
+        retries=CommitRetries(
+            attempts=configuration.value(COMMIT_ATTEMPTS),
+            initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
+            max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
+        ),
+        waits=ThreadWaits(),
+        job_directory=submission.storage.job_directory,
+    )
+    sinks.check(submission.job_id)
+    return sinks
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:

@@ -146,9 +146,12 @@ def test_a_kill_ends_what_the_driver_started_too(tmp_path: Path) -> None:
         "print('Job has been submitted', flush=True)\n"
         "time.sleep(60)\n"
     )
+    # Such as the JVM of tests that ran before.
+    before = set(psutil.Process().children(recursive=True))
     driver = Driver([sys.executable, "-c", script], directory=tmp_path, environment={}, show=lambda _: None)
     assert driver.watch_until(lambda phase: phase.submitted, deadline_s=time.monotonic() + 30)
-    started = psutil.Process().children(recursive=True)
+    started = set(psutil.Process().children(recursive=True)) - before
+    assert len(started) == 2
     assert driver.kill(orphans_gone_s=0.2)
     assert not [process for process in started if process.is_running() and process.status() != "zombie"]
     assert not driver.kill()

@@ -8,21 +8,23 @@ whoever reaches the port can stop the job.
 from __future__ import annotations
 
 import errno
+import importlib
 import ipaddress
 import socket
 import threading
 from collections.abc import Callable
-
-import uvicorn
+from typing import TYPE_CHECKING
 
 import weir
 from weir.errors import InvariantError, RestError, invariant
 from weir.kernel.clock import Clock, SystemClock
 from weir.kernel.gateway import JobGateway
-from weir.rest.app import make_app
 from weir.rest.operations import AsyncOperations
 from weir.state.filesystem import FileSystem
 from weir.state.resolve import FileSystems
+
+if TYPE_CHECKING:
+    import uvicorn
 
 #: How long open connections may take to end when the server stops, in seconds.
 _SHUTDOWN_S = 2
@@ -65,6 +67,11 @@ class RestServer:
         if file_systems is not None:
             self._file_systems = file_systems
 
+    def load(self) -> None:
+        """Load the libraries that ``start`` needs: a third of a second, for when there is something to wait for."""
+        importlib.import_module("uvicorn")
+        importlib.import_module("weir.rest.app")
+
     def bind(self) -> str:
         """Take the port and return the server's address, such as ``http://127.0.0.1:8081``.
 
@@ -82,6 +89,11 @@ class RestServer:
             raise InvariantError("a REST server needs its gateway before it starts")
         address = self.bind()
         listening = self._socket
+        # Not at the top: see ``load``.
+        import uvicorn
+
+        from weir.rest.app import make_app
+
         app = make_app(
             gateway,
             operations=self._operations,

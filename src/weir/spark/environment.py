@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -38,14 +39,27 @@ def check_java() -> None:
         home = os.environ.get("JAVA_HOME")
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
         raise UnsupportedEnvironmentError(f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}.")
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', output)
+    version = _major_version(java)
     if version is None:
         raise UnsupportedEnvironmentError(f"{java} does not tell its version: {_HOW_JAVA}.")
-    if int(version[1]) < _JAVA_LEAST:
+    if version < _JAVA_LEAST:
         raise UnsupportedEnvironmentError(
-            f"{java} is Java {version[1]}, but Spark needs Java {_JAVA_LEAST}: {_HOW_JAVA}."
+            f"{java} is Java {version}, but Spark needs Java {_JAVA_LEAST}: {_HOW_JAVA}."
         )
+
+
+@functools.cache
+def _major_version(java: Path) -> int | None:
+    """From the file that a Java installation has for it, which takes no process; else Java is asked."""
+    release = java.resolve().parents[1] / "release"
+    try:
+        told = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
+    except OSError:
+        told = None
+    if told is None:
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        told = re.search(r'version "(\d+)', output)
+    return None if told is None else int(told[1])
 
 
 def check_spark() -> None:

@@ -21,28 +21,22 @@ from pyspark.java_gateway import ensure_callback_server_started
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 _SQL = "org.apache.spark.sql."
 
 
-class Jvm:
-    """A session's JVM."""
+class JvmClasses:
+    """The classes of a context's JVM, and values of Scala's."""
 
-    def __init__(self, session: SparkSession) -> None:
-        self.session = session
-        self.gateway: Any = session.sparkContext._gateway
-        #: The session in the JVM.
-        self.java_session: Any = session._jsparkSession
+    def __init__(self, context: SparkContext) -> None:
+        self.gateway: Any = context._gateway
 
     def java_class(self, name: str) -> Any:
         """The class of this full name (``java.util.ArrayList``)."""
         return _java_class(self.gateway._gateway_client, name)
-
-    def sql_class(self, name: str) -> Any:
-        """The class of this name below ``org.apache.spark.sql``."""
-        return self.java_class(_SQL + name)
 
     def scala_object(self, name: str) -> Any:
         """The Scala ``object`` of this full name."""
@@ -78,6 +72,20 @@ class Jvm:
         for index, value in enumerate(given):
             made[index] = value
         return made
+
+
+class Jvm(JvmClasses):
+    """A session's JVM."""
+
+    def __init__(self, session: SparkSession) -> None:
+        super().__init__(session.sparkContext)
+        self.session = session
+        #: The session in the JVM.
+        self.java_session: Any = session._jsparkSession
+
+    def sql_class(self, name: str) -> Any:
+        """The class of this name below ``org.apache.spark.sql``."""
+        return self.java_class(_SQL + name)
 
     def schema(self, schema: StructType) -> Any:
         """The schema in the JVM, with its column metadata."""

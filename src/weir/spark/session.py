@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
@@ -23,11 +26,13 @@ from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
 from weir.spark.jvm import Jvm
+from weir.spark.light_session import make_default_session
 from weir.state.filesystem import FileSystem, join
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
     from weir.config import Configuration
@@ -69,10 +74,63 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
+_MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
+#: Beyond this the pauses of a collector that stops the program grow long.
+_SMALL_HEAP_MIB = 8 * 1024
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
-def create_session(
+@dataclass(frozen=True, kw_only=True)
+class SessionPlan:
+    """A session that is to be made: its name and settings, which have been checked."""
+
+    name: str
+    settings: Mapping[str, str]
+
+    def launch(self) -> None:
+        """Start the JVM, unless the process has one. ``create`` would do it; on a thread of its own, this saves waiting."""
+        from pyspark import SparkContext
+
+        SparkContext._ensure_initialized(conf=self._conf())
+
+    def _conf(self) -> SparkConf:
+        from pyspark import SparkConf
+
+        conf = SparkConf().setAppName(f"weir: {self.name}")
+        for key, value in self.settings.items():
+            conf.set(key, value)
+        return conf
+
+    def create(self) -> SparkSession:
+        """Make the session, or take over the process's own.
+
+        Raises ``UnsupportedEnvironmentError`` if the master cannot be reached.
+        """
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        builder = SparkSession.builder.appName(f"weir: {self.name}")
+        for key, value in self.settings.items():
+            builder = builder.config(key, value)
+        try:
+            if SparkContext._active_spark_context is None:
+                make_default_session(SparkContext(conf=self._conf()), self.settings)
+            session = builder.getOrCreate()
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise UnsupportedEnvironmentError(
+                f"No Spark session could be made on master {self.settings['spark.master']!r}: {first}. Check --master,"
+                " Java and the cluster."
+            ) from error
+        if _PARTITIONS not in self.settings:
+            # Spark's 200 suits a large cluster; a state partition for each core suits every size.
+            session.conf.set(_PARTITIONS, str(session.sparkContext.defaultParallelism))
+        return session
+
+
+def plan_session(
     *,
     name: str,
     master: str | None,
@@ -81,13 +139,13 @@ def create_session(
     fast_working_directory: bool,
     log_file: str | None,
     java_options: str = "",
-) -> SparkSession:
-    """Make (or take over) the process's session.
+) -> SessionPlan:
+    """Check and complete the settings of a session.
 
     ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it on the console.
     ``java_options`` stand before the user's own, which win.
-    Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or the master cannot be reached, and
-    ``ConfigurationError`` if a required setting is given another value.
+    Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing, and ``ConfigurationError`` if a required setting is
+    given another value.
     """
     check_environment()
     for key, value in REQUIRED.items():
@@ -95,40 +153,32 @@ def create_session(
             raise ConfigurationError(
                 f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the setting."
             )
-    from pyspark.sql import SparkSession
-
     master = master or conf.get("spark.master") or "local[*]"
     is_local = master.startswith(("local", "local-cluster"))
     settings = {**DEFAULTS, **(_LOOPBACK if is_local else {})}
     if fast_working_directory:
         settings |= CHEAP_SETTINGS
-    settings |= {**conf, **REQUIRED}
+    settings |= {**conf, **REQUIRED, "spark.master": master}
     if log_file is not None and "log4j" not in settings.get(_JAVA_OPTIONS, ""):
         options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={log_file}"'
         settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {options}".strip()
     if java_options:
         settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()
     if parallelism is not None:
-        settings["spark.sql.shuffle.partitions"] = str(parallelism)
+        settings[_PARTITIONS] = str(parallelism)
     if is_local:
         # Spark would bind to the machine's address, open to the network.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if "spark.pyspark.python" not in conf:
-        # The control input and Python functions need this interpreter's packages.
+        # Python functions need this interpreter's packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"weir: {name}").master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UnsupportedEnvironmentError(
-            f"No Spark session could be made on master {master!r}: {first}. Check --master, Java and the cluster."
-        ) from error
-    if "spark.sql.shuffle.partitions" not in settings:
-        # Spark's 200 suits a large cluster; a state partition for each core suits every size.
-        session.conf.set("spark.sql.shuffle.partitions", str(session.sparkContext.defaultParallelism))
+    return SessionPlan(name=name, settings=settings)
+
+
+def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
+    """Make (or take over) the process's session, with the options of ``plan_session``; raises what that and
+    ``SessionPlan.create`` raise."""
+    session = plan_session(fast_working_directory=fast_working_directory, **options).create()
     if fast_working_directory:
         _write_no_crc_files(session)
     return session
@@ -145,29 +195,48 @@ class LazySession:
         self._master = master
         self._configuration = configuration
         self._session: SparkSession | None = None
+        #: Starts the JVM.
+        self._launching: threading.Thread | None = None
         self._is_ours = False
         self._file_systems: dict[str, FileSystem] = {}
+
+    def prepare(self) -> None:
+        """Start the JVM beside what else is to be done before ``get``, where errors are raised. It takes seconds."""
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is None:
+            plan = self._plan()
+            self._launching = threading.Thread(target=_launch, args=(plan,), name="weir-jvm", daemon=True)
+            self._launching.start()
 
     def get(self) -> SparkSession:
         """The session; raises what ``create_session`` raises."""
         if self._session is None:
             from pyspark import SparkContext
 
+            if self._launching is not None:
+                self._launching.join()
             self._is_ours = SparkContext._active_spark_context is None
-            conf = self._configuration.spark_conf()
-            self._session = create_session(
-                name=self._name,
-                master=self._master,
-                conf=conf,
-                parallelism=self._configuration.value(DEFAULT_PARALLELISM),
-                fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
-                log_file=self._log_file(),
-                java_options=class_archive.java_options(
-                    " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS),
-                    archive=self._configuration.value(CLASS_ARCHIVE),
-                ),
-            )
+            self._session = self._plan().create()
+            if self._configuration.value(FAST_WORKING_DIRECTORY):
+                _write_no_crc_files(self._session)
         return self._session
+
+    def _plan(self) -> SessionPlan:
+        conf = self._configuration.spark_conf()
+        return plan_session(
+            name=self._name,
+            master=self._master,
+            conf=conf,
+            parallelism=self._configuration.value(DEFAULT_PARALLELISM),
+            fast_working_directory=self._configuration.value(FAST_WORKING_DIRECTORY),
+            log_file=self._log_file(),
+            java_options=class_archive.java_options(
+                " ".join(conf.get(key, "") for key in _JAVA_OPTION_KEYS),
+                profile=_profile(conf.get("spark.driver.memory", "")),
+                archive=self._configuration.value(CLASS_ARCHIVE),
+            ),
+        )
 
     def _log_file(self) -> str | None:
         """``spark.log`` in the working directory, if that is a local one."""
@@ -187,6 +256,19 @@ class LazySession:
             with contextlib.suppress(Py4JError, OSError):
                 self._session.stop()
         self._session = None
+
+
+def _profile(memory: str) -> class_archive.JvmProfile:
+    """What suits a driver of this memory, as Spark writes it (``4g``; MiB without a unit)."""
+    given = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    mebibytes = 0.0 if given is None else int(given[1]) * _MEBIBYTES[given[2]]
+    return class_archive.JvmProfile.LARGE if mebibytes > _SMALL_HEAP_MIB else class_archive.JvmProfile.LASTING
+
+
+def _launch(plan: SessionPlan) -> None:
+    # Whatever goes wrong is tried, and said, once more where the session is made.
+    with contextlib.suppress(Exception):
+        plan.launch()
 
 
 def check_alive(session: SparkSession) -> None:

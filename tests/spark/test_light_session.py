@@ -1,0 +1,35 @@
+"""A session without Spark ML's functions, and their way back, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.e2e.support import environment_of
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+import sys
+from weir.spark.session import create_session
+session = create_session(name="light", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
+                         log_file=None)
+assert [one for one in sys.meta_path if type(one).__name__ == "_OnMlImport"], "Spark made the session as ever"
+assert session.sparkContext.appName == "weir: light"
+assert session.conf.get("spark.sql.shuffle.partitions") == "1"
+from pyspark.ml.functions import array_to_vector, vector_to_array
+from pyspark.sql import functions as F
+assert not [one for one in sys.meta_path if type(one).__name__ == "_OnMlImport"]
+vector = array_to_vector(F.array(F.lit(1.0), F.lit(2.0)))
+print(session.range(1).select(vector_to_array(vector)).collect()[0][0])
+"""
+
+
+def test_a_session_gets_the_functions_of_spark_ml_when_they_are_imported() -> None:
+    """It is made without them (the constructor of Spark is what it was), and a pipeline can use them all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment_of({}), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["[1.0,", "2.0]"]
