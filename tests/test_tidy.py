@@ -48,7 +48,7 @@ BANNED_IN_CORE = {
 BANNED_CALLS_IN_CORE = {"id", "hash", "open", "print", "input"}
 BANNED_CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 70
 
 #: Spelled in two parts, so that this file does not breach its own law.
@@ -276,7 +276,7 @@ def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() ->
 
 
 def test_source_files_and_functions_stay_short() -> None:
-    """Files in src have at most 400 lines and functions at most 70."""
+    """Files in src have at most 700 lines and functions at most 70."""
     breaches = []
     for path in python_files("src"):
         lines = len(path.read_text(encoding="utf-8").splitlines())

@@ -11,14 +11,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 from typer.core import TyperGroup
 
 import weir
-from weir import client, tables
+from weir import tables
 from weir.cli_options import (
     AcceptDuplicates,
     Address,
@@ -45,9 +46,13 @@ from weir.cli_options import (
     StateOperator,
     StateQuery,
 )
+from weir.client_answers import DEFAULT_ADDRESS
 from weir.config.values import RecoveryClaimMode
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
+
+if TYPE_CHECKING:
+    from weir.client import JobClient
 
 #: Columns of an output that is no terminal: nothing that a job says of itself is longer.
 _PIPE_WIDTH = 100_000
@@ -175,9 +180,9 @@ def plan(
 
 
 @app.command("list", epilog="Example: weir list")
-def list_jobs(address: Address = client.DEFAULT_ADDRESS) -> None:
+def list_jobs(address: Address = DEFAULT_ADDRESS) -> None:
     """List the jobs of a driver."""
-    _show(tables.jobs_table(client.list_jobs(address)))
+    _show(tables.jobs_table(_client().list_jobs(address)))
 
 
 @app.command(epilog="Example: weir checkpoint orders")
@@ -186,11 +191,11 @@ def checkpoint(
     full: Annotated[
         bool, typer.Option("--full", help="Write the whole state, without files of earlier checkpoints.")
     ] = False,
-    address: Address = client.DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Take a checkpoint now and wait until it is complete."""
     kind = CheckpointType.FULL if full else CheckpointType.CONFIGURED
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         typer.echo(f"Checkpoint {connected.trigger_checkpoint(kind)} completed.")
 
 
@@ -200,10 +205,10 @@ def checkpoints(
     checkpoint_id: Annotated[
         int | None, typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices.")
     ] = None,
-    address: Address = client.DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in detail."""
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
         else:
@@ -215,7 +220,7 @@ def savepoint(
     job: OptionalJobName = None,
     directory: Directory = None,
     dispose: Dispose = None,
-    address: Address = client.DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete one with --dispose."""
     if dispose is not None and job is None:
@@ -227,7 +232,7 @@ def savepoint(
         raise typer.BadParameter(
             "Take a savepoint of JOB, or delete one with --dispose PATH: give one of them."
         )
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         path = connected.trigger_savepoint(_absolute(directory))
     typer.echo(f"Savepoint completed. Path: {path}")
 
@@ -237,18 +242,18 @@ def stop(
     job: JobName,
     savepoint_dir: SavepointDir = None,
     drain: Drain = False,
-    address: Address = client.DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Stop a job with a savepoint and print its path."""
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
 
 
 @app.command(epilog="Example: weir cancel orders")
-def cancel(job: JobName, address: Address = client.DEFAULT_ADDRESS) -> None:
+def cancel(job: JobName, address: Address = DEFAULT_ADDRESS) -> None:
     """Cancel a job: no savepoint is taken and nothing more is committed."""
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         status = connected.cancel()
         typer.echo(f"Job {connected.job_id} is {status.value}.")
 
@@ -258,7 +263,7 @@ def send(
     job: JobName,
     operator: CoordinatedOperator,
     request: CoordinatorRequest,
-    address: Address = client.DEFAULT_ADDRESS,
+    address: Address = DEFAULT_ADDRESS,
 ) -> None:
     """Ask the coordinator of a Python operator for something, such as other rules, and print its answer as JSON.
 
@@ -270,7 +275,7 @@ def send(
         raise typer.BadParameter(f"{request!r} is no JSON ({error}).", param_hint="JSON") from error
     if not isinstance(decoded, dict):
         raise typer.BadParameter(f"{request!r} is no JSON object: write {{...}}.", param_hint="JSON")
-    with client.connect(job, address) as connected:
+    with _connected(job, address) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))
 
 
@@ -392,3 +397,15 @@ def _show(shown: RenderableType) -> None:
 def _console() -> Console:
     """Standard output; lines are folded to a width on a terminal only."""
     return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
+
+
+def _client() -> ModuleType:
+    # Not at the top: it loads an HTTP library, which no run should wait for.
+    from weir import client
+
+    return client
+
+
+def _connected(job: str, address: str) -> JobClient:
+    connected: JobClient = _client().connect(job, address)
+    return connected

@@ -20,6 +20,7 @@ import msgspec
 import tenacity
 
 from weir.client_answers import (
+    DEFAULT_ADDRESS,
     CheckpointDetails,
     CheckpointInfo,
     CheckpointsInfo,
@@ -30,9 +31,6 @@ from weir.client_answers import (
 from weir.core.job_status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
-
-#: Where a driver's REST server is unless told otherwise.
-DEFAULT_ADDRESS = "http://127.0.0.1:8081"
 
 _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0

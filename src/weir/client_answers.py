@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
+#: Where a driver's REST server is unless told otherwise.
+DEFAULT_ADDRESS = "http://127.0.0.1:8081"
+
 
 class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a server (Flink: ``JobDetails``)."""

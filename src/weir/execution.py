@@ -38,7 +38,7 @@ from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import TaskPlan
 from weir.kernel.running_job import RunningJob
 from weir.lease_keeper import LeaseKeeper
-from weir.operators.keyed import KEY_GROUPS
+from weir.operators.base import KEY_GROUPS
 from weir.phases import StartPhases
 from weir.runner import JobResult, RunListener, RunOptions
 from weir.sinks.base import Sink

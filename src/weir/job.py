@@ -25,8 +25,7 @@ from weir.core.types import OperatorId
 from weir.durable.hooks import MasterHook
 from weir.durable.listeners import CheckpointListener, listener_of
 from weir.errors import PipelineError
-from weir.operators.base import Operator
-from weir.operators.keyed import KEY_GROUPS
+from weir.operators.base import KEY_GROUPS, Operator
 from weir.sinks.base import Sink
 from weir.sources.files import FileSource
 

@@ -77,13 +77,13 @@ def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: li
     """No archive, no options; one that was cut short counts for none."""
     assert (class_archive.find(), class_archive.java_options(), class_archive.is_settled()) == (
         None,
-        "",
+        JvmProfile.LASTING.value,
         False,
     )
     made = class_archive.make()
     assert (made.parent, class_archive.find(), class_archive.is_settled()) == (place.parent, made, True)
     assert f'"-XX:SharedArchiveFile={made}"' in class_archive.java_options()
-    assert class_archive.java_options(archive=False) == ""
+    assert class_archive.java_options(archive=False) == JvmProfile.LASTING.value
     made.write_text("arch")
     assert (class_archive.find(), class_archive.is_settled()) == (None, False)
 
@@ -96,9 +96,9 @@ def test_an_archive_of_the_users_is_left_alone(
 ) -> None:
     """Whether it is named in the session's options or in the environment."""
     class_archive.make()
-    assert class_archive.java_options(f"-Da=b {theirs}") == ""
+    assert class_archive.java_options(f"-Da=b {theirs}") == JvmProfile.LASTING.value
     monkeypatch.setenv("JDK_JAVA_OPTIONS", theirs)
-    assert class_archive.java_options() == ""
+    assert class_archive.java_options() == JvmProfile.LASTING.value
 
 
 def test_a_collector_of_the_users_is_left_alone(place: Path) -> None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     Batches = Iterable[pa.RecordBatch] | None
     PandasFrames = Iterable[pd.DataFrame] | None
 
+#: Into how many groups keys are divided. Fixed in the first batch of a job: a checkpoint has its state by group.
+KEY_GROUPS = 128
+
 
 class OperatorContext(Protocol):
     """Where a subtask runs."""

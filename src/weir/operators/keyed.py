@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
+from weir.operators.base import KEY_GROUPS
 from weir.operators.raw import is_raw
-
-#: Into how many groups keys are divided. Fixed in the first batch of a job: a checkpoint has its state by group.
-KEY_GROUPS = 128
 
 
 class KeyedState:

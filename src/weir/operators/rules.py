@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weir.core.types import Payload
 from weir.operators.base import Operator
-from weir.operators.state import ListState, StateStore
+
+if TYPE_CHECKING:
+    from weir.operators.state import ListState, StateStore
 
 
 class RulesOperator(Operator):

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import msgspec
 
 from weir.errors import OperatorStateError
-from weir.operators.keyed import KEY_GROUPS, KeyedState
+from weir.operators.base import KEY_GROUPS
+from weir.operators.keyed import KeyedState
 from weir.operators.raw import RawKeyedState
 from weir.operators.serializers import JSON, Serializer
 

@@ -30,8 +30,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-import pyarrow as pa
-
 from weir.core.types import Payload
 from weir.errors import InvariantError, SinkError, StorageError, invariant
 from weir.sinks.base import Sink, SinkContext, Step
@@ -269,6 +267,8 @@ class Files(Sink):
     def _rows(self, path: str) -> int:
         if self._format == "parquet":
             return read_footer(self._file_system, path).rows
+        import pyarrow as pa
+
         raw = pa.BufferReader(self._file_system.read(path))
         compression = _TEXT_COMPRESSIONS[self._compression]
         stream = raw if compression is None else pa.CompressedInputStream(raw, compression)

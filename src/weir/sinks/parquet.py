@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, TypeAlias
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.sinks.staging import is_local
 from weir.state.filesystem import FileSystem
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
 
 #: Delta's own limit (``delta.dataSkippingNumIndexedCols``): statistics of the first columns only.
 _STATISTICS_COLUMNS_MAX = 32
@@ -76,6 +76,10 @@ def count_rows(file_system: FileSystem, path: str) -> int:
 
 
 def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
+    # Not at the top: whoever names a sink would wait for it, before anything else can begin.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     return pq.read_metadata(path if is_local(path) else pa.BufferReader(file_system.read(path)))
 
 

@@ -28,7 +28,7 @@ from weir.core.operator_events import DeliverEvent
 from weir.core.task_messages import AnswerPlanning, StartDrain
 from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorStateError, PipelineError
-from weir.operators.keyed import KEY_GROUPS
+from weir.operators.base import KEY_GROUPS
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
 from weir.spark.operator_worker import INLINE_BYTES, KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
 from weir.spark.pipeline import ProcessStep
