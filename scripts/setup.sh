@@ -88,7 +88,8 @@ version='import sys; print(sys.version)'
 if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
     "$python" -m venv --clear "$venv"
 fi
-"$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements.lock
+# Without compiling: a few of the modules are used, and Python compiles those itself.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -r requirements.lock
 # Without build isolation: the build backend is pinned in the lock file like everything else.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 printf '%s\n' "$wanted" >"$stamp"

@@ -34,6 +34,8 @@ class Outcome:
     lives: int = 0
     #: End-to-end milliseconds of each completed checkpoint, by id.
     completed_ms: dict[int, int] = field(default_factory=dict)
+    #: Of each life: seconds from the command to its first completed checkpoint; None if it did not live that long.
+    recovery_s: list[float | None] = field(default_factory=list)
     wall_s: float = 0.0
     #: None if the job finished and every kill took place, else what went wrong, in a sentence.
     problem: str | None = None
@@ -74,6 +76,7 @@ class Chaos:
                     break
             finally:
                 driver.kill()
+                outcome.recovery_s.append(driver.recovery_s)
                 outcome.completed_ms |= driver.phase.completed_ms
         outcome.wall_s = time.monotonic() - began_s
         return outcome
@@ -97,7 +100,8 @@ class Chaos:
             outcome.problem = _early_end(driver, number)
             return
         outcome.kills += 1
-        self._tell(f"{number}: SIGKILL {driver.phase}")
+        took = f", {driver.recovery_s:.1f} s after the command" if driver.recovery_s is not None else " never"
+        self._tell(f"{number}: SIGKILL {driver.phase}; first checkpoint of this life completed{took}")
 
     def _live_to_the_end(self, driver: Driver, outcome: Outcome) -> None:
         driver.watch_until(lambda _: False, deadline_s=time.monotonic() + _LIFE_LIMIT_S)

@@ -80,6 +80,10 @@ class Driver:
         show: Callable[[str], None],
     ) -> None:
         self.phase = Phase()
+        #: Seconds from the start of the command to its first completed checkpoint; None before that. After a kill it is
+        #: how long recovery took.
+        self.recovery_s: float | None = None
+        self._started_s = time.monotonic()
         self._show = show
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         with (directory / "driver.log").open("ab") as errors:
@@ -111,8 +115,7 @@ class Driver:
             if line is None:
                 self._process.wait()
                 return wanted(self.phase)
-            self.phase.read(line)
-            self._show(line)
+            self._tell(line)
         return True
 
     @property
@@ -139,9 +142,14 @@ class Driver:
         while not self._lines.empty():
             line = self._lines.get()
             if line is not None:
-                self.phase.read(line)
-                self._show(line)
+                self._tell(line)
         return killed
+
+    def _tell(self, line: str) -> None:
+        self.phase.read(line)
+        if self.recovery_s is None and self.phase.completed_ms:
+            self.recovery_s = time.monotonic() - self._started_s
+        self._show(line)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
