@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,3 +41,13 @@ def spark() -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first, so that with two processes neither waits for the other's last one: those that kill processes, then
+    those with a JVM, then the many short ones."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        rank = 0 if item.get_closest_marker("kill") else 1 if item.get_closest_marker("spark") else 2
+        ranks[item.path] = min(rank, ranks.get(item.path, rank))
+    items.sort(key=lambda item: ranks[item.path])
