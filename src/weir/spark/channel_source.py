@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from weir.core.types import VertexId
-from weir.errors import InvariantError, PipelineError, StorageError
+from weir.errors import InvariantError, PipelineError, StorageError, WeirError
+from weir.spark.error_text import first_cause
 from weir.spark.jvm import JavaIdentity, Jvm
-from weir.spark.planning_rounds import PlanningRounds
+from weir.spark.planning_rounds import PlanningRounds, QueryInterruptedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,7 +108,15 @@ class ChannelSource(JavaIdentity):
                 if not found or found[-1][0] != last:
                     raise InvariantError(f"channel {self._channel!r} has no segment {last} any more")
                 self._read = last
-        return self._jvm.rows(self._plan([file for _, files in found for file in files]))
+        try:
+            return self._jvm.rows(self._plan([file for _, files in found for file in files]))
+        except WeirError:
+            raise
+        except Exception as error:
+            if "InterruptedException" in str(error):
+                raise QueryInterruptedError from None
+            # Short: through the text Spark runs a regular expression that recurses for each character.
+            raise StorageError(f"Channel {self._channel!r} cannot be read: {first_cause(error)}.") from None
 
     def schema(self) -> Any:
         """The columns."""

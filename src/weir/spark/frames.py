@@ -82,8 +82,8 @@ class Frames:
         for step in vertex.steps:
             frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
-                # One control input, in front of the first source: it is asked before the others. It has no rows, and the
-                # source's schema with its column metadata (PROTOCOL P26).
+                # One control input, in front of the first source. It has no rows, and the source's schema with its column
+                # metadata (PROTOCOL P26).
                 frame = self._inputs[vertex.name].control(frame.schema).union(frame)
                 needs_control = False
             frames[step.operator_id] = frame

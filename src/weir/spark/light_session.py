@@ -76,7 +76,8 @@ class _OnMlImport(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         """Never finds anything: the finders after this one do."""
         if fullname == _ML:
-            sys.meta_path.remove(self)
+            # Another list, since Python is going through this one.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             self._register()
         return None
 

@@ -84,7 +84,7 @@ class QueryInputs:
         self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks_ms, force=force))
 
     def stop_waiting(self) -> None:
-        """The query is no longer active: its call returns, and it plans nothing more."""
+        """The query is no longer active: its call ends with an interruption, and it plans nothing more."""
         self._rounds.release()
 
     def consumed(self) -> dict[VertexId, int]:

@@ -162,6 +162,9 @@ class QueryTask:
             self._operators.begin_step(effect)
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
+        # From here on the query is the next one, which is known once it was started.
+        self._query = None
+        self._query_known.clear()
         if not self._stopping.is_set():
             self._run(self._frames.of(self._vertex.name))
 
@@ -330,10 +333,14 @@ class QueryTask:
         except Exception as error:
             self._post(TaskErrored(message=first_cause(error)))
         self._stopping.set()
+        # This is the query's own thread, which a stop waits for.
+        threading.Thread(target=self._stop_drained, name="weir-drained", daemon=True).start()
+
+    def _stop_drained(self) -> None:
+        self._query_known.wait()
         query = self._query
         if query is not None:
-            # This is the query's own thread, which a stop waits for.
-            threading.Thread(target=self._stop_query, args=(query,), name="weir-drained", daemon=True).start()
+            self._stop_query(query)
 
     def _finish_sinks(self) -> None:
         """What sinks have held back until the end is a step of its own."""
