@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from weir.core.types import VertexId
 from weir.errors import InvariantError, PipelineError, StorageError, WeirError
 from weir.spark.error_text import first_cause
-from weir.spark.jvm import JavaIdentity, Jvm
+from weir.spark.jvm import JavaStream, Jvm
 from weir.spark.planning_rounds import PlanningRounds, QueryInterruptedError
 
 if TYPE_CHECKING:
@@ -42,12 +42,11 @@ _READ_EVERYTHING = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"
 _NOTHING = -1
 
 
-class ChannelSource(JavaIdentity):
-    """One channel of one query in one attempt. ``start_run`` comes before each start of the query."""
+class ChannelSource(JavaStream):
+    """One channel of one query in one attempt."""
 
     def __init__(self, jvm: Jvm, channel: VertexId, schema: StructType, rounds: PlanningRounds) -> None:
         super().__init__(jvm, f"channel {channel}")
-        self._jvm = jvm
         self._channel = channel
         # As of any file's, each column and each part of one may be null.
         self._schema = jvm.schema(schema).asNullable()
@@ -129,26 +128,6 @@ class ChannelSource(JavaIdentity):
     def initialOffset(self) -> Any:  # noqa: N802
         """A source of the first interface has none."""
         raise InvariantError("a channel has no initial offset")
-
-    def deserializeOffset(self, text: str) -> Any:  # noqa: N802
-        """An offset from the query's log."""
-        return self._jvm.offset(text)
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """What is admitted is read."""
-        return self._jvm.sql_class("connector.read.streaming.ReadLimit").allAvailable()
-
-    def reportLatestOffset(self) -> None:  # noqa: N802
-        """Unknown: it is asked for a lag."""
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing to prepare: a query that reads channels never ends by itself."""
-
-    def commit(self, end: Any) -> None:
-        """The driver lets segments go, not Spark's commit."""
-
-    def stop(self) -> None:
-        """Nothing to give back."""
 
     class Java:
         """What Java sees."""

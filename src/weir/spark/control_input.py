@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
-from weir.spark.jvm import JavaIdentity, Jvm
+from weir.spark.jvm import JavaStream, Jvm
 from weir.spark.planning_rounds import PlanningRounds
 
 if TYPE_CHECKING:
@@ -48,12 +48,11 @@ _INTERFACES = (
 )
 
 
-class ControlInput(JavaIdentity):
+class ControlInput(JavaStream):
     """The control input of one query. ``start_run`` comes before each start of the query."""
 
     def __init__(self, jvm: Jvm, schema: StructType, rounds: PlanningRounds) -> None:
         super().__init__(jvm, "weir-control-input")
-        self._jvm = jvm
         self._schema = jvm.schema(schema)
         self._rounds = rounds
         #: Start and end of the run's first batch that this source takes part in, as texts.
@@ -125,26 +124,6 @@ class ControlInput(JavaIdentity):
     def initialOffset(self) -> Any:  # noqa: N802
         """No channel has a watermark."""
         return self._jvm.offset(json.dumps({"control": 0}))
-
-    def deserializeOffset(self, text: str) -> Any:  # noqa: N802
-        """An offset from the query's log."""
-        return self._jvm.offset(text)
-
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """There is nothing to limit."""
-        return self._jvm.sql_class("connector.read.streaming.ReadLimit").allAvailable()
-
-    def reportLatestOffset(self) -> None:  # noqa: N802
-        """Unknown: it is asked for a lag."""
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing to prepare: there is no data to bound."""
-
-    def commit(self, end: Any) -> None:
-        """A checkpoint says what is over, not Spark's commit."""
-
-    def stop(self) -> None:
-        """Nothing to give back."""
 
     # -- the table and its scan --------------------------------------------------------------------------
 

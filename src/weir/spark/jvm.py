@@ -141,6 +141,34 @@ class JavaIdentity:
         return other is not None and str(other.toString()) == self._name
 
 
+class JavaStream(JavaIdentity):
+    """What Weir's streaming sources have in common. Names are Java's."""
+
+    def __init__(self, jvm: Jvm, name: str) -> None:
+        super().__init__(jvm, name)
+        self._jvm = jvm
+
+    def deserializeOffset(self, text: str) -> Any:  # noqa: N802
+        """An offset from the query's log."""
+        return self._jvm.offset(text)
+
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """The driver's answer is the limit."""
+        return self._jvm.sql_class("connector.read.streaming.ReadLimit").allAvailable()
+
+    def reportLatestOffset(self) -> None:  # noqa: N802
+        """Unknown: it is asked for a lag."""
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Nothing to prepare: the driver bounds what is read."""
+
+    def commit(self, end: Any) -> None:
+        """A checkpoint says what is over, not Spark's commit."""
+
+    def stop(self) -> None:
+        """Nothing to give back."""
+
+
 @functools.lru_cache(maxsize=1024)
 def _java_class(client: Any, name: str) -> Any:
     return JavaClass(name, client)
