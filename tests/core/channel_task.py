@@ -83,7 +83,7 @@ class Task:
 
     def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:
         """A producer appends an entry."""
-        return self.do(ChannelAppended(vertex="v", channel=channel, entry=entry), now_ms)
+        return self.do(ChannelAppended(vertex="v", channel=channel, entries=(entry,)), now_ms)
 
     def snapshot(
         self, checkpoint_id: int, position: int, in_flight: tuple[InFlightSegment, ...] = ()
@@ -118,7 +118,7 @@ def trigger(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) ->
 
 def kinds(effects: list[Any]) -> list[str]:
     """The effects by type; entries of a channel by theirs."""
-    return [
-        type(one.entry).__name__ if isinstance(one, ChannelAppended) else type(one).__name__
-        for one in effects
-    ]
+    found: list[Any] = []
+    for one in effects:
+        found += one.entries if isinstance(one, ChannelAppended) else (one,)
+    return [type(one).__name__ for one in found]

@@ -206,13 +206,23 @@ def test_an_entry_after_the_end_is_a_bug() -> None:
         append(gate, "a", segment(0))
 
 
-def test_a_watermark_is_told_when_all_before_it_is_in_a_committed_batch() -> None:
-    """Not with the batch that reads those rows: they would be late against their own watermark (P25)."""
+def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
+    """It holds from the batch after that one, so no row is late against its own watermark, and none waits longer (P25)."""
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1))
-    assert admitted(gate) == {"a": [0, 1]}
     assert gate.tell_watermarks() == {}
+    assert admitted(gate) == {"a": [0, 1]}
+    assert gate.tell_watermarks() == {"a": 50}
     gate.consumed({"a": 1})
+    assert not gate.wants_step
+
+
+def test_a_watermark_behind_a_segment_that_was_not_admitted_is_not_told() -> None:
+    """The query would go by a watermark of rows that it has not read (P25)."""
+    gate = gate_of()
+    gate.batch.size = 1
+    append(gate, "a", segment(0), watermark(50), segment(1), watermark(60))
+    assert admitted(gate) == {"a": [0]}
     assert gate.tell_watermarks() == {"a": 50}
 
 
@@ -221,7 +231,6 @@ def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1), watermark(60), barrier(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
-    gate.consumed({"a": 1})
     assert gate.tell_watermarks() == {"a": 60}
 
 

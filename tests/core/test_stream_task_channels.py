@@ -7,6 +7,7 @@ from channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, t
 
 from weir.core.channel import (
     CancelCheckpointMarker,
+    ChannelAppended,
     EndOfPartition,
     EndOfUserRecords,
     ReleaseSegments,
@@ -14,6 +15,7 @@ from weir.core.channel import (
     SegmentsConsumed,
     Watermark,
 )
+from weir.core.input_gate import Admission
 from weir.core.messages import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
@@ -242,6 +244,17 @@ def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
     assert kinds(task.do(planned)) == ["Segment", "Watermark", "AnswerPlanning"]
     planned = PlanningCalled(call=3, position=0, watermark_ms=70)
     assert kinds(task.do(planned)) == ["AnswerPlanning"]
+
+
+def test_a_step_takes_a_segment_and_the_watermark_behind_it_together() -> None:
+    """They arrive in one message, so no step of its own follows for the watermark alone."""
+    task = Task(inputs=("a",))
+    task.plan(-1)
+    entries = (segment(0), Watermark(timestamp_ms=70))
+    (answer,) = task.do(ChannelAppended(vertex="v", channel="a", entries=entries))
+    assert answer == AnswerPlanning(
+        call=1, admitted=(Admission(channel="a", segments=(segment(0),)),), watermarks_ms={"a": 70}
+    )
 
 
 def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:

@@ -68,16 +68,15 @@ def the_barrier_behind_the_next_segment() -> AbstractContextManager[None]:
     broadcast = OutputChannels.broadcast
     late: dict[int, list[CheckpointBarrier]] = {}
 
-    def delayed(self: OutputChannels, entry: Any) -> list[ChannelAppended]:
+    def delayed(self: OutputChannels, *entries: Any) -> list[ChannelAppended]:
         waiting = late.setdefault(id(self), [])
-        if isinstance(entry, CheckpointBarrier):
-            waiting.append(entry)
+        if isinstance(entries[0], CheckpointBarrier):
+            waiting += entries
             return []
-        sent = broadcast(self, entry) if isinstance(entry, Segment) else []
-        for barrier in waiting:
-            sent += broadcast(self, barrier)
+        segments = [one for one in entries if isinstance(one, Segment)]
+        sent = [*segments, *waiting, *entries[len(segments) :]]
         waiting.clear()
-        return sent if isinstance(entry, Segment) else sent + broadcast(self, entry)
+        return broadcast(self, *sent)
 
     return _with(patch.object(OutputChannels, "broadcast", delayed))
 
@@ -95,25 +94,12 @@ def a_watermark_that_overtakes() -> AbstractContextManager[None]:
     return _with(patch.object(InputGate, "append", counts_at_once))
 
 
-def a_watermark_that_counts_when_admitted() -> AbstractContextManager[None]:
-    """A watermark counts when the segments in front of it are admitted, not when they are read (P25)."""
-    tell_watermarks = InputGate.tell_watermarks
-
-    def tell_all(self: InputGate) -> dict[str, int]:
-        for channel in self._channels.values():
-            if channel.reading_watermark_ms is not None:
-                channel.watermark_ms = channel.reading_watermark_ms
-        return tell_watermarks(self)
-
-    return _with(patch.object(InputGate, "tell_watermarks", tell_all))
-
-
 def a_watermark_before_its_segment() -> AbstractContextManager[None]:
     """A producer appends its watermark before the segment of the step that it is of (P25)."""
     on_planning = StreamTask._on_planning
 
     def watermark_first(self: StreamTask, event: PlanningCalled) -> list[Any]:
-        first = self._outputs.advanced(event.watermark_ms)
+        first = self._outputs.completed(self._position, event.watermark_ms)
         return [*first, *on_planning(self, event)]
 
     return _with(patch.object(StreamTask, "_on_planning", watermark_first))
@@ -188,7 +174,6 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
         (an_ended_channel_not_counted, 5, "did not finish"),
         (the_barrier_behind_the_next_segment, 2, "missing", "twice", "did not finish"),
         (a_watermark_that_overtakes, 1, "below the watermark"),
-        (a_watermark_that_counts_when_admitted, 1, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
         (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),

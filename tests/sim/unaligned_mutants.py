@@ -29,7 +29,7 @@ def segments_in_flight_lost_at_the_restore() -> AbstractContextManager[None]:
         plan: TaskPlan, state: TaskState | None, running: Collection[str]
     ) -> Iterator[ChannelAppended]:
         entries = restored_entries(plan, state, running)
-        return (one for one in entries if not isinstance(one.entry, Segment))
+        return (one for one in entries if not isinstance(one.entries[0], Segment))
 
     return _with(patch.object(dispatcher_module, "restored_entries", ends_only))
 

@@ -95,7 +95,7 @@ class Column:
         self.do(TaskStarted(position=-1))
         self.do(PlanningCalled(call=1, position=-1))
         segment = Segment(position=0, size=1, payload={})
-        self.do(ChannelAppended(vertex="v", channel="a", entry=segment))
+        self.do(ChannelAppended(vertex="v", channel="a", entries=(segment,)))
         self.do(StepStaged(position=0, committables=(), segment=segment))
         self.do(PlanningCalled(call=2, position=0, consumed={"a": 0}))
         self.do(PlanningCalled(call=3, position=0, consumed={"a": 0}))
@@ -104,10 +104,13 @@ class Column:
         """What comes of one event; entries of the channel to x without their envelope."""
         effects = self.task.handle(event, 0)
         self.task.validate()
-        return [one.entry if isinstance(one, ChannelAppended) else one for one in effects]
+        found: list[Any] = []
+        for one in effects:
+            found += one.entries if isinstance(one, ChannelAppended) else (one,)
+        return found
 
     def get(self, entry: Any) -> list[Any]:
-        return self.do(ChannelAppended(vertex="v", channel="a", entry=entry))
+        return self.do(ChannelAppended(vertex="v", channel="a", entries=(entry,)))
 
     def end_of_user_records(self) -> list[Any]:
         """Up to the end of the row; with a drain that is two events."""

@@ -86,11 +86,12 @@ ChannelEntry: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelAppended:
-    """S -> S: the producer ``channel`` appended an entry to its channel to ``vertex``."""
+    """S -> S: the producer ``channel`` appended entries to its channel to ``vertex``: what a step put out and the watermark
+    behind it come together, so that one step of the consumer can take both."""
 
     vertex: VertexId
     channel: VertexId
-    entry: ChannelEntry
+    entries: tuple[ChannelEntry, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

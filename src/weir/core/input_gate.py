@@ -7,9 +7,9 @@ it has come, from its own committed offsets; if that is anything else, the task 
 while the query rests, nothing is admitted that is not read.
 
 A control entry is acted on once every segment before it is in a committed batch. Until then, and while the
-``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too. A watermark counts once every
-segment before it is in a committed batch, and is told to the query with its next step; it holds nothing up. So the query
-never knows a watermark of rows that it has not read (P25).
+``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too. A watermark holds nothing up: it is
+told to the query with the step that reads the last segment before it, and holds there from the step after that one. So the
+query never goes by a watermark of rows that it has not read, and is no step behind (P25).
 
 *Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every channel need not wait until
 what is before it has been read: it leaves the entries, and the segments that it passes are part of the snapshot (P27). They
@@ -59,12 +59,10 @@ class _Channel:
     entries: deque[ChannelEntry] = field(default_factory=deque)
     #: The last position that the batch under way reads; None if it reads nothing of the channel.
     reading: int | None = None
-    #: The watermark behind that; None if there is none.
-    reading_watermark_ms: int | None = None
     #: The last position that is in a committed batch, -1 before the first; None until the query has said it, since a
     #: restored one has read segments of earlier attempts.
     consumed: int | None = None
-    #: Of what was consumed; and what the query was told of it.
+    #: Behind what was admitted; and what the query was told of it.
     watermark_ms: int | None = None
     told_ms: int | None = None
     records_ended: EndOfUserRecords | None = None
@@ -174,9 +172,7 @@ class InputGate:
             if position > (-1 if channel.consumed is None else channel.consumed):
                 moved.append((name, position))
             channel.consumed = position
-            if channel.reading_watermark_ms is not None:
-                channel.watermark_ms = channel.reading_watermark_ms
-            channel.reading = channel.reading_watermark_ms = None
+            channel.reading = None
         return moved
 
     def process(self, now_ms: int) -> list[AlignmentOutcome]:
@@ -241,7 +237,7 @@ class InputGate:
                     segments.append(head)
                     size += head.size
                 elif isinstance(head, Watermark) and segments:
-                    channel.reading_watermark_ms = head.timestamp_ms
+                    channel.watermark_ms = head.timestamp_ms
                 else:
                     break
                 channel.entries.popleft()
@@ -253,7 +249,7 @@ class InputGate:
         return tuple(admitted)
 
     def tell_watermarks(self) -> dict[VertexId, int]:
-        """The watermarks that the next step takes to the query."""
+        """The watermarks that the next step takes to the query: behind all that it was let read (``admit`` comes first)."""
         told = {}
         for name, channel in self._channels.items():
             channel.told_ms = channel.watermark_ms
@@ -265,11 +261,10 @@ class InputGate:
         """Check the laws of the fields; raises ``InvariantError``."""
         self.barriers.validate()
         for name, channel in self._channels.items():
-            is_read, watermark_ms = channel.reading is not None, channel.reading_watermark_ms
+            is_read = channel.reading is not None
             order = (channel.consumed, channel.reading, channel.next_segment)
             positions = [position for position in order if position is not None]
             invariant(positions == sorted(set(positions)), f"{name!r} is read out of order: {order}")
-            invariant(is_read or watermark_ms is None, f"a watermark of {name!r} waits for nothing")
             invariant(not (self.barriers.holds(name) and is_read), f"{name!r} is held while it is read")
             invariant(
                 not channel.ended or not (channel.entries or is_read), f"{name!r} has an entry after its end"

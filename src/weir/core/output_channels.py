@@ -69,28 +69,26 @@ class OutputChannels:
         invariant(self._behind, f"{self._vertex} stages a segment for nobody")
         self._staged.append(segment)
 
-    def completed(self, position: int) -> list[ChannelAppended]:
-        """All steps up to ``position`` are complete: their segments go to every consumer."""
-        appended = []
+    def completed(self, position: int, watermark_ms: int | None = None) -> list[ChannelAppended]:
+        """All steps up to ``position`` are complete: their segments go to every consumer, and behind them the watermark, if
+        that has risen (PROTOCOL P25)."""
+        entries: list[ChannelEntry] = []
         while self._staged and self._staged[0].position <= position:
             segment = self._staged.popleft()
             self._appended = segment.position
             for behind in self._behind.values():
                 behind.append((segment.position, segment.size))
-            appended += self.broadcast(segment)
-        return appended
+            entries.append(segment)
+        if watermark_ms is not None and (self._watermark_ms is None or watermark_ms > self._watermark_ms):
+            self._watermark_ms = watermark_ms
+            entries.append(Watermark(timestamp_ms=watermark_ms))
+        return self.broadcast(*entries) if entries else []
 
-    def advanced(self, watermark_ms: int | None) -> list[ChannelAppended]:
-        """The watermark of all that was appended. Appended itself if it has risen (PROTOCOL P25)."""
-        if watermark_ms is None or (self._watermark_ms is not None and watermark_ms <= self._watermark_ms):
-            return []
-        self._watermark_ms = watermark_ms
-        return self.broadcast(Watermark(timestamp_ms=watermark_ms))
-
-    def broadcast(self, entry: ChannelEntry) -> list[ChannelAppended]:
-        """Append an entry to every channel."""
+    def broadcast(self, *entries: ChannelEntry) -> list[ChannelAppended]:
+        """Append entries to every channel."""
         return [
-            ChannelAppended(vertex=consumer, channel=self._vertex, entry=entry) for consumer in self._behind
+            ChannelAppended(vertex=consumer, channel=self._vertex, entries=entries)
+            for consumer in self._behind
         ]
 
     def consumed(self, consumer: VertexId, position: int, batch_size: int) -> int | None:

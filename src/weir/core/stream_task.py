@@ -188,8 +188,7 @@ class StreamTask(TaskFlow):
             )
         effects: list[StreamTaskEffect] = []
         if self._records is Records.FLOWING:
-            effects = self._complete_step(event.position)
-            effects += self._outputs.advanced(event.watermark_ms)
+            effects = self._complete_step(event.position, event.watermark_ms)
         self._call = event.call
         self._gate.batch.ended(self._now_ms)
         return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
@@ -216,12 +215,12 @@ class StreamTask(TaskFlow):
         self._alignments.pop(n, None)
         return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
 
-    def _complete_step(self, position: int) -> list[StreamTaskEffect]:
-        """All steps up to ``position`` are complete. If there was none since the last call was answered, the events that it
-        was to carry wait for the next."""
+    def _complete_step(self, position: int, watermark_ms: int | None = None) -> list[StreamTaskEffect]:
+        """All steps up to ``position`` are complete, and this is the watermark behind them. If there was none since the last
+        call was answered, the events that it was to carry wait for the next."""
         if position == self._position:
             self._events.not_run()
-        return [*self._come_to(position), *self._events.complete()]
+        return [*self._come_to(position, watermark_ms), *self._events.complete()]
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
@@ -252,7 +251,8 @@ class StreamTask(TaskFlow):
     # ---- from and to other tasks
 
     def _on_appended(self, event: ChannelAppended) -> list[StreamTaskEffect]:
-        self._gate.append(event.channel, event.entry, self._now_ms)
+        for entry in event.entries:
+            self._gate.append(event.channel, entry, self._now_ms)
         return self._advance()
 
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:

@@ -361,11 +361,11 @@ class TaskFlow:
         self._status = next_task_status(self._status, status)
         return [self._report.status(status)]
 
-    def _come_to(self, position: int) -> list[StreamTaskEffect]:
-        """All steps up to ``position`` are complete: what they put out goes to the consumers."""
+    def _come_to(self, position: int, watermark_ms: int | None) -> list[StreamTaskEffect]:
+        """All steps up to ``position`` are complete: the consumers get what they put out, and the watermark behind it."""
         invariant(
             position >= self._position,
             f"{self._vertex} goes back from position {self._position} to {position}",
         )
         self._position = position
-        return [*self._outputs.completed(position)]
+        return [*self._outputs.completed(position, watermark_ms)]

@@ -20,8 +20,8 @@ def restored_entries(
     """The first entries of a task's channels, given the tasks that run in the attempt."""
     for one in state.in_flight if state is not None else ():
         segment = Segment(position=one.position, size=one.size, payload=one.payload)
-        yield ChannelAppended(vertex=plan.vertex, channel=one.channel, entry=segment)
+        yield ChannelAppended(vertex=plan.vertex, channel=one.channel, entries=(segment,))
     for producer in plan.inputs:
         if producer not in running:
-            for entry in (EndOfUserRecords(), EndOfPartition()):
-                yield ChannelAppended(vertex=plan.vertex, channel=producer, entry=entry)
+            ends = (EndOfUserRecords(), EndOfPartition())
+            yield ChannelAppended(vertex=plan.vertex, channel=producer, entries=ends)

@@ -6,7 +6,7 @@ offsets stand in the query's offset log, so a snapshot holds them, and a restore
 
 What a query was told of watermarks belongs to its state in the same way. Laws, of P25:
 
-1. No record lies below the watermark that the query was told for its channel, with this batch or before.
+1. No record lies below the watermark that the query was told for its channel with an earlier batch.
 2. The watermark of a channel never falls, not over a restart either.
 3. After a checkpoint each channel's watermark is at least what its producer's was at the barrier; a producer whose records
    had ended holds nothing back. Not where an unaligned checkpoint has overtaken records: the watermarks behind them follow.
@@ -35,6 +35,8 @@ class ChannelOffsets:
         #: The last position that a complete batch has read, of channels of which one has.
         self._committed: dict[VertexId, int] = {}
         self._watermarks_ms: dict[VertexId, int] = {}
+        #: Those that hold in the batch under way: what was told before it.
+        self._holding_ms: dict[VertexId, int] = {}
 
     @property
     def committed(self) -> dict[VertexId, int]:
@@ -57,6 +59,7 @@ class ChannelOffsets:
         self._committed, self._watermarks_ms = msgspec.json.decode(
             dumped, type=tuple[dict[VertexId, int], dict[VertexId, int]]
         )
+        self._holding_ms = dict(self._watermarks_ms)
 
     def between(self, admitted: Sequence[Admission]) -> dict[VertexId, list[Segment]]:
         """What the batch reads whose new offsets are those that the answer admits: nothing at or below the last ones."""
@@ -85,12 +88,13 @@ class ChannelOffsets:
                 raise BrokenWatermarkError(
                     f"{name} was at {least} at the barrier, and behind it {watermarks_ms.get(name)} is told"
                 )
+        self._holding_ms = dict(self._watermarks_ms)
         risen = any(self._watermarks_ms.get(name) != told for name, told in watermarks_ms.items())
         self._watermarks_ms |= watermarks_ms
         return risen
 
     def check(self, channel: VertexId, rows: Sequence[int]) -> None:
         """The query reads these rows of a channel."""
-        watermark_ms = self._watermarks_ms.get(channel)
+        watermark_ms = self._holding_ms.get(channel)
         if watermark_ms is not None and rows and min(rows) < watermark_ms:
             raise BrokenWatermarkError(f"{min(rows)} of {channel} is read below the watermark {watermark_ms}")
