@@ -63,12 +63,23 @@ if ! have_java; then
     have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and run again."
 fi
 
-# warm_up: make the class archive, with which Spark starts in half the time. Setup does not need it to succeed.
+# Setup does not need it to succeed.
+make_archive='
+import sys
+from weir.errors import UnsupportedEnvironmentError
+from weir.spark.class_archive import make
+try:
+    make()
+except UnsupportedEnvironmentError as error:
+    print(f"setup: going on without it: {error}", file=sys.stderr)
+'
+
+# warm_up: make the class archive, with which Spark starts in half the time, beside what follows.
 warm_up() {
     local settled='import sys; from weir.spark.class_archive import is_settled; sys.exit(not is_settled())'
     if ! "$venv/bin/python" -c "$settled"; then
         say "making the class archive, with which Spark starts in half the time (about half a minute)"
-        "$venv/bin/weir" warmup || say "going on without it"
+        "$venv/bin/python" -c "$make_archive" &
     fi
 }
 
@@ -76,6 +87,7 @@ python=$(find_python)
 wanted=$(fingerprint)
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x "$venv/bin/weir" ]; then
     warm_up
+    wait
     say "nothing to do"
     exit 0
 fi
@@ -89,9 +101,15 @@ if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$vers
     "$python" -m venv --clear "$venv"
 fi
 # Without compiling: a few of the modules are used, and Python compiles those itself.
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile -r requirements.lock
+install() {
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"
+}
+# First what the class archive is made with, so that it is made beside the rest, which takes as long.
+install -c requirements.lock pyspark pyarrow pandas msgspec tenacity hatchling editables
 # Without build isolation: the build backend is pinned in the lock file like everything else.
-"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-printf '%s\n' "$wanted" >"$stamp"
+install --no-deps --no-build-isolation --editable .
 warm_up
+install -r requirements.lock
+wait
+printf '%s\n' "$wanted" >"$stamp"
 say "done"
