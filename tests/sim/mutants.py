@@ -428,9 +428,9 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (a_shared_file_deleted_with_its_first_user, 1, "needs it"),
         (a_fenced_driver_that_still_commits, 93, "tasks are told", "not recorded"),
         (orphans_of_newer_attempts_deleted, 301, "needs it", "is not there"),
-        (an_unread_checkpoint_counts_as_damaged, 4_320, "not committed, is deleted"),
+        (an_unread_checkpoint_counts_as_damaged, 6_579, "not committed, is deleted"),
         (a_late_drop_that_deletes_nothing, 293, "is orphaned"),
-        (finished_before_an_aborted_part_has_ended, 1_599, "is orphaned"),
+        (finished_before_an_aborted_part_has_ended, 2_441, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 199, "are there twice"),
         (no_minimum_pause, 2, "after the last one completed"),
     )

@@ -109,7 +109,9 @@ class QueryTask:
         self._stopping = threading.Event()
         self._waiters: list[threading.Thread] = []
         self._progress_lock = threading.Lock()
-        self._seen: tuple[str, int] = ("", -1)
+        #: The last batch that was counted, of this query.
+        self._seen = -1
+        self._seen_query: StreamingQuery | None = None
         self._records_in = 0
         self._rate = 0.0
 
@@ -386,14 +388,17 @@ class QueryTask:
         query = self._query
         if query is None:
             return
-        run = str(query.runId)
-        seen = self._seen[1] if self._seen[0] == run else -1
-        entries = query._jsq.recentProgress()
+        if query is not self._seen_query:
+            self._seen_query, self._seen = query, -1
+        if self._seen >= self._position:
+            return
+        newest, entries = self._seen, query._jsq.recentProgress()
         for index in range(len(entries) - 1, -1, -1):
             batch = int(entries[index].batchId())
-            if batch <= seen:
+            if batch <= self._seen:
                 break
             if index == len(entries) - 1:
-                self._seen = (run, batch)
+                newest = batch
                 self._rate = float(entries[index].processedRowsPerSecond())
             self._records_in += int(entries[index].numInputRows())
+        self._seen = newest

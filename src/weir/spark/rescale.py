@@ -52,7 +52,11 @@ class StatePartitions:
         #: Whether a query could start with the number of another one.
         self._differ = any(number not in (None, self._default) for number in self._asked.values())
         self._with_operators = {name for name, vertex in vertices.items() if process_steps(vertex)}
-        self._lock = threading.Lock()
+        self._order = {name: number for number, name in enumerate(vertices)}
+        #: The queries that wait to be started, and whether one is.
+        self._waiting: set[VertexId] = set()
+        self._is_starting = False
+        self._changed = threading.Condition()
         self._restored: dict[VertexId, int] = {}
 
     def of(self, vertex: VertexId) -> int:
@@ -78,24 +82,53 @@ class StatePartitions:
         """While a query of the vertex starts: its first batch has the number that is asked for, and a query with Python
         operators the settings that they need.
 
-        Spark copies the session's settings when a query starts, so one start at a time may change them.
+        Spark copies the session's settings when a query starts, so one starts at a time; of those that wait the one that
+        stands first in the graph. So the first rows flow while the plans of those who wait for them are built.
         """
-        if not self._differ and not self._with_operators:
+        with self._turn(vertex), self._settings(vertex):
             yield
-            return
+
+    @contextmanager
+    def draining(self, vertex: VertexId) -> Iterator[None]:
+        """While a query of the vertex starts again to be drained: it needs no turn if all queries have the same settings."""
+        if self._differ or self._with_operators:
+            with self.starting(vertex):
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _turn(self, vertex: VertexId) -> Iterator[None]:
+        with self._changed:
+            self._waiting.add(vertex)
+            self._changed.wait_for(
+                lambda: not self._is_starting and vertex == min(self._waiting, key=self._order.__getitem__)
+            )
+            self._waiting.discard(vertex)
+            self._is_starting = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_starting = False
+                self._changed.notify_all()
+
+    @contextmanager
+    def _settings(self, vertex: VertexId) -> Iterator[None]:
         settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
         if vertex in self._with_operators:
             excluded = self._session.conf.get(EXCLUDED_RULES, None)
             settings |= SETTINGS | {EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))}
-        with self._lock:
-            before = {key: self._session.conf.get(key, None) for key in settings}
-            for key, value in settings.items():
-                self._session.conf.set(key, value)
-            try:
-                yield
-            finally:
-                for key, old in before.items():
-                    self._session.conf.unset(key) if old is None else self._session.conf.set(key, old)
+        before = {key: self._session.conf.get(key, None) for key in settings}
+        changed = {key: value for key, value in settings.items() if value != before[key]}
+        for key, value in changed.items():
+            self._session.conf.set(key, value)
+        try:
+            yield
+        finally:
+            for key in changed:
+                old = before[key]
+                self._session.conf.unset(key) if old is None else self._session.conf.set(key, old)
 
 
 def rescaled(

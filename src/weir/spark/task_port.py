@@ -205,7 +205,7 @@ class SparkTaskPort:
 
     def drain(self, effect: StartDrain) -> None:
         """Begin the step with MAX_WATERMARK."""
-        with self._partitions.starting(effect.vertex):
+        with self._partitions.draining(effect.vertex):
             self._tasks[effect.vertex].drain(effect)
 
     def close_operators(self, vertex: VertexId) -> None:
