@@ -22,6 +22,7 @@ from weir.errors import JobFailedError
 from weir.kernel.gateway import JobGateway
 from weir.runner import RunOptions
 from weir.sinks.base import Step
+from weir.spark.class_archive import java_options
 from weir.spark.session import create_session
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def weir_session(directory: str) -> SparkSession:
         parallelism=None,
         fast_working_directory=True,
         log_file=f"{directory}/spark.log",
+        # Those of a job; an archive would only help before the clock starts.
+        java_options=java_options(archive=False),
     )
 
 
