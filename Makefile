@@ -29,7 +29,7 @@ lint: setup ## ruff and mypy --strict
 	$(BIN)/mypy --strict
 
 test: lint ## lint, then all but the slow tests, in two processes: what continuous integration runs
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup ## only the tests that start no JVM and kill no process: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow"

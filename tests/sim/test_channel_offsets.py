@@ -55,8 +55,7 @@ def test_its_watermark_is_the_least_of_its_channels_once_each_has_one() -> None:
 
 
 def test_a_record_below_the_watermark_of_its_channel_is_noticed() -> None:
-    """One at the watermark is in time, another channel's watermark says nothing about it, and one that is told with a batch
-    holds from the next one on."""
+    """One at the watermark is in time; another channel's says nothing; one told with a batch holds from the next."""
     channels = offsets()
     channels.tell({"a": 7}, {})
     channels.check("a", [6])
