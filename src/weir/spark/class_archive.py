@@ -38,11 +38,11 @@ from weir.spark.environment import check_environment, find_java
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-#: For a JVM that runs on: the optimizing compiler takes up a method after ten times the calls that Java asks for. With
+#: For a JVM that runs on: the optimizing compiler takes up a method after three times the calls that Java asks for. With
 #: two cores it takes a third of a start otherwise, for code that runs a few times; what is hot comes to it within seconds.
 LATE_OPTIMIZER = (
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000"
-    " -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+    "-XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=1800"
+    " -XX:Tier4CompileThreshold=45000 -XX:Tier4BackEdgeThreshold=120000"
 )
 #: Java warns on standard output of an archive that it passes over.
 SILENCE = "-Xlog:cds*=off -Xlog:class+path*=off"
