@@ -6,7 +6,7 @@ two are kept comparable:
 
 1. *Alike*: input, batches, schema, format, ``local[2]``, memory, state partitions, and RocksDB with changelog
    checkpointing. All else is each side's own: Spark's defaults there, what a Weir job gets without being tuned here
-   (state checkpoint format 2, cheap working directory, fsync of everything that is committed).
+   (state checkpoint format 2, cheap working directory, its JVM options, fsync of everything that is committed).
 2. *The end*: both queries are unbounded, and the last input file, a row one day later, closes every window before it.
    So both write the same rows, and neither drains: plain Spark cannot, and a drain is no part of streaming. The window
    of that last row stays open on both sides.

@@ -63,11 +63,13 @@ if ! have_java; then
     have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and run again."
 fi
 
-# Setup does not need it to succeed.
+# Setup does not need it to succeed. The packages of the command line come later than it begins.
 make_archive='
+import signal
 import sys
 from weir.errors import UnsupportedEnvironmentError
 from weir.spark.class_archive import make
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 try:
     make()
 except UnsupportedEnvironmentError as error:
@@ -80,6 +82,8 @@ warm_up() {
     if ! "$venv/bin/python" -c "$settled"; then
         say "making the class archive, with which Spark starts in half the time (about half a minute)"
         "$venv/bin/python" -c "$make_archive" &
+        # If setup fails or is interrupted, this ends with it.
+        trap "kill $! 2>/dev/null || true" EXIT
     fi
 }
 

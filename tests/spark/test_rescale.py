@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -147,3 +149,29 @@ def test_a_step_asks_for_the_number_of_its_own_query(spark: SparkSession, tmp_pa
     assert nobody.of("kept") == 2
     assert nobody.restored("kept", rig.directory, state) is state
     assert (partitions.of("kept"), nobody.of("kept")) == (3, 3)
+
+
+def test_of_the_queries_that_wait_the_first_in_the_graph_starts_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One starts at a time, whatever the order in which they come."""
+    job = Job("numbers")
+    job.source("numbers", Landing(tmp_path / "in").source).sink("out", Collected())
+    vertex = one_vertex(job)
+    partitions = StatePartitions(spark, dict.fromkeys(("first", "second", "third"), vertex))
+    started: list[str] = []
+
+    def start(name: str) -> None:
+        with partitions.starting(name):
+            started.append(name)
+
+    with partitions.starting("first"):
+        waiting = [threading.Thread(target=start, args=(name,)) for name in ("third", "second", "first")]
+        for number, thread in enumerate(waiting, start=1):
+            thread.start()
+            while len(partitions._waiting) < number:
+                time.sleep(0.001)
+        assert started == []
+    for thread in waiting:
+        thread.join()
+    assert started == ["first", "second", "third"]

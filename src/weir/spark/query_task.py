@@ -119,6 +119,9 @@ class QueryTask:
 
     def start(self) -> None:
         """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan is wrong."""
+        if self._stopping.is_set():
+            # It waited for its turn, and the attempt is over.
+            return
         frame = self._frames.of(self._vertex.name)
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
         if not self._stopping.is_set():
@@ -392,7 +395,8 @@ class QueryTask:
             self._seen_query, self._seen = query, -1
         if self._seen >= self._position:
             return
-        newest, entries = self._seen, query._jsq.recentProgress()
+        newest, rows = self._seen, 0
+        entries = query._jsq.recentProgress()
         for index in range(len(entries) - 1, -1, -1):
             batch = int(entries[index].batchId())
             if batch <= self._seen:
@@ -400,5 +404,6 @@ class QueryTask:
             if index == len(entries) - 1:
                 newest = batch
                 self._rate = float(entries[index].processedRowsPerSecond())
-            self._records_in += int(entries[index].numInputRows())
+            rows += int(entries[index].numInputRows())
+        self._records_in += rows
         self._seen = newest
