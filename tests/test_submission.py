@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.durable.fake_sink import FakeSink, sink_port
 
 from weir.core.types import CompletedCheckpoint, OperatorState, Recorded, SnapshotKind, TaskState
 from weir.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
+    DuplicatesError,
     JobAlreadyRunningError,
     JobEndedError,
     JobFencedError,
+    SinkError,
     StorageError,
     WeirError,
 )
 from weir.runner import RunOptions
+from weir.sinks.base import Commit, SinkContext
 from weir.state.job_log import (
     CheckpointReference,
     JobLog,
@@ -58,10 +62,16 @@ def base(tmp_path: Path) -> str:
     return str(tmp_path / "checkpoints")
 
 
-def run(base: str, name: str = NAME, **options: object) -> Submission:
+def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: object) -> Submission:
     """Run the command, as far as the submission goes."""
-    made = RunOptions(**options)  # type: ignore[arg-type]
-    return submit(name=name, options=made, base_directory=base, fs=lambda _: FILES, clock=FixedClock())
+    return submit(
+        name=name,
+        options=RunOptions(**options),  # type: ignore[arg-type]
+        base_directory=base,
+        fs=lambda _: FILES,
+        clock=FixedClock(),
+        sinks=lambda _: sink_port(sink or FakeSink()),
+    )
 
 
 def record(
@@ -102,12 +112,12 @@ def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
     assert Lease(FILES, base, submission.job_id).write(lease) is Recorded.WON
 
 
-def make_savepoint(directory: Path, job_id: str = "f" * 32) -> str:
+def make_savepoint(directory: Path, job_id: str = "f" * 32, checkpoint_id: int = 7) -> str:
     """A savepoint without state files."""
     task = TaskState(vertex="v", position=-1, operators=(OperatorState(operator_id="v", name="v"),))
     checkpoint = CompletedCheckpoint(
         job_id=job_id,
-        checkpoint_id=7,
+        checkpoint_id=checkpoint_id,
         kind=SnapshotKind.SAVEPOINT,
         timestamp_ms=NOW_MS,
         completion_timestamp_ms=NOW_MS,
@@ -256,6 +266,113 @@ def test_the_same_savepoint_again_continues_the_run_that_it_began(base: str, tmp
         assert again.record is not None
 
 
+def test_a_savepoint_that_was_moved_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
+    """It is known by the checksum of its metadata, and read where it is now; that outlives the option (P20, P40)."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    moved = str(Path(savepoint).rename(tmp_path / "moved"))
+    again = run(base, from_savepoint=moved)
+    assert (again.job_id, again.from_savepoint) == (began.job_id, moved)
+
+
+def test_a_linked_savepoint_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
+    """Through a link it is the same one."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    (tmp_path / "link").symlink_to(savepoint)
+    began = run(base, from_savepoint=savepoint)
+    assert run(base, from_savepoint=str(tmp_path / "link")).job_id == began.job_id
+
+
+def test_a_savepoint_that_the_job_has_claimed_and_deleted_still_names_the_run_that_it_began(
+    base: str, tmp_path: Path
+) -> None:
+    """The same command is run again by whoever supervises the job."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    shutil.rmtree(savepoint)
+    assert run(base, from_savepoint=savepoint).job_id == began.job_id
+
+
+def test_another_savepoint_at_the_same_path_begins_a_new_job(base: str, tmp_path: Path) -> None:
+    """The path alone says nothing."""
+    savepoint = make_savepoint(tmp_path / "savepoint")
+    began = run(base, from_savepoint=savepoint)
+    make_savepoint(tmp_path / "savepoint", job_id="e" * 32)
+    assert run(base, from_savepoint=savepoint).job_id != began.job_id
+
+
+# -- targets that have rows ----------------------------------------------------------------------------------------
+
+
+def written_by(job_id: str, name: str = NAME) -> FakeSink:
+    """A sink whose target has a commit of this job."""
+    sink = FakeSink()
+    sink.told = [
+        Commit(
+            timestamp_ms=NOW_MS,
+            job_id=job_id,
+            job_name=name,
+            job_directory=f"/volume/checkpoints/{job_id}",
+            sink="out",
+            checkpoint_id=9,
+            attempt=1,
+        )
+    ]
+    return sink
+
+
+def test_the_same_command_in_another_directory_is_refused_and_told_where_the_records_are(base: str) -> None:
+    """The volume is not mounted, or the path was relative: nothing is known of the name, and the table has its rows."""
+    with pytest.raises(DuplicatesError, match=f"/volume/checkpoints/{'a' * 32}"):
+        run(base, sink=written_by("a" * 32))
+    assert JobNames(FILES, base).lookup(NAME) is None
+
+
+def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_nothing(base: str) -> None:
+    """The job that the name stands for goes on, as it would have (P20)."""
+    first = run(base)
+    record(first, RecordStatus.RUNNING)
+    with pytest.raises(DuplicatesError, match="--accept-duplicates"):
+        run(base, sink=written_by(first.job_id), fresh=True)
+    again = run(base, sink=written_by(first.job_id))
+    assert again.job_id == first.job_id
+    assert again.record is not None
+    assert again.record.status is RecordStatus.RUNNING
+
+
+def test_an_older_savepoint_started_again_over_the_rows_of_later_generations_is_refused(
+    base: str, tmp_path: Path
+) -> None:
+    """The command from the shell's history would double all that they wrote; the newest generation goes on (P21)."""
+    older = make_savepoint(tmp_path / "older")
+    first = run(base, from_savepoint=older)
+    second = run(base, from_savepoint=make_savepoint(tmp_path / "newer", job_id=first.job_id))
+    for path in (older, f"{older}/_metadata"):
+        with pytest.raises(DuplicatesError, match=f"{second.job_id}. has committed checkpoint 9"):
+            run(base, sink=written_by(second.job_id), from_savepoint=path)
+    assert run(base).job_id == second.job_id
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_doubled_rows_are_had_for_the_asking(base: str, tmp_path: Path, *, fresh: bool) -> None:
+    """--accept-duplicates is the word."""
+    savepoint = None if fresh else make_savepoint(tmp_path / "savepoint")
+    run(base, sink=written_by("a" * 32), from_savepoint=savepoint, fresh=fresh, accept_duplicates=True)
+
+
+def test_a_target_that_is_not_fit_leaves_the_job_that_the_name_stands_for_alone(base: str) -> None:
+    """It is checked before the old job is ended."""
+
+    class Unfit(FakeSink):
+        def check(self, context: SinkContext) -> None:
+            raise SinkError("unfit")
+
+    first = run(base)
+    with pytest.raises(SinkError):
+        run(base, sink=Unfit(), fresh=True)
+    assert run(base).job_id == first.job_id
+
+
 def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_path: Path) -> None:
     """The directory and its ``_metadata`` are one savepoint, so the second continues what the first began (P20)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
@@ -274,7 +391,8 @@ def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(base: str
 def test_another_savepoint_begins_another_job(base: str, tmp_path: Path) -> None:
     """Only the savepoint that began the run continues it."""
     began = run(base, from_savepoint=make_savepoint(tmp_path / "one"))
-    assert run(base, from_savepoint=make_savepoint(tmp_path / "two")).job_id != began.job_id
+    other = make_savepoint(tmp_path / "two", checkpoint_id=8)
+    assert run(base, from_savepoint=other).job_id != began.job_id
 
 
 def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: Path) -> None:
@@ -501,10 +619,3 @@ def test_a_name_that_another_command_took_in_between_is_refused(
     monkeypatch.setattr(JobNames, "lookup", slow)
     with pytest.raises(JobFencedError, match="at the same moment"):
         run(base)
-
-
-def test_a_submission_is_a_value() -> None:
-    """It can be compared and replaced, and holds no connection."""
-    storage = CheckpointStorage(fs=lambda _: FILES, base_directory="/c", job_id="0" * 32)
-    one = Submission(job_id="0" * 32, storage=storage, from_savepoint=None, record=None)
-    assert replace(one) == one

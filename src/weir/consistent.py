@@ -40,10 +40,11 @@ from urllib.parse import unquote
 
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError, WeirError
 from weir.job_epochs import JobEpochs, read_job_epochs
+from weir.sinks.base import Commit
+from weir.sinks.delta_log import TableLog, as_dict, delta_uri
 from weir.sinks.staging import absolute_path, is_local
 from weir.state.filesystem import FileSystem
 from weir.state.resolve import FileSystems
-from weir.table_log import Commit, TableLog, as_dict, delta_uri
 
 if TYPE_CHECKING:
     import deltalake

@@ -133,6 +133,7 @@ class Execution:
         try:
             self._lease.start()
             self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
+            self._listener.note(f"Records and checkpoints: {self._submission.storage.job_directory}")
             ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
                 self._tasks.delete_working_directory()
@@ -254,6 +255,7 @@ def _durable_settings(
         job_name=job.name,
         savepoint_directory=configuration.value(SAVEPOINT_DIR),
         from_savepoint=submission.from_savepoint,
+        snapshot_checksum=submission.snapshot_checksum,
         accept_duplicates=options.accept_duplicates,
         claims_snapshot=configuration.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM,
         num_retained=configuration.checkpoint_config().num_retained,

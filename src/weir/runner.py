@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from weir.core.job_status import JobStatus
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from weir.durable.sink_port import SinkPort
     from weir.job import Job
     from weir.kernel.gateway import JobGateway
-    from weir.submission import Submission
+    from weir.state.storage import CheckpointStorage
 
 _log = logging.getLogger(__name__)
 
@@ -155,11 +156,10 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             base_directory=configuration.value(CHECKPOINT_DIR),
             fs=FileSystems(session.file_system),
             clock=clock,
+            sinks=partial(_sinks, job, configuration, listener),
         )
-        if submission.has_finished:
+        if submission.sinks is None:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
-        listener.phase("checking sinks")
-        sinks = _checked_sinks(job, configuration, submission)
         working = join(configuration.value(WORKING_DIR), submission.job_id)
         make_working_directory(submission.storage.fs(working), working)
         # What is still to be loaded takes about as long as the JVM's first steps.
@@ -174,7 +174,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             configuration=configuration,
             submission=submission,
             session=session,
-            sinks=sinks,
+            sinks=submission.sinks,
             clock=clock,
             listener=listener,
             rest_address=address,
@@ -185,26 +185,27 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         return execution.run()
 
 
-def _checked_sinks(job: Job, configuration: Configuration, submission: Submission) -> SinkPort:
-    """The job's sinks, once each has found its target fit. Raises ``SinkError`` before Spark is started."""
+def _sinks(
+    job: Job, configuration: Configuration, listener: RunListener, storage: CheckpointStorage
+) -> SinkPort:
+    """The sinks of the job that has this storage; what is done with them first is to check their targets."""
+    listener.phase("checking sinks")
     from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
     from weir.durable.sink_port import CommitRetries, SinkPort
     from weir.kernel.concurrency import ThreadWaits
 
-    sinks = SinkPort(
+    return SinkPort(
         sinks=job.sinks,
         job_name=job.name,
-        file_system=submission.storage.fs,
+        file_system=storage.fs,
         retries=CommitRetries(
             attempts=configuration.value(COMMIT_ATTEMPTS),
             initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
             max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
         ),
         waits=ThreadWaits(),
-        job_directory=submission.storage.job_directory,
+        job_directory=storage.job_directory,
     )
-    sinks.check(submission.job_id)
-    return sinks
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:

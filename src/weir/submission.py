@@ -12,9 +12,10 @@ superseded                  refuses and names the newest checkpoint: a start und
 ==========================  =====================================================================================
 
 A live driver (fresh lease) is left alone, unless ``--takeover``. ``--fresh`` and a new ``--from-savepoint`` draw a new
-job id; the same ``--from-savepoint`` again continues the run that it began. Before the name stands for a new id, the log
-of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at its next record (PROTOCOL P17)
-and completes and commits nothing beside the new one.
+job id, unless the targets have rows that this would double (PROTOCOL P21). The same ``--from-savepoint`` again continues the
+run that it began; a snapshot is known by the checksum of its ``_metadata``, not by its path. Before the name stands for a
+new id, the log of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at its next record
+(PROTOCOL P17) and completes and commits nothing beside the new one.
 """
 
 from __future__ import annotations
@@ -22,10 +23,18 @@ from __future__ import annotations
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from weir.core.types import JobId, Recorded
-from weir.errors import JobAlreadyRunningError, JobEndedError, JobFencedError, StorageError
+from weir.core.types import CompletedCheckpoint, JobId, Recorded
+from weir.durable.sink_port import SinkPort
+from weir.durable.targets import check_before_begin
+from weir.errors import (
+    CheckpointNotFoundError,
+    JobAlreadyRunningError,
+    JobEndedError,
+    JobFencedError,
+    StorageError,
+)
 from weir.kernel.clock import Clock
 from weir.runner import RunOptions
 from weir.state.filesystem import FileSystem
@@ -43,8 +52,11 @@ class Submission:
 
     job_id: JobId
     storage: CheckpointStorage
-    #: The savepoint that the job begins from, or None.
+    #: The job's sinks, once each has found its target fit; None for a job that has finished.
+    sinks: SinkPort | None
+    #: The savepoint that the job begins from, or None, and the checksum of its ``_metadata``.
     from_savepoint: str | None
+    snapshot_checksum: str | None
     #: The newest record, or None for a new job.
     record: JobRecord | None
 
@@ -61,42 +73,90 @@ def submit(
     base_directory: str,
     fs: Callable[[str], FileSystem],
     clock: Clock,
+    sinks: Callable[[CheckpointStorage], SinkPort],
 ) -> Submission:
-    """Find or draw the job's id and check that it may run.
+    """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job that has this storage.
 
-    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), and ``StorageError``
-    for a checkpoint directory or savepoint that cannot be used.
+    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), ``StorageError`` for a
+    checkpoint directory or savepoint that cannot be used, ``SinkError`` for a target that is not fit, and
+    ``DuplicatesError`` if a job that is to begin would write rows that its targets have. Until all of that is checked
+    nothing has changed: neither what the name stands for, nor the job that it stood for.
     """
-    savepoint = None if options.from_savepoint is None else _savepoint_directory(options.from_savepoint)
-    probe = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16))
-    probe.check_writable()
+    fresh_storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16))
+    fresh_storage.check_writable()
     names = JobNames(fs(base_directory), base_directory)
     known = names.lookup(name)
-    begins_anew = (
-        known is None or options.fresh or (savepoint is not None and savepoint != known.from_savepoint)
-    )
-    if savepoint is not None and begins_anew:
-        probe.verify(probe.read(savepoint))
+    snapshot = _snapshot(options.from_savepoint, known, fresh_storage)
+    continues = known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
     if known is not None and not options.takeover:
         _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
-    if known is None or begins_anew:
-        job_id = secrets.token_hex(16)
+    if known is None or options.fresh or (snapshot is not None and not continues):
+        checkpoint = None if snapshot is None else _verified(snapshot, fresh_storage)
+        port = _checked(sinks, fresh_storage)
+        if not options.accept_duplicates:
+            check_before_begin(port, fresh_storage.job_id, checkpoint)
         if known is not None:
-            _supersede(known, job_id, fs, base_directory, clock)
-        _assign(name, job_id, names, known, savepoint)
-        storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=job_id)
-        return Submission(job_id=job_id, storage=storage, from_savepoint=savepoint, record=None)
-    storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=known.job_id)
+            _supersede(known, fresh_storage.job_id, fs, base_directory, clock)
+        _assign(name, fresh_storage.job_id, names, known, snapshot)
+        return Submission(
+            job_id=fresh_storage.job_id,
+            storage=fresh_storage,
+            sinks=port,
+            from_savepoint=None if snapshot is None else snapshot.path,
+            snapshot_checksum=None if snapshot is None else snapshot.checksum,
+            record=None,
+        )
+    storage = replace(fresh_storage, job_id=known.job_id)
     record = JobLog(fs(base_directory), storage.log_directory).newest()
     _check_resumable(name, known, record)
-    return Submission(
-        job_id=known.job_id, storage=storage, from_savepoint=known.from_savepoint, record=record
+    # Where the snapshot is now, as far as it was said: it may have been moved.
+    recorded = known.from_savepoint if record is None else record.restored_from
+    submission = Submission(
+        job_id=known.job_id,
+        storage=storage,
+        sinks=None,
+        from_savepoint=recorded if snapshot is None else snapshot.path,
+        snapshot_checksum=known.snapshot_checksum,
+        record=record,
     )
+    return submission if submission.has_finished else replace(submission, sinks=_checked(sinks, storage))
 
 
-def _savepoint_directory(path: str) -> str:
-    """One spelling for a savepoint, whether its directory or its ``_metadata`` was named."""
-    return normalize(path).removesuffix(f"/{METADATA_FILE}")
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """What ``--from-savepoint`` names."""
+
+    path: str
+    #: Of its ``_metadata``: by this it is the same one, however its path is spelt and wherever it was moved.
+    checksum: str
+
+
+def _snapshot(path: str | None, known: NameRecord | None, storage: CheckpointStorage) -> _Snapshot | None:
+    """The snapshot at a path, its directory or its ``_metadata``.
+
+    The one that the job began from may have been deleted since, because the job had claimed it.
+    """
+    if path is None:
+        return None
+    directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
+    try:
+        return _Snapshot(path=directory, checksum=storage.checksum(directory))
+    except CheckpointNotFoundError:
+        if known is None or known.from_savepoint != directory or known.snapshot_checksum is None:
+            raise
+        return _Snapshot(path=directory, checksum=known.snapshot_checksum)
+
+
+def _verified(snapshot: _Snapshot, storage: CheckpointStorage) -> CompletedCheckpoint:
+    checkpoint = storage.read(snapshot.path, expected_checksum=snapshot.checksum)
+    storage.verify(checkpoint)
+    return checkpoint
+
+
+def _checked(sinks: Callable[[CheckpointStorage], SinkPort], storage: CheckpointStorage) -> SinkPort:
+    port = sinks(storage)
+    port.check(storage.job_id)
+    return port
 
 
 def _supersede(
@@ -114,10 +174,15 @@ def _supersede(
 
 
 def _assign(
-    name: str, job_id: JobId, names: JobNames, known: NameRecord | None, savepoint: str | None
+    name: str, job_id: JobId, names: JobNames, known: NameRecord | None, snapshot: _Snapshot | None
 ) -> None:
-    after = 0 if known is None else known.generation
-    outcome = names.assign(name, job_id, from_savepoint=savepoint, after=after)
+    outcome = names.assign(
+        name,
+        job_id,
+        from_savepoint=None if snapshot is None else snapshot.path,
+        snapshot_checksum=None if snapshot is None else snapshot.checksum,
+        after=0 if known is None else known.generation,
+    )
     if outcome is Recorded.FENCED:
         raise JobFencedError(
             f"Another command started job {name!r} at the same moment: leave it running, or run this one again."

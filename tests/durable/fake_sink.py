@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weir.core.types import Payload
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.kernel.concurrency import ThreadWaits, Waits
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.local import LocalFileSystem
 
 
@@ -21,6 +21,8 @@ class FakeSink(Sink):
         #: Raised by the next commits.
         self.errors: list[Exception] = []
         self.newest: int | None = None
+        #: What the target says of who committed, newest first.
+        self.told: list[Commit] = []
         #: What it stages at the end.
         self.held_back: Payload | None = None
 
@@ -55,6 +57,9 @@ class FakeSink(Sink):
 
     def newest_committed(self) -> int | None:
         return self.newest
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        return iter(self.told)
 
     def clean(self, attempt: int) -> None:
         self.calls.append(("clean", self.name, attempt))

@@ -405,13 +405,20 @@ def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after
     ]
 
 
+class OriginsSink(FakeSink):
+    """Knows that the job of the snapshot has committed checkpoint 10."""
+
+    def newest_committed(self) -> int | None:
+        opened = [call[2] for call in self.calls if call[0] == "open"]
+        return 10 if opened[-1] == ORIGIN else None
+
+
 @pytest.mark.parametrize("accepted", [False, True])
 def test_a_savepoint_behind_what_its_job_has_committed_since_is_refused_unless_duplicates_are_accepted(
     tmp_path: Path, snapshot: Path, *, accepted: bool
 ) -> None:
     """The sinks are asked under the id of the job that it was taken of (P19, P21)."""
-    sink = FakeSink()
-    sink.newest = 10
+    sink = OriginsSink()
     later = driver(tmp_path, sink, from_savepoint=str(snapshot), accept_duplicates=accepted)
     if accepted:
         later.job.begin_attempt()

@@ -404,6 +404,22 @@ def test_newest_committed_is_this_jobs_newest_epoch(spark, tmp_path):
     assert opened(tmp_path / "t", job_id="f" * 32).newest_committed() is None
 
 
+def test_the_table_tells_who_committed_the_newest_first_and_past_entries_of_others(spark, tmp_path):
+    """With name, records, epoch and attempt, to whoever asks before it opens (PROTOCOL P21)."""
+    first = opened(tmp_path / "t", job_directory="/c/" + JOB, attempt=3)
+    first.commit(9, [flushed(first, spark.range(1), 0)])
+    second = opened(tmp_path / "t", job_id="f" * 32, job_name="returns")
+    second.commit(1, [flushed(second, spark.range(1), 0)])
+    deltalake.DeltaTable(str(tmp_path / "t")).optimize.compact()
+    told = list(DeltaTable(str(tmp_path / "t")).commits(context()))
+    assert [(one.job_id, one.job_name, one.checkpoint_id) for one in told] == [
+        ("f" * 32, "returns", 1),
+        (JOB, "orders", 9),
+    ]
+    assert (told[1].job_directory, told[1].sink, told[1].attempt) == ("/c/" + JOB, "out", 3)
+    assert list(DeltaTable(str(tmp_path / "none")).commits(context())) == []
+
+
 def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark, tmp_path):
     """Committed steps, living attempts, other sinks, other jobs and foreign files stay (PROTOCOL P22)."""
     sink = opened(tmp_path / "t")

@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,30 @@ def test_the_directory_of_another_job_is_taken(spark, tmp_path):
     assert second.newest_committed() is None
     assert second.commit(1, [flushed(second, spark.range(1, 2), 0)]) == 1
     assert ids(tmp_path / "f") == [0, 1]
+
+
+def test_the_ledgers_tell_who_committed_the_newest_first(spark, tmp_path):
+    """Each job's newest epoch, to whoever asks before the directory is opened (PROTOCOL P21)."""
+    for job, epoch in ((JOB, 3), ("f" * 32, 1), (JOB, 4)):
+        sink = opened(tmp_path / "f", job=job, attempt=epoch)
+        sink.commit(epoch, [flushed(sink, spark.range(1), 0)])
+        time.sleep(0.002)
+    told = list(Files(str(tmp_path / "f")).commits(sink._context))
+    assert [(one.job_id, one.job_name, one.checkpoint_id, one.attempt) for one in told] == [
+        (JOB, "orders", 4, 4),
+        ("f" * 32, "orders", 1, 1),
+    ]
+    assert list(Files(str(tmp_path / "none")).commits(sink._context)) == []
+
+
+def test_a_damaged_ledger_is_told_by_the_path_of_its_entry(spark, tmp_path):
+    """What cannot be read may be anybody's rows."""
+    sink = opened(tmp_path / "f")
+    sink.commit(3, [flushed(sink, spark.range(1), 0)])
+    entry = tmp_path / "f" / "_weir" / "committed" / f"{JOB}-out" / "3"
+    entry.write_bytes(b"{")
+    with pytest.raises(SinkError, match=f"{entry}.*is damaged"):
+        list(sink.commits(sink._context))
 
 
 def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):

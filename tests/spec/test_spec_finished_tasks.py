@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.core.master_harness import World, checkpoint, of, task_state
 from tests.core.task_harness import TaskHarness, staged
+from tests.durable.fake_sink import sink_port
 from tests.durable.test_state_mapping import BEFORE, check
 from tests.spec.scenario import fail_over, job
 
@@ -155,6 +156,7 @@ def test_scenario_46_a_savepoint_that_is_not_there_fails_the_submission(tmp_path
             base_directory=str(tmp_path / "checkpoints"),
             fs=FileSystems(None),
             clock=SystemClock(),
+            sinks=lambda _: sink_port(),
         )
 
 

@@ -217,6 +217,9 @@ class CompletedCheckpoint:
     external_path: str
     #: The job was drained: every operator is fully finished (PROTOCOL P35).
     drained: bool = False
+    #: Jobs whose rows lie at the job's targets before its own, each with the checkpoint up to which it knows of them: those
+    #: that it went on from by a snapshot, and those that a user accepted (PROTOCOL P21).
+    ancestors: dict[JobId, int] = field(default_factory=dict)
     #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has no entry (P44).
     hook_states: dict[str, Payload] = field(default_factory=dict)
     #: What operator coordinators want back on restore, by operator, sorted; one that returned nothing has no entry.

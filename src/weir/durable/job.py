@@ -2,7 +2,8 @@
 
 What happens when::
 
-    begin_attempt      record "attempt began" -> restore point verified, mapped -> hooks -> commit again -> clean -> orphans
+    begin_attempt      targets looked at -> record "attempt began" -> restore point verified, mapped, known to the targets
+                       -> hooks -> commit again -> clean -> orphans
     allocate           the next id of the counter, and a savepoint's directory
     record_checkpoint  _metadata, then the job log's next number (PROTOCOL P17), then a claimed snapshot may go
     commit_sinks       ``sink_port``, with retries, then listeners; after the first one clean once more
@@ -12,7 +13,8 @@ What happens when::
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +30,30 @@ from weir.core.master_messages import (
     RecordEnd,
 )
 from weir.core.task_messages import CommitSinks, TellAborted
-from weir.core.types import CompletedCheckpoint, Payload, Recorded, SnapshotKind, StateHandle
+from weir.core.types import (
+    CompletedCheckpoint,
+    JobId,
+    OperatorId,
+    Payload,
+    Recorded,
+    SnapshotKind,
+    StateHandle,
+)
 from weir.durable.hooks import MasterHooks
 from weir.durable.listeners import CheckpointListeners
 from weir.durable.recovery import older_checkpoints, restore_point
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.errors import InvariantError, JobEndedError, JobFencedError
+from weir.durable.targets import (
+    UnknownCommit,
+    accepted,
+    begun_elsewhere,
+    known_rows,
+    older_records,
+    own_commits,
+    unknown_commits,
+)
+from weir.errors import DuplicatesError, InvariantError, JobEndedError, JobFencedError
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Waits
 from weir.kernel.ports import AttemptStart
@@ -62,8 +81,9 @@ class DurableSettings:
 
     job_name: str
     savepoint_directory: str
-    #: The savepoint or foreign checkpoint that a new job begins from.
+    #: The savepoint or foreign checkpoint that a new job begins from, and the checksum of its ``_metadata``.
     from_savepoint: str | None
+    snapshot_checksum: str | None = None
     accept_duplicates: bool
     #: ``execution.state-recovery.claim-mode=CLAIM``: the job owns that snapshot, and deletes it once it is subsumed.
     claims_snapshot: bool
@@ -107,6 +127,7 @@ class DurableJob:
         self._writer: JobLogWriter | None = None
         self._lock = waits.lock()
         self._attempt = 0
+        self._ancestors: dict[JobId, int] = {}
         self._cleaned_attempt = 0
         self._claim_is_over = False
 
@@ -117,9 +138,12 @@ class DurableJob:
 
     def begin_attempt(self) -> AttemptStart:
         """Win the record "attempt began", restore and commit again."""
-        record, allocated = self._win_attempt()
+        record, allocated = self._win_attempt(own_commits(self._sinks, self._storage.job_id))
         self._attempt = record.attempt
         self._sinks.open(self._storage.job_id, record.attempt)
+        completed = record.completed or 0
+        for name, target, newest in self._sinks.committed_beyond(completed):
+            self._settle_beyond(target, name, newest, completed)
         checkpoint = restore_point(
             record=record,
             storage=self._storage,
@@ -130,6 +154,8 @@ class DurableJob:
         if checkpoint is not None:
             self._state_mapping.check(checkpoint)
             self._check_newest(checkpoint, record)
+        self._ancestors = self._rows_before(checkpoint)
+        if checkpoint is not None:
             self._restored(checkpoint)
         self._hooks.restore(checkpoint)
         if checkpoint is not None:
@@ -196,6 +222,7 @@ class DurableJob:
             coordinator_states=effect.coordinator_states,
             external_path=effect.target or self._storage.checkpoint_directory(n),
             drained=all(task.fully_finished for task in effect.tasks),
+            ancestors=self._ancestors,
         )
         checksum = self._storage.write_metadata(checkpoint)
         if effect.kind is SnapshotKind.SAVEPOINT:
@@ -253,10 +280,18 @@ class DurableJob:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _win_attempt(self) -> tuple[JobRecord, int]:
-        """Win the record "attempt began"; also says which checkpoint id was the newest before it."""
+    def _win_attempt(self, committed: Sequence[UnknownCommit]) -> tuple[JobRecord, int]:
+        """Win the record "attempt began"; also says which checkpoint id was the newest before it.
+
+        ``committed`` is what the job had committed before its records were read; raises ``DuplicatesError`` if they do not
+        go as far. Where that is accepted, ids and attempts go on above what the targets have (PROTOCOL P19).
+        """
         for _ in range(_BEGIN_TRIES):
             newest = self._log.newest()
+            completed = 0 if newest is None else newest.completed or 0
+            beyond = [one for one in committed if one.commit.checkpoint_id > completed]
+            for one in beyond:
+                self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
             # Before the record: an attempt that begins after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
             if self._writer is not None and (newest is None or newest.attempt != self._attempt):
@@ -270,7 +305,9 @@ class DurableJob:
                     writer=self._writer_token,
                     timestamp_ms=self._clock.wall_ms(),
                     restored_from=self._settings.from_savepoint,
+                    restored_checksum=self._settings.snapshot_checksum,
                     claimed=self._settings.claims_snapshot,
+                    above_attempt=max((one.commit.attempt for one in beyond), default=0),
                 )
                 return self._writer.newest, allocated
             except JobFencedError:
@@ -312,6 +349,31 @@ class DurableJob:
         if record.restored_from is not None:
             self._storage.discard_claimed(record.restored_from)
         self._claim_is_over = True
+
+    def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
+        """A target has an epoch of the job beyond its records: refuse, or go on above it (PROTOCOL P19, P21)."""
+        if not self._settings.accept_duplicates:
+            raise DuplicatesError(
+                older_records(target, sink, committed, completed, self._storage.job_directory)
+            )
+        self._storage.skip_checkpoint_ids(committed)
+
+    def _rows_before(self, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
+        """The rows of other jobs that lie at the targets before this one's (PROTOCOL P21).
+
+        Raises ``DuplicatesError`` if it does not know of some, and they are not accepted.
+        """
+        own, known = self._storage.job_id, known_rows(checkpoint)
+        foreign = checkpoint is not None and checkpoint.job_id != own
+        ancestors = {job_id: up_to for job_id, up_to in known.items() if job_id != own}
+        # Its own rows have been looked at: they end where its records do, or that is accepted.
+        known = {**ancestors, own: sys.maxsize}
+        unknown = unknown_commits(self._sinks, own, known, of_any_name=foreign)
+        if self._settings.accept_duplicates:
+            return {**ancestors, **accepted(unknown)}
+        for one in unknown:
+            raise DuplicatesError(begun_elsewhere(one, checkpoint if foreign else None))
+        return ancestors
 
     def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
         """Raise ``DuplicatesError`` if another job, of which the checkpoint is, has gone on at these targets (P21)."""

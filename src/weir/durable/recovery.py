@@ -56,7 +56,7 @@ def restore_point(
     if damage is not None:
         raise damage
     if record.restored_from is not None:
-        savepoint = storage.read(record.restored_from)
+        savepoint = storage.read(record.restored_from, expected_checksum=record.restored_checksum)
         storage.verify(savepoint)
         return savepoint
     return None

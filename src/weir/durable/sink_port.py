@@ -24,7 +24,7 @@ from weir.core.types import (
 )
 from weir.errors import DuplicatesError, JobError
 from weir.kernel.concurrency import Event, Waits
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.filesystem import FileSystem
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class SinkPort:
     ) -> None:
         """``job_directory``: where the job keeps its records; sinks may tell it to readers of their targets."""
         self._sinks = sinks
-        self._job_name = job_name
+        self.job_name = job_name
         self._job_directory = job_directory
         self._file_system = file_system
         self._retries = retries
@@ -161,7 +161,7 @@ class SinkPort:
 
     def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
         """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint (PROTOCOL P21)."""
-        for name, newest in self._committed_beyond(checkpoint_id):
+        for name, _, newest in self.committed_beyond(checkpoint_id):
             raise DuplicatesError(
                 f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id} would write"
                 f" rows twice, since sink {name!r} has committed checkpoint {newest}. Restore the damaged file"
@@ -170,21 +170,30 @@ class SinkPort:
 
     def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
         """Raises ``DuplicatesError`` if the job that the checkpoint was taken of has committed beyond it (PROTOCOL P21)."""
-        for name, newest in self._committed_beyond(checkpoint.checkpoint_id):
+        for name, target, newest in self.committed_beyond(checkpoint.checkpoint_id):
             raise DuplicatesError(
                 f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job {checkpoint.job_id}, which has"
-                f" committed checkpoint {newest} to {self._sinks[name].describe()} (sink {name!r}) since: rows would be"
+                f" committed checkpoint {newest} to {target} (sink {name!r}) since: rows would be"
                 " there twice, or be left out. Begin from a newer snapshot, write to new targets, or accept that with"
                 " --accept-duplicates."
             )
 
-    def _committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, int]]:
-        """Sinks that are known to have committed a later epoch, with the newest."""
+    def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
+        """Each sink, its target for messages, and what the target says of who committed to it, newest first.
+
+        Needs no ``open``: it is asked before the job has begun.
+        """
+        for name, sink in self._sinks.items():
+            with self._locks[name]:
+                yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
+
+    def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
+        """Sinks that are known to have committed a later epoch, with the target for messages and the newest epoch."""
         for name, sink in self._sinks.items():
             with self._locks[name]:
                 newest = sink.newest_committed()
             if newest is not None and newest > checkpoint_id:
-                yield name, newest
+                yield name, sink.describe(), newest
 
     def rows_committed(self, sinks: Sequence[OperatorId]) -> int:
         """Rows that these sinks have made visible since the driver started."""
@@ -256,7 +265,7 @@ class SinkPort:
     def _context(self, job_id: JobId, name: OperatorId, attempt: int) -> SinkContext:
         return SinkContext(
             job_id=job_id,
-            job_name=self._job_name,
+            job_name=self.job_name,
             sink=name,
             attempt=attempt,
             file_system=self._file_system,

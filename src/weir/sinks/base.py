@@ -36,7 +36,7 @@ from weir.core.types import JobId, OperatorId, Payload
 from weir.state.filesystem import FileSystem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -64,6 +64,22 @@ class Step:
     #: Parquet files that hold exactly the rows of the step, if the task has written such for other tasks: a sink may link
     #: or copy them instead of writing the rows again. They are deleted some time after ``stage`` has returned.
     files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What a commit at a target says of who made it."""
+
+    #: Milliseconds since the Unix epoch, by the clock of the driver that made it.
+    timestamp_ms: int
+    job_id: JobId
+    job_name: str
+    #: Where that driver keeps the job's records; empty if it did not tell.
+    job_directory: str
+    sink: OperatorId
+    checkpoint_id: int
+    #: The attempt that committed.
+    attempt: int
 
 
 class Sink(abc.ABC):
@@ -133,6 +149,13 @@ class Sink(abc.ABC):
     def newest_committed(self) -> int | None:
         """The newest epoch that this job is known to have committed at the target with rows; None if none is
         known (PROTOCOL P21)."""
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """What jobs of Weir have committed at the target with rows, the newest first, as far as the target tells: by
+        default nothing. Asked before ``open`` too: a job does not begin over rows that it does not know of (PROTOCOL P21).
+        """
+        del context
+        return iter(())
 
     @abc.abstractmethod
     def clean(self, attempt: int) -> None:

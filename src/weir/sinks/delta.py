@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from weir.core.types import Payload
 from weir.errors import InvariantError, SinkError, invariant
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
 
 #: How often a commit is tried before the caller is told; delta-rs itself retries against other writers.
 _COMMIT_TRIES = 3
+#: How far back a starting job looks for who wrote to the table. Only a log with this many newer entries of other writers,
+#: or of jobs of other names, is not seen through.
+_LOG_ENTRIES = 1000
 _STAGING_DIRECTORY = re.compile(r"weir-[0-9a-zA-Z]{1,8}-.+-\d+")
 
 
@@ -179,6 +183,15 @@ class DeltaTable(Sink):
         """The version of this job's application transaction in the table (PROTOCOL P21)."""
         table = self._load()
         return None if table is None else table.transaction_version(self._transaction_id)
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """What the newest entries of the table's log say."""
+        table = self._load()
+        if table is None:
+            return iter(())
+        return TableLog(context.sink, self._root, self._storage_options, table=table).commits(
+            among=_LOG_ENTRIES
+        )
 
     def clean(self, attempt: int) -> None:
         """Delete the steps of dead attempts above their committed mark, and hidden leftovers of Spark (PROTOCOL P22)."""

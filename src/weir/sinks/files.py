@@ -4,7 +4,7 @@ Layout below the sink's path::
 
     country=US/0a1b2c3d-orders-1-7-0.snappy.parquet      committed: <job>-<sink>-<attempt>-<position>-<number>
     _weir/staged/0a1b2c3d-orders-1/7/country=US/part-..  staged by attempt 1 in step 7
-    _weir/committed/<job id>-orders/12                   the ledger: epoch 12 is committed
+    _weir/committed/<job id>-orders/12                   the ledger: epoch 12 is committed, by whom and when
 
 Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible. (pyarrow walks through
 such directories first, so it may say that one has vanished: then read again.) ``commit`` renames each
@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
 
 from weir.core.types import Payload
 from weir.errors import InvariantError, SinkError, StorageError, invariant
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     absolute_path,
@@ -181,6 +183,15 @@ class Files(Sink):
         """The newest epoch in the ledger (PROTOCOL P21)."""
         return max(self._ledger_epochs(), default=None)
 
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """The newest entry of each job's ledger, the newest first."""
+        base = join(self._root, "_weir", "committed")
+        file_system = context.file_system(self._root)
+        ledgers = [join(base, entry.name) for entry in file_system.list(base)]
+        found = [self._newest_of(file_system, ledger) for ledger in ledgers]
+        newest_first = sorted(filter(None, found), key=lambda commit: commit.timestamp_ms, reverse=True)
+        return iter(newest_first)
+
     def clean(self, attempt: int) -> None:
         """Delete all that dead attempts have left in their staging directories (PROTOCOL P22)."""
         base = join(self._root, "_weir", "staged")
@@ -194,7 +205,9 @@ class Files(Sink):
             self._file_system.make_directory(join(self._root, directory))
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
         sync_below(self._file_system, self._root, [target for _, target, _ in moves])
-        self._file_system.write(join(self._ledger, str(epoch)), json.dumps({"files": len(moves)}).encode())
+        self._file_system.write(
+            join(self._ledger, str(epoch)), msgspec.json.encode(self._entry(epoch, len(moves)))
+        )
         for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
             self._file_system.delete(join(self._ledger, str(entry)))
         return rows
@@ -216,9 +229,34 @@ class Files(Sink):
 
     def _ledger_epochs(self) -> list[int]:
         """All epochs in the ledger, oldest first."""
-        return sorted(
-            int(entry.name) for entry in self._file_system.list(self._ledger) if entry.name.isdecimal()
+        return _epochs(self._file_system, self._ledger)
+
+    def _entry(self, epoch: int, files: int) -> _LedgerEntry:
+        context = self._context
+        commit = Commit(
+            timestamp_ms=time.time_ns() // 1_000_000,
+            job_id=context.job_id,
+            job_name=context.job_name,
+            job_directory=context.job_directory or "",
+            sink=context.sink,
+            checkpoint_id=epoch,
+            attempt=context.attempt,
         )
+        return _LedgerEntry(files=files, commit=commit)
+
+    def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
+        """Who made the newest entry of a ledger; None if it has none."""
+        epochs = _epochs(file_system, ledger)
+        if not epochs:
+            return None
+        path = join(ledger, str(epochs[-1]))
+        try:
+            return msgspec.json.decode(file_system.read(path), type=_LedgerEntry).commit
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SinkError(
+                f"The entry {path} of the ledger of {self.describe()} is damaged ({error}): restore it from a copy, or"
+                " write to a new directory."
+            ) from error
 
     def _moves(self, payload: Payload) -> list[tuple[str, str, int]]:
         """For each file of the payload: where it is staged, its final path (both below the root), and its rows."""
@@ -297,6 +335,18 @@ class Files(Sink):
                 f"{self.describe()} does not take the compression {self._compression!r}: "
                 f"use one of {sorted(_TEXT_COMPRESSIONS)}."
             )
+
+
+class _LedgerEntry(msgspec.Struct, frozen=True):
+    """One epoch in the ledger."""
+
+    files: int
+    commit: Commit
+
+
+def _epochs(file_system: FileSystem, ledger: str) -> list[int]:
+    """All epochs in a ledger, oldest first."""
+    return sorted(int(entry.name) for entry in file_system.list(ledger) if entry.name.isdecimal())
 
 
 def _staged(directory: str, position: int) -> str:

@@ -103,6 +103,8 @@ class JobRecord:
     savepoint: str | None = None
     #: The savepoint or checkpoint that the job was first started from.
     restored_from: str | None = None
+    #: Of its ``_metadata``: a snapshot is known by that, wherever it lies.
+    restored_checksum: str | None = None
     #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
@@ -136,13 +138,16 @@ class JobLog:
         writer: str,
         timestamp_ms: int,
         restored_from: str | None = None,
+        restored_checksum: str | None = None,
         claimed: bool = False,
+        above_attempt: int = 0,
     ) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
         ``after`` is the newest record, on which the decision to begin was taken; what it says of checkpoints and of
-        ``restored_from`` is carried on. Raises ``JobFencedError`` if another driver began meanwhile,
-        ``JobEndedError`` if the job is superseded, and ``StorageError`` if the record could not be written.
+        ``restored_from`` is carried on, but for where that snapshot lies now. The attempt's number is above
+        ``above_attempt`` too, which is one that the records do not know. Raises ``JobFencedError`` if another driver began
+        meanwhile, ``JobEndedError`` if the job is superseded, and ``StorageError`` if the record could not be written.
         """
         if after is not None and after.status is RecordStatus.SUPERSEDED:
             raise JobEndedError(
@@ -154,12 +159,13 @@ class JobLog:
             kind=RecordKind.ATTEMPT_BEGAN,
             job_id=job_id,
             job_name=job_name,
-            attempt=1 if after is None else after.attempt + 1,
+            attempt=1 + max(above_attempt, 0 if after is None else after.attempt),
             writer=writer,
             timestamp_ms=timestamp_ms,
             completed=None if after is None else after.completed,
             checkpoints=() if after is None else after.checkpoints,
-            restored_from=restored_from if after is None else after.restored_from,
+            restored_from=restored_from if after is None else restored_from or after.restored_from,
+            restored_checksum=restored_checksum if after is None else after.restored_checksum,
             claimed=claimed if after is None else after.claimed,
         )
         recorder = Recorder(self._log, sleep=self._sleep)
@@ -202,6 +208,7 @@ class JobLog:
                 completed=None if after is None else after.completed,
                 checkpoints=() if after is None else after.checkpoints,
                 restored_from=None if after is None else after.restored_from,
+                restored_checksum=None if after is None else after.restored_checksum,
                 failure=None if after is None else after.failure,
                 superseded_by=by,
             )

@@ -30,8 +30,10 @@ class NameRecord:
     name: str
     #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
     generation: int
-    #: The savepoint that this generation began from; the same one given again continues it.
+    #: The savepoint that this generation began from; the same one given again continues it, wherever it lies by then.
     from_savepoint: str | None
+    #: Of its ``_metadata``, by which it is known again.
+    snapshot_checksum: str | None = None
 
 
 class JobNames:
@@ -56,13 +58,27 @@ class JobNames:
                 f" a copy, or delete {log.directory} and start the job from one of its checkpoints."
             ) from error
 
-    def assign(self, name: str, job_id: JobId, *, from_savepoint: str | None, after: int) -> Recorded:
+    def assign(
+        self,
+        name: str,
+        job_id: JobId,
+        *,
+        from_savepoint: str | None,
+        snapshot_checksum: str | None = None,
+        after: int,
+    ) -> Recorded:
         """Let the name stand for this job, as the generation after ``after`` (0: the first).
 
         FENCED: another driver assigned that generation; look it up again. FAILED: nothing was recorded. Raises
         ``StorageError`` if the outcome stays unknown.
         """
-        record = NameRecord(job_id=job_id, name=name, generation=after + 1, from_savepoint=from_savepoint)
+        record = NameRecord(
+            job_id=job_id,
+            name=name,
+            generation=after + 1,
+            from_savepoint=from_savepoint,
+            snapshot_checksum=snapshot_checksum,
+        )
         data = msgspec.json.encode(record, order="sorted") + b"\n"
         return Recorder(self._log(name), sleep=self._sleep).record(record.generation, data)
 

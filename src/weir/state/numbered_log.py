@@ -1,7 +1,7 @@
 """An append-only log whose next number is taken by conditional create: the one arbiter (PROTOCOL P17).
 
 Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it; everyone else is
-told that it is taken. Numbers have no gaps: the next one is always the newest plus one. The log serves three purposes:
+told that it is taken. The next number is the newest plus one (ids may be left out). The log serves three purposes:
 the job log, the checkpoint id counter, and the map from job name to job id.
 
 **Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that was asleep since then

@@ -102,6 +102,12 @@ class CheckpointStorage:
             " the other drivers of this job."
         )
 
+    def skip_checkpoint_ids(self, up_to: int) -> None:
+        """No id up to this one is handed out any more."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        while (log.newest_number() or 0) < up_to:
+            log.append(up_to, b"")
+
     def newest_checkpoint_id(self) -> int:
         """The newest id that any driver was given; 0 before the first."""
         log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
@@ -152,6 +158,18 @@ class CheckpointStorage:
         if expected_checksum is not None and found != expected_checksum:
             raise _damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
         return metadata.decode(data, directory)
+
+    def checksum(self, path: str) -> str:
+        """The checksum of a snapshot's ``_metadata``, by which it is known wherever it lies.
+
+        Raises ``CheckpointNotFoundError`` if there is none.
+        """
+        directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
+        fs = self.fs(directory)
+        try:
+            return metadata.checksum_of(fs.read(join(directory, METADATA_FILE)))
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
         """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or differs."""

@@ -10,23 +10,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from weir.errors import StorageError
+from weir.sinks.base import Commit
 from weir.sinks.staging import absolute_path, slug
 
-
-@dataclass(frozen=True, kw_only=True)
-class Commit:
-    """What a job's commit says of itself."""
-
-    timestamp_ms: int
-    job_id: str
-    job_name: str
-    #: Where the driver that made it keeps the job's records; empty if it did not tell.
-    job_directory: str
-    sink: str
-    checkpoint_id: int
+if TYPE_CHECKING:
+    import deltalake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +35,15 @@ class Entry:
 class TableLog:
     """The log of one table as it was when it was last looked at, each entry read once."""
 
-    def __init__(self, name: str, path: str, storage_options: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        path: str,
+        storage_options: Mapping[str, str] | None,
+        *,
+        table: deltalake.DeltaTable | None = None,
+    ) -> None:
+        """``table``: the table, where the caller has loaded it. Raises ``StorageError`` if there is none at the path."""
         import deltalake
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
@@ -55,7 +55,7 @@ class TableLog:
         self._entries: dict[int, Entry] = {}
         uri, options = delta_uri(absolute_path(path)), as_dict(storage_options)
         try:
-            self._table = deltalake.DeltaTable(uri, storage_options=options)
+            self._table = table or deltalake.DeltaTable(uri, storage_options=options)
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
         except deltalake.exceptions.TableNotFoundError as error:
             raise StorageError(
@@ -85,9 +85,9 @@ class TableLog:
                     return
             yield self._entries[version]
 
-    def commits(self) -> Iterator[Commit]:
-        """What jobs of Weir have committed, from the newest on backwards."""
-        return (entry.commit for entry in self.entries() if entry.commit is not None)
+    def commits(self, *, among: int | None = None) -> Iterator[Commit]:
+        """What jobs of Weir have committed, from the newest on backwards; ``among`` so many of the newest entries."""
+        return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
 
     def check_one_sink(self, commit: Commit) -> None:
         """Raise ``StorageError`` if another sink of the job stages below the table's root.
@@ -136,6 +136,7 @@ class TableLog:
                     job_directory=info.get("weir.job.directory", ""),
                     sink=info["weir.sink"],
                     checkpoint_id=int(info["weir.checkpoint.id"]),
+                    attempt=int(info.get("weir.attempt", 0)),
                 )
             changed = [action[kind].get("dataChange", True) for kind in ("add", "remove") if kind in action]
             changes_data = changes_data or any(changed) or "metaData" in action or "protocol" in action

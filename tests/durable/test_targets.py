@@ -1,0 +1,236 @@
+"""A job does not begin, and no attempt of it, over rows at its targets that it does not know of (P19, P21)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.durable.fake_sink import FakeSink, sink_port
+from tests.spec.durable import Driver
+
+from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.durable.targets import check_before_begin
+from weir.errors import CheckpointDamagedError, DuplicatesError
+from weir.sinks.base import Commit
+
+JOB, ORIGIN, STRANGER = "1" * 32, "2" * 32, "3" * 32
+
+
+def commit(job_id: str, checkpoint_id: int, *, name: str = "orders", attempt: int = 1) -> Commit:
+    """What a target says of one commit; the job of these tests is named "orders"."""
+    return Commit(
+        timestamp_ms=checkpoint_id,
+        job_id=job_id,
+        job_name=name,
+        job_directory=f"/elsewhere/{job_id}",
+        sink="out",
+        checkpoint_id=checkpoint_id,
+        attempt=attempt,
+    )
+
+
+def told(*commits: Commit) -> FakeSink:
+    """A sink whose target has these commits, newest first."""
+    sink = FakeSink()
+    sink.told = list(commits)
+    return sink
+
+
+def snapshot(directory: Path, *, ancestors: dict[str, int] | None = None) -> CompletedCheckpoint:
+    """Checkpoint 7 of job ``ORIGIN``."""
+    return CompletedCheckpoint(
+        job_id=ORIGIN,
+        checkpoint_id=7,
+        kind=SnapshotKind.SAVEPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=(),
+        external_path=str(directory),
+        ancestors=ancestors or {},
+    )
+
+
+def driver(directory: Path, sink: FakeSink, **how: Any) -> Driver:
+    """The next driver of the job."""
+    return Driver(directory, JOB, sinks=sink_port(sink), **how)
+
+
+# -- an attempt over older records -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """The job's records as they were after checkpoint 2, put back after the job has gone on to checkpoint 4."""
+    live = driver(tmp_path, FakeSink())
+    live.job.begin_attempt()
+    live.complete()
+    live.complete()
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "copy")
+    live.complete()
+    live.complete()
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "copy").rename(tmp_path / "checkpoints")
+    return tmp_path
+
+
+def test_an_attempt_is_refused_where_a_target_is_beyond_the_newest_record(backup: Path) -> None:
+    """Ids would begin again below what the table has, and its sink would take new epochs for old ones (P19)."""
+    sink = told(commit(JOB, 4))
+    with pytest.raises(
+        DuplicatesError, match=r"FakeSink.*checkpoint 4 of this job.*end with checkpoint 2.*--accept"
+    ):
+        driver(backup, sink).job.begin_attempt()
+    assert sink.calls == []
+
+
+def test_a_refused_attempt_leaves_no_record(backup: Path) -> None:
+    """Once the newer records are back the job goes on as if nothing had been."""
+    log = sorted((backup / "checkpoints" / JOB / "log").iterdir())
+    with pytest.raises(DuplicatesError):
+        driver(backup, told(commit(JOB, 4))).job.begin_attempt()
+    assert sorted((backup / "checkpoints" / JOB / "log").iterdir()) == log
+
+
+def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(tmp_path: Path) -> None:
+    """The directory of the job was deleted, and its name still stands for it."""
+    with pytest.raises(DuplicatesError, match="have no completed checkpoint"):
+        driver(tmp_path, told(commit(JOB, 4))).job.begin_attempt()
+
+
+def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -> None:
+    """Sinks of users need not know who else has written."""
+    sink = FakeSink()
+    sink.newest = 4
+    with pytest.raises(DuplicatesError, match="checkpoint 4 of this job"):
+        driver(backup, sink).job.begin_attempt()
+    assert [call for call in sink.calls if call[0] in ("commit", "clean")] == []
+
+
+@pytest.mark.parametrize("newest", [1, 2])
+def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(backup: Path, newest: int) -> None:
+    """The copy is as new as the tables, so that nothing is lost or doubled."""
+    start = driver(backup, told(commit(JOB, newest))).job.begin_attempt()
+    assert start.restored is not None
+    assert start.restored.checkpoint_id == 2
+
+
+def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_has(backup: Path) -> None:
+    """No epoch and no staging directory is one that was used before the records went back (P19, P22)."""
+    later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
+    assert later.job.begin_attempt().attempt == 10
+    assert later.complete().checkpoint_id == 5
+
+
+def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_completed(backup: Path) -> None:
+    """Its records go as far as its targets by then."""
+    later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
+    later.job.begin_attempt()
+    later.complete()
+    assert driver(backup, told(commit(JOB, 4, attempt=9))).job.begin_attempt().attempt == 11
+
+
+# -- other generations -------------------------------------------------------------------------------------------------
+
+
+def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(backup: Path) -> None:
+    """The names were part of the copy, and a job that began from a savepoint since has written to the same table."""
+    sink = told(commit(STRANGER, 1), commit(JOB, 2))
+    with pytest.raises(DuplicatesError, match=f"another job of the same name, {STRANGER}"):
+        driver(backup, sink).job.begin_attempt()
+    assert [call for call in sink.calls if call[0] in ("commit", "clean")] == []
+
+
+def test_a_job_of_another_name_may_write_to_the_same_target(backup: Path) -> None:
+    """Nothing says that their rows are the same."""
+    sink = told(commit(STRANGER, 1, name="returns"), commit(JOB, 2))
+    assert driver(backup, sink).job.begin_attempt().attempt == 2
+
+
+def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: Path) -> None:
+    """What was accepted once is an ancestor of all that follows, also where a table is quiet."""
+    sink = told(commit(STRANGER, 5))
+    accepting = driver(tmp_path, sink, accept_duplicates=True)
+    accepting.job.begin_attempt()
+    assert accepting.complete().ancestors == {STRANGER: 5}
+    assert driver(tmp_path, sink).job.begin_attempt().attempt == 2
+
+
+# -- a job that is to begin --------------------------------------------------------------------------------------------
+
+
+def test_a_new_job_is_refused_a_target_that_its_namesake_wrote_to_and_is_told_where_that_ones_records_are() -> (
+    None
+):
+    """The command was given in another directory, or the volume with the records is not mounted."""
+    with pytest.raises(DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"):
+        check_before_begin(sink_port(told(commit(STRANGER, 5))), JOB, None)
+
+
+def test_a_new_job_may_write_where_jobs_of_other_names_have_written() -> None:
+    """Several pipelines may add to one table."""
+    check_before_begin(sink_port(told(commit(STRANGER, 5, name="returns"))), JOB, None)
+
+
+def test_a_namesake_is_found_behind_a_job_of_another_name() -> None:
+    """The two took turns."""
+    with pytest.raises(DuplicatesError, match=STRANGER):
+        sink = told(commit(ORIGIN, 9, name="returns"), commit(STRANGER, 5))
+        check_before_begin(sink_port(sink), JOB, None)
+
+
+@pytest.mark.parametrize("name", ["orders", "returns"])
+def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path, name: str) -> None:
+    """It may have begun from that snapshot too, under whatever name."""
+    with pytest.raises(DuplicatesError, match=f"job {name!r} .{STRANGER}. has committed checkpoint 1"):
+        sink = told(commit(STRANGER, 1, name=name), commit(ORIGIN, 7))
+        check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
+
+
+def test_a_snapshot_is_refused_where_its_own_job_has_gone_on(tmp_path: Path) -> None:
+    """Checkpoint 8 is not part of it."""
+    with pytest.raises(DuplicatesError, match=f"{ORIGIN}. has committed checkpoint 8"):
+        check_before_begin(sink_port(told(commit(ORIGIN, 8))), JOB, snapshot(tmp_path))
+
+
+def test_a_snapshot_is_taken_where_its_own_commits_are_the_newest(tmp_path: Path) -> None:
+    """What came before them is not looked at."""
+    sink = told(commit(ORIGIN, 7), commit(STRANGER, 90))
+    check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
+
+
+def test_a_snapshot_knows_the_rows_of_the_jobs_that_its_job_went_on_from(tmp_path: Path) -> None:
+    """A table that was quiet for a whole generation shows the one before it."""
+    sink = sink_port(told(commit(STRANGER, 5)))
+    check_before_begin(sink, JOB, snapshot(tmp_path, ancestors={STRANGER: 5}))
+    with pytest.raises(DuplicatesError):
+        check_before_begin(sink, JOB, snapshot(tmp_path, ancestors={STRANGER: 4}))
+
+
+def test_a_checkpoint_names_the_jobs_that_its_job_went_on_from(tmp_path: Path) -> None:
+    """With the checkpoint at which each was left, over any number of generations."""
+    first = Driver(tmp_path, ORIGIN)
+    first.job.begin_attempt()
+    savepoint = first.savepoint().external_path
+    second = Driver(tmp_path, STRANGER, from_savepoint=savepoint)
+    second.job.begin_attempt()
+    again = second.savepoint()
+    assert again.ancestors == {ORIGIN: 1}
+    third = Driver(tmp_path, JOB, from_savepoint=again.external_path)
+    third.job.begin_attempt()
+    assert third.complete().ancestors == {ORIGIN: 1, STRANGER: 1}
+
+
+def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: Path) -> None:
+    """Another one that lies at its path by then is no restore point."""
+    first = Driver(tmp_path, ORIGIN)
+    first.job.begin_attempt()
+    savepoint, other = Path(first.savepoint().external_path), first.savepoint().external_path
+    checksum = first.storage.checksum(str(savepoint))
+    how = {"from_savepoint": str(savepoint), "snapshot_checksum": checksum}
+    driver(tmp_path, FakeSink(), **how).job.begin_attempt()
+    shutil.copy(Path(other, "_metadata"), savepoint / "_metadata")
+    with pytest.raises(CheckpointDamagedError, match="has checksum"):
+        driver(tmp_path, FakeSink(), **how).job.begin_attempt()
