@@ -18,6 +18,7 @@ when a law is broken. Laws, with the rules that they follow:
 10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
 11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py`` (P2, P41).
 12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
+13. No job begins over rows that it does not know of, whatever people do to its directory (P21; ``mishaps.py``).
 
 What must hold at the end is in ``settle``.
 """
@@ -152,6 +153,15 @@ class Auditor:
         self._savepoint_files.update(dict.fromkeys(self._files(checkpoint), why))
         epochs = {c.epoch for task in checkpoint.tasks for c in task.committables if c.epoch is not None}
         self._savepoints[checkpoint.external_path] = (checkpoint.job_id, {checkpoint.checkpoint_id, *epochs})
+
+    def records_put_back(self, record: JobRecord, newest_id: int) -> None:
+        """The directory of a job is again as it was when this was its newest record; what came after it never was."""
+        account = self._account(record.job_id)
+        account.record = record
+        account.recorded = {n for n in account.recorded if n <= (record.completed or 0)}
+        account.newest_id = newest_id
+        account.triggered = {n: driver for n, driver in account.triggered.items() if n <= newest_id}
+        self._retain(record)
 
     # -- effects -----------------------------------------------------------------------------------------------
 

@@ -83,6 +83,19 @@ class Disk:
             del self._names[path]
             self._leave(path)
 
+    def copy_of(self, path: str) -> dict[str, bytes]:
+        """All files below a directory, as a backup has them."""
+        return {file: self.files[file] for file in self.below(path)}
+
+    def put_back(self, path: str, copy: dict[str, bytes]) -> None:
+        """Somebody replaces all that is below a directory by such a copy, durably. The watcher is not told."""
+        for file in self.below(path):
+            del self.files[file]
+            self._undo.pop(file, None)
+        self._forget_names(path)
+        for file, data in copy.items():
+            self.put(file, data, durable=True)
+
     def sync(self, path: str) -> None:
         """What the path is now survives a crash."""
         self._undo.pop(path, None)
@@ -110,6 +123,12 @@ class Disk:
             child = f"{path}/{name}"
             found += [child] if child in self.files else self.below(child)
         return found
+
+    def _forget_names(self, path: str) -> None:
+        for name in self.names(path):
+            self._forget_names(f"{path}/{name}")
+        self._names.pop(path, None)
+        self._leave(path)
 
     def _enter(self, path: str) -> None:
         while path:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from weir.core.types import Payload
 from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
-from weir.sinks.base import Sink, SinkContext, Step
+from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.filesystem import CreateResult
 
 if TYPE_CHECKING:
@@ -115,6 +115,21 @@ class SimTable(Sink):
     def newest_committed(self) -> int | None:
         """The newest epoch of this job."""
         return self._newest()[1].transactions.get(self._transaction)
+
+    def commits(self, context: SinkContext) -> Iterator[Commit]:
+        """Every version of the log, the newest first."""
+        names = [entry.name for entry in self._fs.list(f"{self.root}/log")]
+        for name in reversed(names):
+            version = msgspec.json.decode(self._fs.read(f"{self.root}/log/{name}"), type=TableVersion)
+            yield Commit(
+                timestamp_ms=int(name),
+                job_id=version.job_id,
+                job_name=context.job_name,
+                job_directory="",
+                sink=context.sink,
+                checkpoint_id=version.epoch,
+                attempt=version.attempt,
+            )
 
     def clean(self, attempt: int) -> None:
         """Delete what dead attempts staged and nobody committed."""

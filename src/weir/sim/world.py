@@ -17,6 +17,7 @@ from random import Random
 import msgspec
 
 from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
+from weir.core.job_status import JobStatus
 from weir.core.master_messages import CheckpointRecorded, JobEnded, JobMasterEvent, LocationAllocated
 from weir.core.messages import TriggerCheckpoint
 from weir.core.request_decider import RequestOrigin
@@ -45,6 +46,15 @@ from weir.sim.driver import BASE_DIRECTORY, SimDriver
 from weir.sim.faults import TIMED, Fault, Injector, draw_plan
 from weir.sim.job import draw_job
 from weir.sim.loop import Loop, Process
+from weir.sim.mishaps import (
+    Backup,
+    Mishap,
+    Refused,
+    Standing,
+    beyond_backup,
+    draw_mishaps,
+    since_savepoint,
+)
 from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
 from weir.state.job_log import JobRecord, RecordStatus
@@ -131,12 +141,22 @@ class World:
         self._touched: set[VertexId] = set()
         self._master_touched = False
         self._attempts_begun_us: dict[str, int] = {}
+        #: Of its own, so that seeds without mishaps tell the same story.
+        self._mishap_random = Random(f"mishaps {seed}")
+        self._refused: Refused | None = None
+        self._backups: list[Backup] = []
+        #: What attempts that never were have staged stays there.
+        self._records_are_older = False
+        self._savepoints: list[CompletedCheckpoint] = []
 
     def run(self) -> RunResult:
         """Run to the end."""
         self._supervise()
         for fault in TIMED:
             self._arm(fault)
+        for when_us, mishap in draw_mishaps(self._mishap_random, self._plan.until_us):
+            self._loop.at(self._mishap_random.randrange(when_us), self._outside, self._back_up)
+            self._loop.at(when_us, self._outside, partial(self._befall, mishap))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
         limit_us = self._plan.until_us + _PATIENCE_S * 1_000_000
         over = self._loop.run(lambda: self._finished or self._auditor.violation is not None, limit_us)
@@ -213,6 +233,74 @@ class World:
         self._tell(driver, f"ended: {how}")
         if isinstance(how, BaseException):
             self._auditor.broken(f"{driver.process.name}: {type(how).__name__}: {how}")
+        elif self._refused is not None and "--accept-duplicates" in (how.failure or ""):
+            refused, self._refused = self._refused, None
+            self._loop.at(0, self._outside, partial(self._undo, refused))
+
+    # -- mishaps -----------------------------------------------------------------------------------------------
+
+    def _back_up(self) -> None:
+        """Somebody copies the job's directory."""
+        record = self._record()
+        if self._refused is None and record is not None and record.status is RecordStatus.RUNNING:
+            copy = self._disk.copy_of(f"{BASE_DIRECTORY}/{self._job_id}")
+            self._backups.append(Backup(job_id=self._job_id, files=copy, record=record))
+
+    def _befall(self, mishap: Mishap) -> None:
+        """Somebody does it while no driver lives; what is to come of it follows from the tables."""
+        record = self._record()
+        if self._refused is not None or self._job.claims_snapshot:
+            return
+        if self._finished or (record is not None and record.status is RecordStatus.FINISHED):
+            return
+        standing = Standing(job_id=self._job_id, from_savepoint=self._from_savepoint)
+        for driver in self._drivers:
+            self._loop.kill(driver.process)
+        tables = self._auditor.tables
+        match mishap:
+            case Mishap.BACKUP_PUT_BACK:
+                backup = next((one for one in reversed(self._backups) if one.job_id == self._job_id), None)
+                if backup is None:
+                    return
+                directory = f"{BASE_DIRECTORY}/{self._job_id}"
+                standing = replace(standing, files=self._disk.copy_of(directory))
+                self._disk.put_back(directory, backup.files)
+                refused = beyond_backup(tables, backup)
+                if not refused:
+                    self._auditor.records_put_back(backup.record, self._newest_id())
+                    self._records_are_older = True
+                    # What was taken in the time that never was tells of rows that never were.
+                    completed = backup.record.completed or 0
+                    self._savepoints = [
+                        one
+                        for one in self._savepoints
+                        if one.job_id != self._job_id or one.checkpoint_id <= completed
+                    ]
+            case Mishap.SAVEPOINT_AGAIN:
+                if not self._savepoints:
+                    return
+                savepoint = self._mishap_random.choice(self._savepoints)
+                refused = since_savepoint(tables, savepoint)
+                self._restore_from(savepoint.external_path)
+            case Mishap.VOLUME_NOT_MOUNTED:
+                refused = bool(tables)
+                self._restore_from(None)
+        self._story.tell(self._loop.now_us, "-", f"MISHAP {mishap.value}, to be refused: {refused}")
+        if refused:
+            self._refused = Refused(mishap=mishap, before=standing)
+
+    def _undo(self, refused: Refused) -> None:
+        """Whoever did it has read what the driver said."""
+        for driver in self._drivers:
+            self._loop.kill(driver.process)
+        before = refused.before
+        self._job_id, self._from_savepoint = before.job_id, before.from_savepoint
+        if before.files is not None:
+            self._disk.put_back(f"{BASE_DIRECTORY}/{self._job_id}", before.files)
+        self._story.tell(self._loop.now_us, "-", f"UNDONE {refused.mishap.value}")
+
+    def _newest_id(self) -> int:
+        return max(map(int, self._disk.names(f"{BASE_DIRECTORY}/{self._job_id}/ids")), default=0)
 
     # -- what is watched ---------------------------------------------------------------------------------------
 
@@ -235,10 +323,14 @@ class World:
             )
         if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
             self._auditor.savepoint(checkpoint)
+            self._savepoints.append(checkpoint)
 
     def _on_turn(self, driver: SimDriver, envelope: object) -> None:
         self._events += 1
         self._tell(driver, f"<- {envelope}")
+        if self._refused is not None and driver.master.status is JobStatus.RUNNING:
+            mishap = self._refused.mishap.value
+            self._auditor.broken(f"{mishap}: a job begins over rows that it does not know of")
         self._watch_pause(driver, envelope)
         self._validate(driver, envelope)
         if self._aimed:
@@ -271,7 +363,8 @@ class World:
     def _settle(self) -> None:
         """What must hold when the job has finished."""
         newest = self._drivers[-1]
-        undisturbed = self._attempts_begun_us.get(newest.process.name, 0) > self._plan.until_us
+        begun_us = self._attempts_begun_us.get(newest.process.name, 0)
+        undisturbed = begun_us > self._plan.until_us and not self._records_are_older
         self._loop.run(lambda: not newest.is_live, self._loop.now_us + 60_000_000)
         with contextlib.suppress(AuditError):
             self._auditor.settle(self._job_id, undisturbed=undisturbed)
