@@ -12,8 +12,10 @@ the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad inp
     │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or too old
     │   ├── StorageError                 a path cannot be used
     │   │   ├── CheckpointNotFoundError  no checkpoint or savepoint at this path
-    │   │   └── CheckpointDamagedError   a file of it is missing or differs from its checksum
+    │   │   ├── CheckpointDamagedError   a file of it is missing or differs from its checksum
+    │   │   └── LostWriteError           what was written may be lost, whatever a second try says
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
+    │   │   └── LostRowsError            rows of a completed checkpoint are not where they were staged
     │   ├── HookError                    a master hook cannot be called
     │   ├── ListenerError                a checkpoint listener has raised
     │   ├── CoordinatorError             an operator coordinator does what it may not
@@ -71,8 +73,20 @@ class CheckpointDamagedError(StorageError):
         return _rebuild, (type(self), self.args[0], {"path": self.path, "file": self.file})
 
 
+class LostWriteError(StorageError):
+    """What was written is lost, or may be.
+
+    A sync that failed is the common case: the system reports a lost write once, and the next sync of the same file succeeds
+    without it. So whoever gets this error never syncs the file again, but writes it anew, or lets the attempt fail.
+    """
+
+
 class SinkError(WeirError):
     """A sink cannot be opened, staged to or committed to."""
+
+
+class LostRowsError(SinkError):
+    """Rows that a completed checkpoint has staged are gone or cut short, so its commit cannot be made whole."""
 
 
 class HookError(WeirError):

@@ -15,13 +15,14 @@ import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 from tests.state.faulty_filesystem import FaultyFileSystem
+from tests.state.lost_syncs import LostSyncs
 
 from weir.core.job_status import JobStatus
 from weir.core.master_messages import RecordEnd
 from weir.core.task_messages import CommitSinks
 from weir.core.types import Committable, Payload, Recorded
 from weir.durable.hooks import MasterHook
-from weir.errors import DuplicatesError, JobEndedError, JobFencedError, SinkError
+from weir.errors import DuplicatesError, JobEndedError, JobFencedError, LostWriteError, SinkError
 from weir.kernel.concurrency import ThreadWaits
 from weir.state.job_log import JobLog, JobRecord, RecordKind, RecordStatus
 from weir.state.local import LocalFileSystem
@@ -210,6 +211,45 @@ def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
     assert start.attempt == 2
     assert [start.restored] == completed
     assert end(old, JobStatus.FINISHED) is Recorded.FENCED
+
+
+def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_own_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are there and may not last; the next attempt of the same driver goes on from them (P17, P23)."""
+    running = driver(tmp_path)
+    running.job.begin_attempt()
+    completed = running.complete()
+    LostSyncs(monkeypatch, lambda path: path == running.storage.log_directory, times=2)
+    with pytest.raises(LostWriteError):
+        running.job.begin_attempt()
+    start = running.job.begin_attempt()
+    assert (start.attempt, start.restored) == (3, completed)
+
+
+def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next attempt does not find it there and believe it (P14, P23)."""
+    staged = tmp_path / "t" / "staged"
+
+    class StagedSink(FakeSink):
+        def staged_files(self, payload: Payload) -> list[str]:
+            return [str(staged)]
+
+    origin = Driver(tmp_path, ORIGIN)
+    origin.job.begin_attempt()
+    savepoint = origin.savepoint(staged=True)
+    sink = StagedSink()
+    running = driver(tmp_path, sink, from_savepoint=savepoint.external_path)
+    LostSyncs(monkeypatch, lambda path: path == str(staged))
+    with pytest.raises(LostWriteError):
+        running.job.begin_attempt()
+    assert not staged.exists()
+    assert [call for call in sink.calls if call[0] == "commit"] == []
+    running.job.begin_attempt()
+    assert staged.read_bytes() == b"state"
+    assert [call[0] for call in sink.calls if call[0] == "commit"] == ["commit"]
 
 
 def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:

@@ -109,14 +109,16 @@ class Driver:
         handles = tuple(_handle(f"shared/{file}") for file in files)
         return self._record(n, SnapshotKind.CHECKPOINT, None, handles, committables)
 
-    def savepoint(self) -> CompletedCheckpoint:
-        """An intermediate savepoint of one state file."""
+    def savepoint(self, *, staged: bool = False) -> CompletedCheckpoint:
+        """An intermediate savepoint of one state file, which is also the copy of what a sink has ``staged``."""
         n, target = self.job.allocate(
             AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=None)
         )
         assert target is not None
         Path(target, "state").write_bytes(b"state")
-        return self._record(n, SnapshotKind.SAVEPOINT, target, (_handle("state"),))
+        copies = (_handle("state"),)
+        output = (Committable(sink="out", position=4, payload={"step": 4}, files=copies),) if staged else ()
+        return self._record(n, SnapshotKind.SAVEPOINT, target, copies, output)
 
     def subsume(self, checkpoint_id: int, *files: str) -> None:
         """What the coordinator asks for when it subsumes a checkpoint of which nobody needs ``files`` any more."""

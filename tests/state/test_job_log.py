@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from tests.state.faulty_filesystem import FaultyFileSystem, no_wait
+from tests.state.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
-from weir.errors import JobFencedError, StorageError
+from weir.errors import JobFencedError, LostWriteError, StorageError
 from weir.state.job_log import (
     KEPT_RECORDS,
     CheckpointReference,
@@ -225,6 +226,48 @@ def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_pat
     newest = log.newest()
     assert newest is not None
     assert (newest.number, newest.completed) == (3, 2)
+
+
+def test_a_record_that_may_not_last_is_followed_by_one_that_says_the_same(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of its directory failed, and no later one is believed: the next number does not depend on it (P17, P23)."""
+    writer = begin(log, "A", None)
+    syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    assert complete(writer, 1) is Recorded.WON
+    assert len(syncs.lost) == 1
+    (tmp_path / "log" / f"{2:020d}").unlink()  # as a crash of the machine may
+    newest = log.newest()
+    assert newest == writer.newest
+    assert newest is not None
+    assert (newest.number, newest.completed) == (3, 1)
+    assert complete(writer, 2) is Recorded.WON
+    assert writer.newest.number == 4
+
+
+def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every record that is won (P17, P23)."""
+    begin(log, "A", None)
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    assert begin(log, "B", log.newest()).newest.number == 3
+    monkeypatch.undo()
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    ended = log.supersede(job_id=JOB, job_name="orders", by="f" * 32, writer="C", timestamp_ms=1)
+    assert ended == log.newest()
+    assert ended is not None
+    assert ended.number == 5
+
+
+def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is not fit for it, so the driver must stop (P17)."""
+    writer = begin(log, "A", None)
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log", times=2)
+    with pytest.raises(LostWriteError, match="check the disk"):
+        complete(writer, 1)
 
 
 def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import zlib
 from pathlib import Path
 
 import pytest
+from tests.state.lost_syncs import LostSyncs
 
-from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.state.filesystem import CreateResult
 from weir.state.local import CHECKSUM_BLOCK_SIZE, LocalFileSystem
 
@@ -82,6 +83,38 @@ def test_the_content_is_synced_before_the_name_appears(
     with pytest.raises(StorageError, match="check the disk"):
         fs.create(f"{tmp_path}/a", b"data")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "rename", "sync"])
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_sync_that_fails_is_told_from_every_other_error(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, what: str
+) -> None:
+    """Since the next one would succeed without the data, nobody may try it again and believe it (PROTOCOL P23)."""
+    if (operation, what) == ("rename", "file"):
+        pytest.skip("a rename syncs no file")
+    fs.write(f"{tmp_path}/there", b"data")
+    LostSyncs(monkeypatch, lambda path: (path == str(tmp_path)) is (what == "directory"))
+    calls = {
+        "create": lambda: fs.create(f"{tmp_path}/a", b"data"),
+        "write": lambda: fs.write(f"{tmp_path}/a", b"data"),
+        "rename": lambda: fs.rename(f"{tmp_path}/there", f"{tmp_path}/a"),
+        "sync": lambda: fs.sync([f"{tmp_path}/there"]),
+    }
+    with pytest.raises(LostWriteError, match=r"check the disk\. It could not be synced.*may be lost"):
+        calls[operation]()
+
+
+def test_a_directory_whose_name_could_not_be_synced_is_made_again(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever found it there would not sync it, and what is put into it later could lose its way (PROTOCOL P23)."""
+    syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/a")
+    with pytest.raises(LostWriteError, match=f"Cannot make the directory {tmp_path}/a/b"):
+        fs.make_directory(f"{tmp_path}/a/b")
+    assert not (tmp_path / "a/b").exists()
+    fs.make_directory(f"{tmp_path}/a/b")
+    assert syncs.synced == [str(tmp_path), f"{tmp_path}/a"]
 
 
 def test_create_is_refused_where_there_are_no_links(

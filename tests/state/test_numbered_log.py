@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from tests.state.faulty_filesystem import FaultyFileSystem, no_wait
+from tests.state.lost_syncs import LostSyncs
 
 from weir.core.types import Recorded
-from weir.errors import InvariantError, StorageError
+from weir.errors import InvariantError, LostWriteError, StorageError
 from weir.state.filesystem import CreateResult, FileStatus
 from weir.state.local import LocalFileSystem
 from weir.state.numbered_log import Entry, NumberedLog
@@ -219,3 +220,38 @@ def test_a_number_that_was_overtaken_is_fenced(tmp_path: Path) -> None:
     it, log = recorder(fs, tmp_path)
     fs.before_create = lambda: NumberedLog(LocalFileSystem(), log.directory).append(2, b"theirs")
     assert it.record(1, b"ours") is Recorded.FENCED
+
+
+def test_an_entry_whose_directory_could_not_be_synced_is_not_believed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, and a second sync would succeed without a word of it: neither won nor lost (PROTOCOL P23)."""
+    it, log = recorder(LocalFileSystem(), tmp_path)
+    it.record(1, b"first")
+    LostSyncs(monkeypatch, lambda path: path == log.directory)
+    with pytest.raises(LostWriteError, match="may be lost"):
+        it.record(2, b"ours")
+    assert numbers(log) == [1, 2]
+
+
+def test_a_sync_that_fails_when_an_entry_is_read_back_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The create had ended in doubt, so the entry has to be made durable once, and was not (PROTOCOL P23)."""
+    it, log = recorder(FaultyFileSystem(unanswered=1), tmp_path)
+    # The first two syncs are those of the create, of the content and of the directory.
+    syncs = LostSyncs(monkeypatch, lambda path: path == log.path(1))
+    with pytest.raises(LostWriteError):
+        it.record(1, b"ours")
+    assert syncs.lost == [log.path(1)]
+
+
+def test_an_entry_whose_content_could_not_be_synced_is_written_to_a_new_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file has its name yet, so nothing is believed that was lost."""
+    it, log = recorder(LocalFileSystem(), tmp_path)
+    syncs = LostSyncs(monkeypatch, lambda path: path.endswith(".tmp"))
+    assert it.record(1, b"ours") is Recorded.WON
+    assert syncs.lost[0] not in syncs.synced
+    assert numbers(log) == [1]

@@ -53,7 +53,7 @@ from weir.durable.targets import (
     own_commits,
     unknown_commits,
 )
-from weir.errors import DuplicatesError, InvariantError, JobEndedError, JobFencedError
+from weir.errors import DuplicatesError, InvariantError, JobEndedError, JobFencedError, LostWriteError
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Waits
 from weir.kernel.ports import AttemptStart
@@ -294,7 +294,7 @@ class DurableJob:
                 self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
             # Before the record: an attempt that begins after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
-            if self._writer is not None and (newest is None or newest.attempt != self._attempt):
+            if self._writer is not None and (newest is None or newest.writer != self._writer_token):
                 break
             self._check_goes_on(newest)
             try:
@@ -397,7 +397,12 @@ class DurableJob:
         fs = self._storage.fs(path)
         fs.make_directory(path.rpartition("/")[0])
         self._transfer.link_or_copy(self._storage.file_path(checkpoint, handle), path)
-        fs.sync([path])
+        try:
+            fs.sync([path])
+        except LostWriteError:
+            # The next attempt has to put it back again.
+            fs.delete(path)
+            raise
 
 
 @contextmanager

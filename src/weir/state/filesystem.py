@@ -36,7 +36,8 @@ class FileStatus:
 
 
 class FileSystem(Protocol):
-    """What Weir needs of a file system. Every failure is a ``StorageError`` that names the path."""
+    """What Weir needs of a file system. Every failure is a ``StorageError`` that names the path, and a ``LostWriteError``
+    where a second try could succeed without the data."""
 
     def create(self, path: str, data: bytes) -> CreateResult:
         """Create the file with this content unless the name is taken. Durable (file and directory) on return."""

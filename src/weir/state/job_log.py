@@ -14,6 +14,9 @@ One timeline, two drivers (A is suspended by its machine, B takes over)::
     number  7  attempt-began 2 (A)   8  checkpoint-completed 41 (A)   9  attempt-began 3 (B)
     A wakes, tries 9 for checkpoint 42: taken, by B -> FENCED. Checkpoint 42 is not complete and A deletes nothing.
 
+A record that is there and whose sync has failed may be gone after a crash of the machine, and no later sync would say so.
+Its writer takes the next number for the same state, which then is the newest and does not need the one before (rule 1).
+
 The same holds when B runs the pipeline under a *new* job id, into the same tables: then B takes number 9 of the old log
 for "superseded", before the name stands for the new id, and nobody runs the old id any more.
 """
@@ -29,7 +32,7 @@ import msgspec
 from tenacity.nap import sleep as nap
 
 from weir.core.types import JobId, Recorded
-from weir.errors import JobEndedError, JobFencedError, StorageError
+from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
 from weir.state.filesystem import FileSystem
 from weir.state.numbered_log import Entry, NumberedLog
 from weir.state.recording import Recorder
@@ -169,7 +172,7 @@ class JobLog:
             claimed=claimed if after is None else after.claimed,
         )
         recorder = Recorder(self._log, sleep=self._sleep)
-        outcome = recorder.record(record.number, _encode(record))
+        outcome, record = _win(recorder, record)
         if outcome is Recorded.FENCED:
             raise JobFencedError(
                 f"Another driver began to run job {job_name} ({job_id}) at the same moment; it holds the job now, so"
@@ -212,7 +215,7 @@ class JobLog:
                 failure=None if after is None else after.failure,
                 superseded_by=by,
             )
-            outcome = recorder.record(record.number, _encode(record))
+            outcome, record = _win(recorder, record)
             if outcome is Recorded.WON:
                 _prune(self._log)
                 return record
@@ -275,18 +278,14 @@ class JobLogWriter:
             failure=failure,
             claimed=self._newest.claimed and not claim_is_over,
         )
-        outcome = self._record(record)
+        outcome, record = _win(self._recorder, record)
         if outcome is Recorded.FENCED and self._landed_late(record.number):
-            record = replace(record, number=record.number + 1)
-            outcome = self._record(record)
+            outcome, record = _win(self._recorder, replace(record, number=record.number + 1))
         if outcome is Recorded.WON:
             self._newest = record
             self._next_number = record.number + 1
             _prune(self._log)
         return outcome
-
-    def _record(self, record: JobRecord) -> Recorded:
-        return self._recorder.record(record.number, _encode(record))
 
     def _landed_late(self, number: int) -> bool:
         """Whether the number was taken by an earlier record of ours that was reported as FAILED.
@@ -300,6 +299,15 @@ class JobLogWriter:
             and entry.number == number
             and _decode(entry, self._log).writer == self._newest.writer
         )
+
+
+def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
+    """Take the record's number, or the next one if the record is there then and may not last."""
+    try:
+        return recorder.record(record.number, _encode(record)), record
+    except LostWriteError:
+        record = replace(record, number=record.number + 1)
+        return recorder.record(record.number, _encode(record)), record
 
 
 def _prune(log: NumberedLog) -> None:

@@ -10,6 +10,8 @@ Rules of this file:
    ``make_directory`` is synced into its parent at once, so what is put into it later cannot lose its way there.
 4. Every ``OSError`` becomes a ``StorageError`` that names the path and the way out. The one exception is the
    ``FileNotFoundError`` of ``read``, which callers expect.
+5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written, reports that to one fsync,
+   and lets the next one succeed: a sync that failed must never be tried again and believed.
 
 A temporary file's name begins with a dot and ends with ``.tmp``. One that a killed process left behind is never
 read by anyone.
@@ -24,10 +26,10 @@ import shutil
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from weir.errors import StorageError, UnsupportedEnvironmentError
+from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.state.filesystem import CreateResult, FileStatus
 
 #: Bytes that ``checksum`` reads at a time.
@@ -223,7 +225,7 @@ class LocalFileSystem:
             with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
-                os.fsync(file.fileno())
+                _fsync(file.fileno())
         except OSError:
             temporary.unlink()
             raise
@@ -249,15 +251,32 @@ def _make_directory(directory: Path) -> None:
         return
     _make_directory(directory.parent)
     directory.mkdir(exist_ok=True)
-    _sync_directory(directory.parent)
+    try:
+        _sync_directory(directory.parent)
+    except OSError:
+        # Whoever asks for it again has to make it again.
+        with suppress(OSError):
+            directory.rmdir()
+        raise
 
 
 def _sync(path: Path, flags: int) -> None:
     descriptor = os.open(path, flags)
     try:
-        os.fsync(descriptor)
+        _fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+class _SyncFailedError(OSError):
+    """An fsync has failed (rule 5)."""
+
+
+def _fsync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise _SyncFailedError(error.errno, error.strerror) from error
 
 
 def _sync_directory(directory: Path) -> None:
@@ -275,4 +294,8 @@ def _explained(action: str, path: str, *, expected: type[OSError] | None = None)
         reason = _WAY_OUT.get(error.errno or 0)
         if reason is None:
             reason = f"{error.strerror or error}; check that its disk is mounted and healthy"
+        if isinstance(error, _SyncFailedError):
+            raise LostWriteError(
+                f"Cannot {action} {path}: {reason}. It could not be synced, so what was written may be lost."
+            ) from error
         raise StorageError(f"Cannot {action} {path}: {reason}.") from error
