@@ -19,7 +19,7 @@ from weir.core.types import (
     StateHandle,
     TaskState,
 )
-from weir.errors import DuplicatesError, JobError, SinkError
+from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError, SinkError
 from weir.kernel.concurrency import ThreadWaits
 
 
@@ -109,6 +109,50 @@ def test_a_commit_names_every_sink_also_those_without_rows() -> None:
     port.commit(7, {"a": ({"step": 1}, {"step": 2}), "b": ()})
     assert [(call[1], call[2], len(call[3])) for call in calls] == [("a", 7, 2), ("b", 7, 0)]
     assert (port.rows_committed(["a"]), port.rows_committed(["a", "b"])) == (2, 2)
+
+
+# -- staged files that are gone ------------------------------------------------------------------------------------
+
+
+class DamagedSink(FakeSink):
+    """Has lost what it staged in step 1."""
+
+    def damaged(self, payload: Payload) -> str | None:
+        self.calls.append(("damaged", self.name, payload["step"]))
+        return "/t/1.parquet is gone" if payload["step"] == 1 else None
+
+
+def test_a_snapshot_is_not_taken_of_staged_output_that_is_gone() -> None:
+    """Also of what an aborted checkpoint has flushed: the attempt fails, and its rows are computed again (P5, P12)."""
+    sink = DamagedSink()
+    with pytest.raises(LostWriteError, match=r"FakeSink\('out'\) staged in step 1 .* /t/1\.parquet is gone"):
+        sink_port(sink).flush([item("out", 0), item("out", 1)])
+    assert [call[0] for call in sink.calls] == ["damaged", "damaged"]
+
+
+@pytest.mark.parametrize(
+    ("barrier", "epoch", "newest", "looks"),
+    [(7, 7, None, 0), (7, None, 7, 1), (7, None, 8, 1)],
+    ids=["its commit looks", "committed since", "committed with a later epoch"],
+)
+def test_what_a_completed_checkpoint_holds_is_not_missed_by_the_next_one(
+    barrier: int, epoch: int | None, newest: int | None, looks: int
+) -> None:
+    """Its commit may have moved the files, and readers may have taken them away."""
+    sink = DamagedSink()
+    sink.newest = newest
+    pending = replace(item("out", 1), barrier=barrier, epoch=epoch)
+    sink_port(sink).flush([pending])
+    assert [call[0] for call in sink.calls] == [*["damaged"] * looks, "flush"]
+
+
+def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:
+    """No pause brings them back."""
+    sink = FakeSink()
+    sink.errors = [LostRowsError("/t/1.parquet is gone")]
+    with pytest.raises(LostRowsError):
+        sink_port(sink, attempts=5).commit(7, {"out": ({"step": 1},)})
+    assert len(sink.calls) == 1
 
 
 # -- retries -------------------------------------------------------------------------------------------------------
@@ -271,6 +315,17 @@ def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_commi
     sink_port(sink).commit_again(checkpoint((pending,)), note)
     assert put_back == [("first", f"{tmp_path}/4-a")]
     assert commits(sink) == [("out", 9, [4])]
+
+
+def test_a_staged_file_that_was_cut_short_is_put_back_too(tmp_path: Path) -> None:
+    """What has the size of its copy is only made durable: who put it back may have died before that (P14, P23)."""
+    sink = StagingSink(tmp_path)
+    (tmp_path / "4-a").write_bytes(b"torn")
+    (tmp_path / "4-b").write_bytes(b"whole")
+    put_back: list[str] = []
+    pending = replace(item("out", 4), files=(replace(kept("a"), size=5), replace(kept("b"), size=5)))
+    sink_port(sink).commit_again(checkpoint((pending,)), lambda handle, path: put_back.append(handle.key))
+    assert put_back == ["a"]
 
 
 def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Path) -> None:

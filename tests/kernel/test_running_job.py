@@ -13,7 +13,7 @@ from weir.coordinators import BroadcastRules
 from weir.core.job_status import JobStatus
 from weir.core.task_messages import TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
-from weir.errors import JobEndedError, JobError, StorageError
+from weir.errors import JobEndedError, JobError, LostRowsError, LostWriteError, StorageError
 from weir.kernel.concurrency import ThreadWorkers
 from weir.kernel.ports import CoordinatorAnswer
 
@@ -260,3 +260,48 @@ def test_every_effect_is_observed() -> None:
     assert kinds[0] == "BeginAttempt"
     assert "StopTasks" in kinds
     assert world.observed[-1] == ended
+
+
+@pytest.mark.parametrize("part", ["take_snapshot", "continue_snapshot"])
+def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(part: str) -> None:
+    """The next one would take the same files, and its sync would succeed without what was lost (P9, P23)."""
+    with World(tolerable_failed_checkpoints=1000) as world:
+        world.wait_running()
+        world.port.errors[part] = [LostWriteError("Cannot sync /shared/1/x: it may be lost.")]
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        assert "it may be lost" in str(future.exception(20))
+        world.port.wait_for("begin_attempt", 2)
+        world.port.wait_for("drop_snapshot 1")
+        world.wait_until(lambda: world.job.view().status is JobStatus.RUNNING)
+
+
+def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> None:
+    """Where failures are tolerated, records flow on (P9)."""
+    with World(tolerable_failed_checkpoints=1000) as world:
+        world.wait_running()
+        world.port.errors["continue_snapshot"] = [StorageError("Cannot write /shared/1/x: no space.")]
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        assert "no space" in str(future.exception(20))
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 9)
+        assert future.exception(20) is None
+        assert world.port.calls.count("begin_attempt") == 1
+
+
+def test_a_commit_that_can_never_be_made_whole_fails_the_job_at_once() -> None:
+    """A restored job would find the same; nothing is begun again (P13)."""
+    with World() as world:
+        world.wait_running()
+        world.port.errors["commit_sinks"] = [LostRowsError("Checkpoint 1 cannot be committed: x is gone.")]
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        ended = world.join()
+    assert ended.status is JobStatus.FAILED
+    assert "x is gone" in str(ended.failure)
+    assert world.port.calls.count("begin_attempt") == 1

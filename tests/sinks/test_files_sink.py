@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from weir.errors import SinkError, StorageError
+from weir.errors import LostRowsError, SinkError, StorageError
 from weir.sinks import Files, SinkContext, Step
 from weir.state.local import LocalFileSystem
 
@@ -132,7 +132,7 @@ def test_a_file_that_is_neither_staged_nor_committed_is_reported(spark, tmp_path
     payload = flushed(sink, spark.range(3).coalesce(1), 0)
     (file,) = payload["files"]
     (tmp_path / "f" / "_weir" / "staged" / payload["directory"] / "0" / file["path"]).unlink()
-    with pytest.raises(SinkError, match=f"lacks the file .*{file['path']}.*its rows are lost"):
+    with pytest.raises(LostRowsError, match=f"Checkpoint 1 .*{file['path']} is gone"):
         sink.commit(1, [payload])
     assert sink.newest_committed() is None
 

@@ -101,7 +101,7 @@ class StreamTask(TaskFlow):
             ChannelAppended: self._on_appended,
             SegmentsConsumed: self._on_consumed,
             DeliverEvent: self._on_operator_event,
-            SinkCommitFailed: lambda event: self._fail(event.message),
+            SinkCommitFailed: lambda event: self._fail(event.message, fatal=event.fatal),
             TaskErrored: lambda event: self._fail(event.message, fatal=event.fatal),
         }
 

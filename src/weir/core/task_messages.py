@@ -130,10 +130,12 @@ class SinksCommitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkCommitFailed:
-    """A sink could not commit this epoch and retries are used up: the task fails (PROTOCOL P13)."""
+    """A sink could not commit this epoch and retries are used up: the task fails (PROTOCOL P13). ``fatal`` means that trying
+    again cannot help."""
 
     checkpoint_id: int
     message: str
+    fatal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

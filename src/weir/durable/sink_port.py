@@ -1,7 +1,9 @@
 """The sinks of a job as the port drives them: one lock each, flush in snapshots, commit with retries.
 
 A failed commit is retried with exponential backoff. When retries are used up the task fails, and the restored job
-commits again what its checkpoint had staged (PROTOCOL P13).
+commits again what its checkpoint had staged (PROTOCOL P13). Staged files that are gone are told by a look at each, at two
+moments. Before a snapshot, the attempt fails: it began from a checkpoint that does not need them, and the next one stages
+those rows again. Before a commit, nothing can bring them back: the job fails for good, and nothing is made visible.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from weir.core.types import (
     SnapshotKind,
     StateHandle,
 )
-from weir.errors import DuplicatesError, JobError
+from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError
 from weir.kernel.concurrency import Event, Waits
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.filesystem import FileSystem
@@ -91,7 +93,8 @@ class SinkPort:
     ) -> tuple[Committable, ...]:
         """Make staged output durable; the result has completed payloads, in the same order.
 
-        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one meanwhile.
+        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one meanwhile. Raises
+        ``LostWriteError`` if a staged file is gone, was cut short or could not be synced.
         """
         flushed = list(committables)
         for name, sink in self._sinks.items():
@@ -99,6 +102,8 @@ class SinkPort:
             if not indexes:
                 continue
             with self._locks[name]:
+                for index in indexes:
+                    _check_staged(sink, flushed[index])
                 payloads = sink.flush([flushed[index].payload for index in indexes])
                 for index, payload in zip(indexes, payloads, strict=True):
                     paths = [] if keep is None else sink.staged_files(payload)
@@ -219,11 +224,13 @@ class SinkPort:
             for item in items:
                 paths = sink.staged_files(item.payload)
                 for path, copy in zip(paths, item.files or [None] * len(paths), strict=True):
-                    if self._file_system(path).status(path) is not None:
-                        continue
-                    if copy is not None:
+                    found = self._file_system(path).status(path)
+                    if found is not None and copy is not None and found.size == copy.size:
+                        # Who put it back may have died before it was durable.
+                        self._file_system(path).sync([path])
+                    elif copy is not None:
                         put_back(copy, path)
-                    elif foreign:
+                    elif found is None and foreign:
                         raise JobError(
                             f"Rows of checkpoint {epoch} that sink {name!r} has not committed are not where they were"
                             f" staged ({path}): let {sink.describe()} be the target that it was, or start from a"
@@ -251,6 +258,9 @@ class SinkPort:
         initial_s = self._retries.initial_backoff_ms / 1000
         backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(0, initial_s)
         retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(
+                lambda error: isinstance(error, Exception) and not isinstance(error, LostRowsError)
+            ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or self._stopping.is_set(),
             wait=lambda state: min(backoff(state), self._retries.max_backoff_ms / 1000),
             sleep=self._pause,
@@ -271,6 +281,23 @@ class SinkPort:
             file_system=self._file_system,
             job_directory=self._job_directory,
         )
+
+
+def _check_staged(sink: Sink, item: Committable) -> None:
+    """Raises ``LostWriteError`` if what is to be part of a snapshot cannot be committed any more."""
+    if item.epoch is not None:
+        # A completed checkpoint has it: its commit looks for itself, and may have moved it.
+        return
+    damage = sink.damaged(item.payload)
+    if damage is None:
+        return
+    newest = sink.newest_committed()
+    if item.barrier is not None and newest is not None and newest >= item.barrier:
+        return  # its checkpoint has completed since, and it is committed
+    raise LostWriteError(
+        f"What {sink.describe()} staged in step {item.position} cannot be part of a checkpoint, since {damage}: its rows are"
+        " computed again from the last one. Let nothing else delete files there."
+    )
 
 
 def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:

@@ -7,6 +7,7 @@ from weir.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     JobError,
+    LostRowsError,
     PipelineError,
     UnsupportedEnvironmentError,
     WeirError,
@@ -18,6 +19,7 @@ _FATAL = (
     CheckpointNotFoundError,
     ConfigurationError,
     JobError,
+    LostRowsError,
     PipelineError,
     UnsupportedEnvironmentError,
 )

@@ -27,7 +27,8 @@ from weir.core.task_messages import (
     TellAborted,
 )
 from weir.core.types import VertexId
-from weir.kernel.failures import describe
+from weir.errors import LostWriteError
+from weir.kernel.failures import describe, is_fatal
 from weir.kernel.ports import DurablePort, PostToTask, TaskPort
 
 _log = logging.getLogger(__name__)
@@ -61,13 +62,13 @@ def begin_task_work(
             work(
                 lambda: tasks.take_snapshot(effect),
                 on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
-                on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+                on_error=lambda e: snapshot_failed(n, e, post),
             )
         case ContinueSnapshot(checkpoint_id=n):
             work(
                 lambda: tasks.continue_snapshot(effect),
                 on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
-                on_error=lambda e: post(SnapshotFailed(checkpoint_id=n, message=describe(e))),
+                on_error=lambda e: snapshot_failed(n, e, post),
             )
         case DropSnapshot():
             work(lambda: tasks.drop_snapshot(effect), on_error=log_error("drop a snapshot"))
@@ -88,7 +89,9 @@ def begin_task_work(
             work(
                 lambda: durable.commit_sinks(effect),
                 on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
-                on_error=lambda e: post(SinkCommitFailed(checkpoint_id=n, message=describe(e))),
+                on_error=lambda e: post(
+                    SinkCommitFailed(checkpoint_id=n, message=describe(e), fatal=is_fatal(e))
+                ),
             )
         case TellAborted(checkpoint_id=n):
             tasks.checkpoint_aborted(vertex, n)
@@ -96,6 +99,14 @@ def begin_task_work(
                 lambda: durable.tell_aborted(effect),
                 on_error=lambda e: post(TaskErrored(message=describe(e))),
             )
+
+
+def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) -> None:
+    """The checkpoint is declined. If a file of the task may be lost, so is the task: the next snapshot would take the same
+    file, and find nothing wrong with it (PROTOCOL P23). The restored task writes it anew."""
+    post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
+    if isinstance(error, LostWriteError):
+        post(TaskErrored(message=describe(error)))
 
 
 def log_error(what: str) -> Callable[[BaseException], None]:

@@ -140,10 +140,23 @@ class Sink(abc.ABC):
         del payload
         return ()
 
+    def damaged(self, payload: Payload) -> str | None:
+        """Which file that the payload needs for its commit is gone, or has another size than the one that was staged, in
+        words that follow "since"; None if all are there. Looks at files and reads none; by default it knows of none.
+
+        Asked before each ``flush``, since a checkpoint with rows that are gone must not complete. ``commit`` has to ask
+        itself, once it knows that the epoch is not committed yet.
+        """
+        del payload
+        return None
+
     @abc.abstractmethod
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Make all payloads of the epoch visible, once. Returns the number of rows that this call made visible
-        (0 if the epoch had been committed before)."""
+        (0 if the epoch had been committed before).
+
+        Raises ``LostRowsError``, before anything is visible, if what was staged is gone: that is not tried again.
+        """
 
     @abc.abstractmethod
     def newest_committed(self) -> int | None:

@@ -10,7 +10,8 @@ How one step's rows become visible:
 3. ``commit``: one Delta transaction adds all files of the epoch, and with them, in the same log entry, the
    application transaction ``weir-<job id>-<sink>`` at version *epoch*. Whoever commits the epoch again finds it there.
    Of two that commit it at the same time delta-rs refuses one (PROTOCOL P18). The log entry is then synced, which
-   delta-rs leaves to the operating system.
+   delta-rs leaves to the operating system. Delta does not ask whether the files exist, so a look at each comes first: a
+   VACUUM that keeps unnamed files for a shorter time than a commit can be held up may have deleted them.
 4. ``clean``: each commit also notes, as application transactions named like the attempts' directories, the highest
    position that it took from each. So a dead attempt's step was committed if and only if its position is not above
    that mark. This stays true when OPTIMIZE has replaced its files, which time travel may still read.
@@ -40,10 +41,13 @@ from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
+    SureSync,
     absolute_path,
+    damaged_file,
     dead_attempts,
     is_hidden,
     is_local,
+    lost_rows,
     partition_values,
     staging_prefix,
     sync_below,
@@ -85,6 +89,7 @@ class DeltaTable(Sink):
         self._storage_options = storage_options
         self._opened: SinkContext | None = None
         self._table: deltalake.DeltaTable | None = None
+        self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a commit may be using.
         self._schema_at_open: str | None = None
         #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is checked once.
@@ -168,10 +173,15 @@ class DeltaTable(Sink):
         """Where the payload's files are, before and after their commit."""
         return [join(self._root, _relative(payload, file)) for file in payload["files"]]
 
+    def damaged(self, payload: Payload) -> str | None:
+        """The first staged file that is gone or has another size."""
+        sizes = {join(self._root, _relative(payload, file)): file["size"] for file in payload["files"]}
+        return damaged_file(self._file_system, sizes)
+
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Add the epoch's files to the table in one transaction; 0 if that was done before or there are no rows.
 
-        Raises ``SinkError`` if the table refuses them; calling again is safe.
+        Raises ``SinkError`` if the table refuses them, and ``LostRowsError`` if one is gone; calling again is safe.
         """
         filled = [payload for payload in payloads if payload["files"]]
         rows = self._commit_filled(epoch, filled) if filled else 0
@@ -284,6 +294,8 @@ class DeltaTable(Sink):
                 # Whoever did it may have died before it synced the log.
                 self._sync_log(0)
                 return 0
+            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                raise lost_rows(self.describe(), epoch, damage)
             try:
                 self._add_files(table, epoch, payloads)
             except DeltaError as error:
@@ -357,7 +369,7 @@ class DeltaTable(Sink):
         # Delta writes checkpoints now and then, and cleans up old entries.
         paths = [f"_delta_log/{name}" for name in names]
         present = [path for path in paths if self._file_system.status(join(self._root, path)) is not None]
-        sync_below(self._file_system, self._root, present)
+        self._log_sync.sync_below(self._file_system, self._root, present)
 
     def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
         """Raise ``SinkError`` if delta-rs sees no table where there is one: then committed files would look orphaned."""

@@ -9,7 +9,8 @@ Layout below the sink's path::
 Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible. (pyarrow walks through
 such directories first, so it may say that one has vanished: then read again.) ``commit`` renames each
 file to its final name. That name follows from the payload alone, so a commit that was cut short is repeated without
-harm: a file that is no longer staged and is there under its final name is done. When all names are durable, the ledger
+harm: a file that is no longer staged and is there under its final name is done. No file is renamed before all of the epoch
+are known to be there, whole. When all names are durable, the ledger
 gets its entry; an epoch at or below the newest entry is never looked at again, even if readers have moved its files.
 
 A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader that needs all of
@@ -18,7 +19,7 @@ an epoch at the same instant needs ``DeltaTable``.
 Payload::
 
     {"directory": "0a1b2c3d-orders-1", "position": 7, "flushed": true,
-     "files": [{"path": "country=US/part-0.c000.snappy.parquet", "rows": 3}]}
+     "files": [{"path": "country=US/part-0.c000.snappy.parquet", "size": 451, "rows": 3}]}
 """
 
 from __future__ import annotations
@@ -33,14 +34,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import msgspec
 
 from weir.core.types import Payload
-from weir.errors import InvariantError, SinkError, StorageError, invariant
+from weir.errors import InvariantError, LostWriteError, SinkError, StorageError, invariant
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
+    SureSync,
     absolute_path,
+    damaged_file,
     dead_attempts,
+    lost_rows,
     slug,
     staging_prefix,
+    statuses,
     sync_below,
     visible_files,
     write_frame,
@@ -85,6 +90,7 @@ class Files(Sink):
         self._partition_by = tuple(partition_by)
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
         self._opened: SinkContext | None = None
+        self._target_sync = SureSync()
         if format not in get_args(Format):
             raise SinkError(
                 f"{self.describe()} has the unknown format {format!r}: use one of {get_args(Format)}."
@@ -133,7 +139,7 @@ class Files(Sink):
             "directory": directory,
             "position": step.position,
             "flushed": False,
-            "files": [{"path": file.path} for file in files],
+            "files": [{"path": file.path, "size": file.size} for file in files],
         }
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -152,17 +158,26 @@ class Files(Sink):
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: under their final names if a commit has begun to move them."""
-        found = []
-        for source, target, _ in self._moves(payload):
-            staged, final = join(self._root, source), join(self._root, target)
-            moved = self._file_system.status(staged) is None and self._file_system.status(final) is not None
-            found.append(final if moved else staged)
-        return found
+        moves = self._moves(payload)
+        staged = [join(self._root, source) for source, _, _ in moves]
+        found = statuses(self._file_system, staged)
+        finals = {
+            path: join(self._root, target)
+            for path, status, (_, target, _) in zip(staged, found, moves, strict=True)
+            if status is None
+        }
+        moved = dict(zip(finals, statuses(self._file_system, list(finals.values())), strict=True))
+        return [path if moved.get(path) is None else finals[path] for path in staged]
+
+    def damaged(self, payload: Payload) -> str | None:
+        """The first file that is neither staged nor under its final name, or has another size."""
+        sizes = (file.get("size") for file in payload["files"])
+        return damaged_file(self._file_system, dict(zip(self.staged_files(payload), sizes, strict=True)))
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Give the epoch's files their final names, then enter the epoch in the ledger.
 
-        Returns the rows of the files that this call renamed. Raises ``SinkError`` if a file is neither staged nor
+        Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is neither staged nor
         committed: its rows are lost.
         """
         invariant(
@@ -173,7 +188,11 @@ class Files(Sink):
         newest = self.newest_committed()
         rows = 0
         if moves and (newest is None or newest < epoch):
+            if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                raise lost_rows(self.describe(), epoch, damage)
             rows = self._commit_moves(epoch, moves)
+        elif moves and self._target_sync.in_doubt:
+            self._enter(epoch, len(moves))
         for payload in payloads:
             staged = _staged(payload["directory"], payload["position"])
             self._file_system.delete(join(self._root, staged))
@@ -204,13 +223,16 @@ class Files(Sink):
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
             self._file_system.make_directory(join(self._root, directory))
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
-        sync_below(self._file_system, self._root, [target for _, target, _ in moves])
-        self._file_system.write(
-            join(self._ledger, str(epoch)), msgspec.json.encode(self._entry(epoch, len(moves)))
-        )
+        self._target_sync.sync_below(self._file_system, self._root, [target for _, target, _ in moves])
+        self._enter(epoch, len(moves))
+        return rows
+
+    def _enter(self, epoch: int, count: int) -> None:
+        """Enter the epoch in the ledger, durably."""
+        data = msgspec.json.encode(self._entry(epoch, count))
+        self._target_sync.write(self._file_system, join(self._ledger, str(epoch)), data)
         for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
             self._file_system.delete(join(self._ledger, str(entry)))
-        return rows
 
     @property
     def _context(self) -> SinkContext:
@@ -268,7 +290,7 @@ class Files(Sink):
             match = _EXTENSION.search(name)
             extension = match["extension"] if match else self._format
             target = f"{partition}{slash}{prefix}-{number}.{extension}"
-            moves.append((_staged_file(payload, file), target, file["rows"]))
+            moves.append((_staged_file(payload, file), target, file.get("rows", 0)))
         return moves
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
@@ -278,6 +300,10 @@ class Files(Sink):
         if file_system.status(staged) is not None:
             try:
                 file_system.rename(staged, final)
+                return True
+            except LostWriteError:
+                # It has its name, which a crash may take away.
+                self._target_sync.doubt(final)
                 return True
             except StorageError as error:
                 # Another process that commits the same epoch may have been faster.
@@ -289,10 +315,7 @@ class Files(Sink):
                 f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows stay staged "
                 "and are committed when the job is restored; check the directory and the access to it."
             ) from failure
-        raise SinkError(
-            f"{self.describe()} lacks the file {source}, which checkpoint {epoch} commits, and {target} as well: "
-            "its rows are lost; put the file back, or restore an older checkpoint with --accept-duplicates."
-        )
+        raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
     def _counted(self, payload: Payload) -> Payload:
         """The payload with the rows of each file, without files that have none."""

@@ -19,11 +19,14 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from weir.errors import LostRowsError, LostWriteError
 from weir.state.filesystem import FileStatus, FileSystem, join
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ _WRITE_OPTIONS = {
     "partitionOverwriteMode": "static",
 }
 _SLUG_MAX_CHARACTERS = 40
+#: Files of a remote file system that are looked at side by side.
+_LOOKS_MAX = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +169,72 @@ def sync_below(file_system: FileSystem, root: str, paths: Iterable[str]) -> None
         # Directories come last: an entry is made durable after what it names.
         ordered = sorted(entries, key=lambda entry: (-entry.count("/"), entry))
         file_system.sync([*(join(root, entry) for entry in ordered), root])
+
+
+class SureSync:
+    """Makes what a commit wrote at a sink's target durable, and remembers what a sync has failed for.
+
+    The system reports a lost write once, and the next sync succeeds without it (PROTOCOL P23). But a commit is repeated over
+    the same names, and finds its work done. So these files are written anew, with the content that they have.
+    """
+
+    def __init__(self) -> None:
+        self._doubtful: set[str] = set()
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something that is there may not last."""
+        return bool(self._doubtful)
+
+    def doubt(self, path: str) -> None:
+        """A sync of this file, or of its name, has failed."""
+        self._doubtful.add(path)
+
+    def sync_below(self, file_system: FileSystem, root: str, paths: Sequence[str]) -> None:
+        """As the function of this name. Raises ``LostWriteError``; the next call with these paths writes them anew."""
+        full = [join(root, path) for path in paths]
+        for path in self._doubtful.intersection(full):
+            with suppress(FileNotFoundError):  # whoever owns the target may have deleted it since
+                file_system.write(path, file_system.read(path))
+            self._doubtful.discard(path)
+        try:
+            sync_below(file_system, root, paths)
+        except LostWriteError:
+            self._doubtful.update(full)
+            raise
+
+    def write(self, file_system: FileSystem, path: str, data: bytes) -> None:
+        """Write a file; until that has succeeded, it is in doubt."""
+        self._doubtful.add(path)
+        file_system.write(path, data)
+        self._doubtful.discard(path)
+
+
+def statuses(file_system: FileSystem, paths: Sequence[str]) -> list[FileStatus | None]:
+    """What is at each path. Where a look goes over a network, several go at once."""
+    if not paths or is_local(paths[0]):
+        return [file_system.status(path) for path in paths]
+    with ThreadPoolExecutor(min(_LOOKS_MAX, len(paths)), thread_name_prefix="weir-look") as pool:
+        return list(pool.map(file_system.status, paths))
+
+
+def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> str | None:
+    """The first of these files that is gone or has another size (None: any will do), in words; None if there is none."""
+    for (path, size), found in zip(sizes.items(), statuses(file_system, list(sizes)), strict=True):
+        if found is None:
+            return f"{path} is gone"
+        if size is not None and found.size != size:
+            return f"{path} has {found.size} bytes instead of {size}"
+    return None
+
+
+def lost_rows(place: str, epoch: int, damage: str) -> LostRowsError:
+    """What a sink raises whose commit cannot be made whole."""
+    return LostRowsError(
+        f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows is visible there, and the job"
+        " cannot go on without them. Put the file back and run the job again, or begin from a savepoint, which has a copy of"
+        " such files, or from an older snapshot with --from-savepoint PATH --accept-duplicates."
+    )
 
 
 def _walk(file_system: FileSystem, directory: str, prefix: str) -> Iterator[tuple[str, FileStatus]]:

@@ -1,0 +1,316 @@
+"""Staged files that are gone or cut short, and syncs that fail, at real tables; no Spark is needed (P13, P23).
+
+What is staged are Parquet files that the task has written for other tasks already, so no Spark job runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from tests.state.lost_syncs import LostSyncs
+
+from weir.errors import LostRowsError, LostWriteError
+from weir.sinks import DeltaTable, Files, SinkContext, Step
+from weir.sinks.base import Sink
+from weir.state.filesystem import FileStatus
+from weir.state.local import LocalFileSystem
+
+JOB = "0123456789abcdef0123456789abcdef"
+SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
+}
+
+
+class WrittenRows:
+    """Stands for a frame whose rows lie in the files of the step."""
+
+    @property
+    def schema(self) -> WrittenRows:
+        return self
+
+    def json(self) -> str:
+        return json.dumps(SCHEMA)
+
+
+class Target:
+    """A table of one sink, and what is staged for it."""
+
+    def __init__(self, kind: str, directory: Path, file_system: LocalFileSystem | None = None) -> None:
+        self.path = directory / "t"
+        self._segments = directory / "segments"
+        self._segments.mkdir(exist_ok=True)
+        self._files = file_system or LocalFileSystem()
+        self._kind = kind
+        self.sink = self.opened()
+
+    def opened(self, attempt: int = 1) -> Sink:
+        """The sink in a new process."""
+        sink: Sink = DeltaTable(str(self.path)) if self._kind == "delta" else Files(str(self.path))
+        sink.open(
+            SinkContext(
+                job_id=JOB, job_name="orders", sink="out", attempt=attempt, file_system=lambda _: self._files
+            )
+        )
+        return sink
+
+    def stage(self, position: int) -> dict[str, Any]:
+        """Stage the rows ``position`` and ``position + 100``, each in a file of its own."""
+        written = []
+        for row in (position, position + 100):
+            path = self._segments / f"part-{row}-c000.parquet"
+            pq.write_table(pa.table({"id": pa.array([row], pa.int64())}), path)
+            written.append(str(path))
+        frame: Any = WrittenRows()
+        payload = self.sink.stage(frame, Step(position=position, files=tuple(written)))
+        for path in written:
+            Path(path).unlink()
+        assert payload is not None
+        return payload
+
+    def flushed(self, position: int) -> dict[str, Any]:
+        """The payload as a checkpoint has it."""
+        (payload,) = self.sink.flush([self.stage(position)])
+        return json.loads(json.dumps(payload))
+
+    def staged(self, payload: dict[str, Any]) -> Path:
+        """The first file of a payload."""
+        return Path(self.sink.staged_files(payload)[0])
+
+    def rows(self) -> list[int]:
+        """What readers see."""
+        if self._kind == "delta":
+            if not deltalake.DeltaTable.is_deltatable(str(self.path)):
+                return []
+            return sorted(deltalake.DeltaTable(str(self.path)).to_pyarrow_table()["id"].to_pylist())
+        found = ds.dataset(self.path, format="parquet", exclude_invalid_files=False)
+        return sorted(found.to_table()["id"].to_pylist()) if found.files else []
+
+
+@pytest.fixture(params=["delta", "files"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
+    """One of each kind."""
+    return Target(request.param, tmp_path)
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Target:
+    return Target("delta", tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Target:
+    return Target("files", tmp_path)
+
+
+def cut_short(path: Path) -> None:
+    """Half of the file is missing."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+# -- rows that are gone --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, cut_short], ids=["gone", "cut short"])
+def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(target: Target, harm: Any) -> None:
+    """One file of two, of the second step of two: epoch, target, file and ways out are named, and no row is visible."""
+    target.sink.commit(1, [target.flushed(0)])
+    payloads = [target.flushed(1), target.flushed(2)]
+    path = target.staged(payloads[1])
+    harm(path)
+    with pytest.raises(LostRowsError) as lost:
+        target.sink.commit(2, payloads)
+    for words in (
+        "Checkpoint 2 ",
+        target.sink.describe(),
+        str(path),
+        "Put the file back",
+        "--from-savepoint",
+    ):
+        assert words in str(lost.value)
+    assert target.rows() == [0, 100]
+    assert target.sink.newest_committed() == 1
+
+
+def test_a_commit_is_whole_again_once_the_file_was_put_back(target: Target, tmp_path: Path) -> None:
+    """Nothing was half done, so the same epoch commits."""
+    payload = target.flushed(0)
+    path = target.staged(payload)
+    path.rename(tmp_path / "away")
+    with pytest.raises(LostRowsError):
+        target.sink.commit(1, [payload])
+    (tmp_path / "away").rename(path)
+    assert target.opened(2).commit(1, [payload]) == 2
+    assert target.rows() == [0, 100]
+
+
+def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Target) -> None:
+    """OPTIMIZE and VACUUM, or a reader, may have taken them away before the job has heard of its commit."""
+    payload = target.flushed(0)
+    target.sink.commit(1, [payload])
+    for path in target.sink.staged_files(payload):
+        Path(path).unlink()
+    assert target.opened(2).commit(1, [payload]) == 0
+
+
+def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commit(delta: Target) -> None:
+    """Delta itself would commit files that are not there, and its readers would fail from then on."""
+    delta.sink.commit(1, [delta.flushed(0)])
+    payload = delta.flushed(1)
+    table = deltalake.DeltaTable(str(delta.path))
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert not delta.staged(payload).exists()
+    with pytest.raises(LostRowsError, match=r"part-1-c000\.parquet is gone"):
+        delta.sink.commit(2, [payload])
+    assert delta.rows() == [0, 100]
+
+
+def test_staged_output_is_looked_at_before_and_after_it_is_flushed(target: Target) -> None:
+    """So a checkpoint with rows that are gone is not taken; files that a commit has begun to move are no loss."""
+    staged = target.stage(0)
+    assert target.sink.damaged(staged) is None
+    (payload,) = target.sink.flush([staged])
+    assert target.sink.damaged(payload) is None
+    path = target.staged(payload)
+    cut_short(path)
+    assert target.sink.damaged(payload) == f"{path} has {path.stat().st_size} bytes instead of " + str(
+        payload["files"][0]["size"]
+    )
+    assert target.sink.damaged(staged) == target.sink.damaged(payload)
+
+
+def test_a_commit_that_died_between_two_renames_is_whole(files: Target) -> None:
+    """One file is staged and one has its final name."""
+    payload = files.flushed(0)
+    first = files.staged(payload)
+    first.rename(files.path / "01234567-out-1-0-0.parquet")
+    assert files.sink.damaged(payload) is None
+    assert files.opened(2).commit(1, [payload]) == 1
+    assert files.rows() == [0, 100]
+
+
+def test_files_of_a_checkpoint_without_sizes_are_looked_for_by_name(files: Target) -> None:
+    """Older checkpoints have none."""
+    payload = files.flushed(0)
+    for file in payload["files"]:
+        del file["size"]
+    assert files.sink.commit(1, [payload]) == 2
+
+
+def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look goes over the network: 64 of them take as long as four."""
+    import threading
+
+    from weir.sinks.staging import statuses
+
+    together = threading.Barrier(16, timeout=20)
+
+    class Remote(LocalFileSystem):
+        def status(self, path: str) -> FileStatus | None:
+            together.wait()
+            return FileStatus(name=path.rpartition("/")[2], size=1, is_directory=False)
+
+    found = statuses(Remote(), [f"s3a://bucket/{number}" for number in range(64)])
+    assert [status.name for status in found if status] == [str(number) for number in range(64)]
+
+
+# -- syncs that fail -----------------------------------------------------------------------------------------------
+
+
+def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
+    files: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next sync would succeed without the name; a new file with the same rows takes its place (P23)."""
+    payload = files.flushed(0)
+    inode = files.staged(payload).stat().st_ino
+    syncs = LostSyncs(monkeypatch, lambda path: path == str(files.path))
+    assert files.sink.commit(1, [payload]) == 2
+    assert len(syncs.lost) == 1
+    final = files.path / "01234567-out-1-0-0.parquet"
+    assert final.stat().st_ino != inode
+    assert files.rows() == [0, 100]
+
+
+def test_names_that_could_not_be_synced_together_are_written_anew_by_the_next_try(
+    files: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds every file renamed, and must not believe it; only then comes the ledger (P23)."""
+    payload = files.flushed(0)
+    finals = [files.path / f"01234567-out-1-0-{number}.parquet" for number in range(2)]
+    syncs = LostSyncs(monkeypatch, lambda path: Path(path) in finals)
+    with pytest.raises(LostWriteError):
+        files.sink.commit(1, [payload])
+    assert files.sink.newest_committed() is None
+    inodes = {path: path.stat().st_ino for path in finals}
+    files.sink.commit(1, [payload])
+    assert all(path.stat().st_ino != inodes[path] for path in finals)
+    assert len(syncs.lost) == 1
+    assert files.rows() == [0, 100]
+
+
+def test_an_epoch_whose_entry_in_the_ledger_may_not_last_is_entered_again(
+    files: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is there, but a second commit does not take it for granted (P23)."""
+    payload = files.flushed(0)
+    ledger = files.path / "_weir" / "committed" / f"{JOB}-out"
+    LostSyncs(monkeypatch, lambda path: path == str(ledger))
+    with pytest.raises(LostWriteError):
+        files.sink.commit(1, [payload])
+    inode = (ledger / "1").stat().st_ino
+    assert files.sink.commit(1, [payload]) == 0
+    assert (ledger / "1").stat().st_ino != inode
+    synced = LostSyncs(monkeypatch, lambda path: False).synced
+    assert files.sink.commit(1, [payload]) == 0
+    assert synced == []
+
+
+def test_an_entry_of_the_log_that_could_not_be_synced_is_written_anew(
+    delta: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next try finds the transaction in the table, and must not believe the log (P23)."""
+    payload = delta.flushed(0)
+    entry = delta.path / "_delta_log" / f"{0:020}.json"
+    LostSyncs(monkeypatch, lambda path: path == str(entry))
+    with pytest.raises(LostWriteError):
+        delta.sink.commit(1, [payload])
+    before, inode = entry.read_bytes(), entry.stat().st_ino
+    assert delta.sink.commit(1, [payload]) == 0
+    assert entry.stat().st_ino != inode
+    assert entry.read_bytes() == before
+    assert delta.rows() == [0, 100]
+
+
+def test_an_entry_that_cannot_be_written_anew_stays_in_doubt(
+    delta: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it takes, and in the next attempt too."""
+    payload = delta.flushed(0)
+    log = delta.path / "_delta_log"
+    syncs = LostSyncs(monkeypatch, lambda path: path.startswith(str(log)), times=3)
+    for _ in range(3):
+        with pytest.raises(LostWriteError):
+            delta.sink.commit(1, [payload])
+    inode = (log / f"{0:020}.json").stat().st_ino
+    delta.sink.commit(1, [payload])
+    assert (log / f"{0:020}.json").stat().st_ino != inode
+    assert len(syncs.lost) == 3
+
+
+def test_staged_output_that_could_not_be_synced_fails_the_flush_by_name(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails the attempt, which is restored from a checkpoint that has none of it (P23)."""
+    payload = target.stage(0)
+    LostSyncs(monkeypatch, lambda path: path.endswith("part-0-c000.parquet"))
+    with pytest.raises(LostWriteError, match=rf"part-0-c000\.parquet: .*{os.strerror(errno.EIO).lower()}"):
+        target.sink.flush([payload])
