@@ -6,7 +6,10 @@ looks first and then renames. Weir never uses that one: plain paths and ``file:`
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.hadoop import HadoopFileSystem
+from weir.spark.jvm import Jvm
 from weir.state.filesystem import CreateResult, FileStatus
 from weir.state.numbered_log import NumberedLog
 
@@ -175,3 +179,50 @@ def test_an_error_of_the_file_system_names_path_and_cause(fs: HadoopFileSystem, 
     fs.write(f"{base}/file", b"1")
     with pytest.raises(StorageError, match=r"Could not write .*/file/below: .*Exception"):
         fs.write(f"{base}/file/below", b"2")
+
+
+# -- writes that fail ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one megabyte, in memory; mounting it needs root."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a file system of its own cannot be mounted here")
+    yield directory
+    subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("operation", ["create", "write", "copy"])
+def test_a_write_that_fails_leaves_no_part_of_a_file_under_any_name(
+    fs: HadoopFileSystem, base: str, small: Path, operation: str
+) -> None:
+    """The disk is full: neither the name nor a temporary one is there, and what was there before is whole."""
+    data = bytes(2 << 20)
+    fs.write(f"{base}/large", data)
+    target = f"{small.as_uri()}/one"
+    if operation != "create":
+        fs.write(target, b"before")
+    calls: dict[str, Callable[[], object]] = {
+        "create": lambda: fs.create(target, data),
+        "write": lambda: fs.write(target, data),
+        "copy": lambda: fs.link_or_copy(f"{base}/large", target),
+    }
+    with pytest.raises(StorageError, match=r"(create|write|copy) .*No space left on device"):
+        calls[operation]()
+    assert visible(small) == ([] if operation == "create" else ["one"])
+    if operation != "create":
+        assert fs.read(target) == b"before"
+    assert fs.create(f"{small.as_uri()}/two", b"small") is CreateResult.CREATED
+
+
+def test_streams_of_hadoop_have_an_abort(spark: SparkSession) -> None:
+    """It is how a write to an object store is given up; a stream that cannot says so, and is not closed then either."""
+    jvm = Jvm(spark)
+    pipe = jvm.java_class("java.io.PipedOutputStream")()
+    stream = jvm.java_class("org.apache.hadoop.fs.FSDataOutputStream")(pipe, None)
+    with pytest.raises(Exception, match=r"Abortable\.abort\(\) is not supported"):
+        stream.abort()

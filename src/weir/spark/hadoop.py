@@ -4,14 +4,19 @@ The arbitrating create (PROTOCOL P17): on ``hdfs:`` a temporary file is renamed 
 (``FileContext.rename`` with the option NONE fails if the target is there); on ``s3a:`` the object is put with
 ``If-None-Match`` (``createFile`` with ``fs.option.create.conditional.overwrite``). A file system without one of the
 two is refused. What is closed on these file systems is as durable as they promise, so ``sync`` adds nothing.
+
+No part of a file ever stands under its name. On an object store closing a stream is what publishes the object,
+whatever was written to it, so a stream that could not be written to the end is aborted (Hadoop's ``Abortable``) and not
+closed. Elsewhere a file is written under a temporary name and renamed.
 """
 
 from __future__ import annotations
 
 import uuid
 import zlib
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.sinks.staging import is_local
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
 _RENAME_SCHEMES = frozenset({"hdfs", "viewfs", "file"})
 _CONDITIONAL_PUT_SCHEMES = frozenset({"s3a"})
 _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
+#: Writes the content to a stream that was opened for it.
+_Fill: TypeAlias = Callable[[Any], object]
 
 
 def as_spark_path(path: str) -> str:
@@ -53,9 +60,10 @@ class HadoopFileSystem:
         """Create the file with this content unless the name is taken."""
         try:
             if self._scheme in _CONDITIONAL_PUT_SCHEMES:
-                self._put_if_absent(path, data)
+                builder = self._fs.createFile(self._path(path)).overwrite(True)
+                _publish(builder.must(_CONDITIONAL_CREATE, True).build(), _content(data))
             else:
-                self._rename_if_absent(path, data)
+                self._rename_new(path, "NONE", _content(data))
         except Exception as error:
             if _is_taken(error):
                 return CreateResult.ALREADY_EXISTS
@@ -65,12 +73,7 @@ class HadoopFileSystem:
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file. An object store replaces atomically; elsewhere a rename does."""
         try:
-            if self._scheme in _CONDITIONAL_PUT_SCHEMES:
-                self._put(path, data)
-            else:
-                temporary = self._temporary(path)
-                self._put(temporary, data)
-                self._rename(temporary, path, "OVERWRITE")
+            self._replace(path, _content(data))
         except Exception as error:
             raise _failure("write", path, error) from error
 
@@ -130,9 +133,13 @@ class HadoopFileSystem:
     def link_or_copy(self, source: str, target: str) -> bool:
         """Copy the file within the file system (there are no links); always False."""
         try:
-            self._class("FileUtil").copy(
-                self._fs, self._path(source), self._fs, self._path(target), False, True, self._conf
-            )
+            content = self._fs.open(self._path(source))
+            try:
+                # The last argument says to close neither stream.
+                copy = self._jvm.java_class("org.apache.hadoop.io.IOUtils").copyBytes
+                self._replace(target, lambda stream: copy(content, stream, self._conf, False))
+            finally:
+                content.close()
         except Exception as error:
             raise _failure("copy", source, error) from error
         return False
@@ -148,32 +155,33 @@ class HadoopFileSystem:
     def sync(self, files: Iterable[str]) -> None:
         """Nothing to do: a closed file is durable here."""
 
-    def _put_if_absent(self, path: str, data: bytes) -> None:
-        builder = self._fs.createFile(self._path(path)).overwrite(True).must(_CONDITIONAL_CREATE, True)
-        self._fill(builder.build(), data)
+    def _replace(self, path: str, content: _Fill) -> None:
+        """Create or replace a file with all of its content."""
+        if self._scheme in _CONDITIONAL_PUT_SCHEMES:
+            _publish(self._fs.create(self._path(path), True), content)
+        else:
+            self._rename_new(path, "OVERWRITE", content)
 
-    def _rename_if_absent(self, path: str, data: bytes) -> None:
+    def _rename_new(self, path: str, option: str, content: _Fill) -> None:
+        """Write a new file and rename it to ``path``; it is deleted if that fails."""
         temporary = self._temporary(path)
-        self._put(temporary, data)
         try:
-            self._rename(temporary, path, "NONE")
-        finally:
-            self._fs.delete(self._path(temporary), False)
+            stream = self._fs.create(self._path(temporary), True)
+            try:
+                content(stream)
+            finally:
+                stream.close()
+            self._rename(temporary, path, option)
+        except BaseException:
+            with suppress(Exception):
+                self._fs.delete(self._path(temporary), False)
+            raise
 
     def _rename(self, source: str, target: str, option: str) -> None:
         rename = self._class("Options$Rename")
         options = self._jvm.array(rename, [getattr(rename, option)])
         context = self._class("FileContext").getFileContext(self._uri(target), self._conf)
         context.rename(self._path(source), self._path(target), options)
-
-    def _put(self, path: str, data: bytes) -> None:
-        self._fill(self._fs.create(self._path(path), True), data)
-
-    def _fill(self, stream: Any, data: bytes) -> None:
-        try:
-            stream.write(bytearray(data))
-        finally:
-            stream.close()
 
     def _temporary(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
@@ -187,6 +195,21 @@ class HadoopFileSystem:
 
     def _class(self, name: str) -> Any:
         return self._jvm.java_class(f"org.apache.hadoop.fs.{name}")
+
+
+def _content(data: bytes) -> _Fill:
+    return lambda stream: stream.write(bytearray(data))
+
+
+def _publish(stream: Any, content: _Fill) -> None:
+    """Write an object: closing the stream publishes it, so one that could not be written to the end is aborted."""
+    try:
+        content(stream)
+    except BaseException:
+        with suppress(Exception):
+            stream.abort()
+        raise
+    stream.close()
 
 
 def _status(entry: Any) -> FileStatus:
