@@ -12,34 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
+from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.state.lost_syncs import LostSyncs
 
 from weir.errors import LostRowsError, LostWriteError
-from weir.sinks import DeltaTable, Files, SinkContext, Step
+from weir.sinks import DeltaTable, Files, SinkContext
 from weir.sinks.base import Sink
 from weir.state.filesystem import FileStatus
 from weir.state.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
-SCHEMA = {
-    "type": "struct",
-    "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
-}
-
-
-class WrittenRows:
-    """Stands for a frame whose rows lie in the files of the step."""
-
-    @property
-    def schema(self) -> WrittenRows:
-        return self
-
-    def json(self) -> str:
-        return json.dumps(SCHEMA)
 
 
 class Target:
@@ -48,7 +31,6 @@ class Target:
     def __init__(self, kind: str, directory: Path, file_system: LocalFileSystem | None = None) -> None:
         self.path = directory / "t"
         self._segments = directory / "segments"
-        self._segments.mkdir(exist_ok=True)
         self._files = file_system or LocalFileSystem()
         self._kind = kind
         self.sink = self.opened()
@@ -64,18 +46,8 @@ class Target:
         return sink
 
     def stage(self, position: int) -> dict[str, Any]:
-        """Stage the rows ``position`` and ``position + 100``, each in a file of its own."""
-        written = []
-        for row in (position, position + 100):
-            path = self._segments / f"part-{row}-c000.parquet"
-            pq.write_table(pa.table({"id": pa.array([row], pa.int64())}), path)
-            written.append(str(path))
-        frame: Any = WrittenRows()
-        payload = self.sink.stage(frame, Step(position=position, files=tuple(written)))
-        for path in written:
-            Path(path).unlink()
-        assert payload is not None
-        return payload
+        """Two rows, each in a file of its own."""
+        return stage_rows(self.sink, position, self._segments)
 
     def flushed(self, position: int) -> dict[str, Any]:
         """The payload as a checkpoint has it."""
@@ -88,12 +60,7 @@ class Target:
 
     def rows(self) -> list[int]:
         """What readers see."""
-        if self._kind == "delta":
-            if not deltalake.DeltaTable.is_deltatable(str(self.path)):
-                return []
-            return sorted(deltalake.DeltaTable(str(self.path)).to_pyarrow_table()["id"].to_pylist())
-        found = ds.dataset(self.path, format="parquet", exclude_invalid_files=False)
-        return sorted(found.to_table()["id"].to_pylist()) if found.files else []
+        return rows_of_delta(self.path) if self._kind == "delta" else rows_of_files(self.path)
 
 
 @pytest.fixture(params=["delta", "files"])

@@ -1,0 +1,469 @@
+"""A whole job over disk calls that fail for real, but for Spark: run as a process that has ``disk_faults.c`` preloaded.
+
+What runs is what runs in production: the machines and their dispatcher on threads, the durable part, job log, snapshots,
+and the sinks ``DeltaTable`` and ``Files``. A query is played: its directory is written by hand, and a step stages two rows
+that say its position. For each call of one kind that the disk sees within two checkpoints and a savepoint, one job is run
+in which that call fails, or it and all after it, until the disk is mended::
+
+    step, checkpoint | the fault is armed: step, checkpoint, savepoint, step, checkpoint | mended: step, checkpoint
+
+Then the machine loses what failed fsyncs had left in doubt, and the next driver restores: both tables must hold exactly
+the rows up to its checkpoint, and every checkpoint and savepoint that completed must be whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import itertools
+import shutil
+import sys
+import threading
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tests.kernel.fake_port import FakePort
+from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
+from tests.spark.test_snapshots import FILES, FakeQuery
+
+from weir.coordinators.runner import CoordinatorRunner
+from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
+from weir.core.job_master import JobMaster
+from weir.core.job_status import JobStatus
+from weir.core.task_messages import (
+    AnswerPlanning,
+    CommitSinks,
+    ContinueSnapshot,
+    DropSnapshot,
+    PlanningCalled,
+    StepStaged,
+    TakeSnapshot,
+    TaskErrored,
+    TaskStarted,
+)
+from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotMetrics, TaskState
+from weir.durable.hooks import MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.listeners import CheckpointListeners
+from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.kernel.clock import SystemClock
+from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
+from weir.kernel.failures import describe
+from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan
+from weir.kernel.running_job import RunningJob
+from weir.sinks import DeltaTable, Files
+from weir.sinks.base import Sink
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.snapshots import TaskSnapshots, restore_directory
+from weir.state.storage import CheckpointStorage
+from weir.state.transfer import Transfer
+
+JOB = "0" * 32
+OPERATORS = (OperatorState(operator_id="v", name="v"),)
+PATIENCE_S = 30.0
+#: What the sentences of failures say of a disk that is full or broken.
+REASONS = (
+    "no space left on the device",
+    "input/output error",
+    "No space left on device",
+    "Input/output error",
+)
+
+_tokens = itertools.count(1)
+_calls = itertools.count(1)
+
+
+class QuickWaits(ThreadWaits):
+    """Pauses are short."""
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.001))
+
+
+class NotedJob(DurableJob):
+    """Counts commits that have succeeded."""
+
+    commits = 0
+
+    def commit_sinks(self, effect: CommitSinks) -> None:
+        super().commit_sinks(effect)
+        self.commits += 1
+
+
+@dataclass
+class PlayedQuery:
+    """The query of one attempt, which the test lets take its steps."""
+
+    post: PostToTask
+    directory: FakeQuery
+    snapshots: TaskSnapshots
+    #: The newest planning call, and whether it was answered.
+    call: int = 0
+    answered: bool = False
+
+    def ask(self) -> None:
+        """A planning call."""
+        self.answered = False
+        self.call = next(_calls)
+        self.post(PlanningCalled(call=self.call, position=self.directory.position))
+
+
+class PlayedTask(FakePort):
+    """One task whose query is played. Its snapshots are those of Spark's tasks."""
+
+    def __init__(
+        self, root: Path, storage: CheckpointStorage, sinks: dict[str, Sink], port: SinkPort
+    ) -> None:
+        super().__init__()
+        self._root = root
+        self._storage = storage
+        self._sinks = sinks
+        self._sink_port = port
+        self._start: AttemptStart | None = None
+        self._query: PlayedQuery | None = None
+
+    @property
+    def query(self) -> PlayedQuery:
+        """The query of the newest attempt."""
+        assert self._query is not None
+        return self._query
+
+    @property
+    def may_step(self) -> bool:
+        """Whether there is a query, and its planning call was answered."""
+        return self._query is not None and self._query.answered
+
+    def prepare_attempt(self, start: AttemptStart) -> None:
+        self._start, self.attempt = start, start.attempt
+        super().prepare_attempt(start)
+
+    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+        path = self._root / "work" / str(attempt) / "v"
+        path.mkdir(parents=True)
+        transfer = Transfer(lambda _: FILES)
+        if restored is None:
+            directory = FakeQuery(path)
+        else:
+            assert self._start is not None
+            assert self._start.restored is not None
+            directory = FakeQuery.__new__(FakeQuery)
+            directory.path, directory.position = path, restored.position
+            directory.directory = QueryDirectory(FILES, str(path))
+            restore_directory(
+                state=restored,
+                checkpoint=self._start.restored,
+                storage=self._storage,
+                transfer=transfer,
+                directory=directory.directory,
+            )
+        snapshots = TaskSnapshots(
+            vertex="v",
+            operators=OPERATORS,
+            directory=directory.directory,
+            storage=self._storage,
+            transfer=transfer,
+            flush=self._sink_port.flush,
+            restored=restored,
+            base=restored.files if restored else (),
+            inputs=(),
+            watermark_ms=lambda: None,
+            operator_state=None,
+            wall_ms=lambda: 0,
+        )
+        self._query = PlayedQuery(post, directory, snapshots)
+        post(TaskStarted(position=directory.position))
+        self._query.ask()
+
+    def take_snapshot(self, effect: TakeSnapshot) -> None:
+        self.query.snapshots.take(effect)
+
+    def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
+        return self.query.snapshots.proceed(effect.checkpoint_id)
+
+    def drop_snapshot(self, effect: DropSnapshot) -> None:
+        self.query.snapshots.drop(effect.checkpoint_id)
+
+    def confirm_base(self, vertex: str, checkpoint_id: int) -> None:
+        self.query.snapshots.confirm(checkpoint_id)
+
+    def answer_planning(self, effect: AnswerPlanning) -> None:
+        query = self.query
+        query.answered = query.call == effect.call
+
+    def play(self) -> None:
+        """One batch of the query, up to its next planning call; a sink that cannot stage fails it."""
+        query = self.query
+        position = query.directory.step()
+        try:
+            staged = [
+                Committable(
+                    sink=name, position=position, payload=stage_rows(sink, position, self._root / "segments")
+                )
+                for name, sink in self._sinks.items()
+            ]
+        except Exception as error:
+            query.answered = False
+            query.post(TaskErrored(message=describe(error)))
+            return
+        query.post(StepStaged(position=position, committables=tuple(staged)))
+        query.ask()
+
+
+class Driver:
+    """One driver of the job, as ``weir run`` starts one."""
+
+    def __init__(self, root: Path) -> None:
+        self._savepoints = root / "disk" / "savepoints"
+        self.storage = CheckpointStorage(
+            fs=lambda _: FILES, base_directory=str(root / "disk" / "checkpoints"), job_id=JOB
+        )
+        sinks: dict[str, Sink] = {
+            "delta": DeltaTable(str(root / "disk" / "delta")),
+            "files": Files(str(root / "disk" / "files")),
+        }
+        port = SinkPort(
+            sinks=sinks,
+            job_name="orders",
+            file_system=lambda _: FILES,
+            retries=CommitRetries(attempts=3, initial_backoff_ms=1, max_backoff_ms=1),
+            waits=QuickWaits(),
+        )
+        self.notes: list[str] = []
+        self.durable = NotedJob(
+            storage=self.storage,
+            sinks=port,
+            hooks=MasterHooks((), allow_non_restored_state=False, waits=QuickWaits()),
+            listeners=CheckpointListeners({}, QuickWaits()),
+            settings=DurableSettings(
+                job_name="orders",
+                savepoint_directory=str(self._savepoints),
+                from_savepoint=None,
+                accept_duplicates=False,
+                claims_snapshot=False,
+                num_retained=2,
+            ),
+            clock=SystemClock(),
+            waits=QuickWaits(),
+            token=lambda: f"{next(_tokens):016x}",
+            note=self.notes.append,
+            restored=lambda _: None,
+            state_mapping=StateMapping(vertices={"v": OPERATORS}, allow_non_restored_state=False),
+        )
+        self.task = PlayedTask(root, self.storage, sinks, port)
+        plans = {
+            "v": TaskPlan(
+                vertex="v",
+                operators=OPERATORS,
+                sinks=tuple(sinks),
+                bounded=False,
+                requires_final_checkpoint=True,
+            )
+        }
+        self.job = RunningJob(
+            job_id=JOB,
+            name="orders",
+            master=JobMaster(
+                job_id=JOB,
+                vertices={"v": OPERATORS},
+                config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=1000, num_retained=2),
+                restart=RestartConfig(
+                    type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=1_000_000, fixed_delay_ms=5
+                ),
+                savepoint_directory=str(self._savepoints),
+            ),
+            plans=plans,
+            tasks=self.task,
+            durable=self.durable,
+            coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=QuickWaits()),
+            clock=SystemClock(),
+            configuration={},
+            observe=lambda _: None,
+        )
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Driver:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.job.suspend()
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the driver does not end"
+        assert self.error is None, f"a bug: {self.error!r}"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the driver has given up by itself."""
+        return not self._thread.is_alive()
+
+    def step(self, patience_s: float = PATIENCE_S) -> bool:
+        """Let the query take a batch, if it runs within that time."""
+        deadline = time.monotonic() + patience_s
+        while not self.has_ended and time.monotonic() < deadline:
+            if self.job.view().status is JobStatus.RUNNING and self.task.may_step:
+                self.task.play()
+                return True
+            time.sleep(0.002)
+        return False
+
+    def complete(self, future: Future[CompletedCheckpoint]) -> CompletedCheckpoint | str:
+        """Step until a checkpoint or savepoint has completed, with its commits, or failed: then why."""
+        deadline = time.monotonic() + PATIENCE_S
+        commits = self.durable.commits
+        next_step = 0.0
+        while not future.done():
+            now = time.monotonic()
+            assert now < deadline, "the checkpoint neither completes nor fails"
+            # Its barrier comes with the planning call behind a step.
+            if now >= next_step and self.job.view().checkpoints.counts.in_progress:
+                self.step(0.05)
+                next_step = time.monotonic() + 0.1
+            time.sleep(0.002)
+        error = future.exception()
+        if error is not None:
+            return str(error)
+        completed = future.result()
+        attempt = self.task.attempt
+        while completed.kind.commits_side_effects and self.durable.commits == commits:
+            if (
+                self.has_ended
+                or self.task.attempt != attempt
+                or self.job.view().status is not JobStatus.RUNNING
+            ):
+                break
+            assert time.monotonic() < deadline, "the commit neither succeeds nor fails"
+            time.sleep(0.002)
+        return completed
+
+    def _run(self) -> None:
+        try:
+            self.job.driver.run()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.job.finish()
+
+
+class Faults:
+    """The preloaded library."""
+
+    def __init__(self, library: str, operation: str, error: str, *, times: int) -> None:
+        self._library = ctypes.CDLL(library)
+        self._operation = operation
+        self._error = getattr(errno, error)
+        self._times = times
+
+    def arm(self, below: Path, nth: int) -> None:
+        """The n-th call fails, and so many after it."""
+        self._library.disk_faults_arm(
+            f"{below}/".encode(),
+            self._operation.encode(),
+            ctypes.c_long(nth),
+            ctypes.c_long(self._times),
+            self._error,
+        )
+
+    def disarm(self) -> int:
+        """How many calls there were."""
+        seen = int(self._library.disk_faults_seen())
+        self._library.disk_faults_arm(b"", b"", ctypes.c_long(0), ctypes.c_long(0), 0)
+        return seen
+
+    def crash(self) -> None:
+        """The machine loses what failed fsyncs were to save."""
+        self._library.disk_faults_crash()
+
+
+def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
+    """One job, in which the n-th call fails (0: none); how many calls there were, and why what failed has failed."""
+    root.mkdir()
+    (root / "disk").mkdir()
+    completed: list[CompletedCheckpoint] = []
+    failures: list[str] = []
+
+    def note(outcome: CompletedCheckpoint | str) -> bool:
+        if isinstance(outcome, str):
+            failures.append(outcome)
+            return False
+        completed.append(outcome)
+        return True
+
+    driver = Driver(root)
+    with driver:
+        driver.step()
+        assert note(driver.complete(driver.job.trigger_checkpoint())), failures
+        faults.arm(root / "disk", nth)
+        driver.step(0.3)
+        note(driver.complete(driver.job.trigger_checkpoint()))
+        note(driver.complete(driver.job.trigger_savepoint(None)))
+        driver.step(0.3)
+        note(driver.complete(driver.job.trigger_checkpoint()))
+        seen = faults.disarm()
+        goes_on = not driver.has_ended and completes_again(driver, note)
+    if not goes_on:
+        # It said that it must end, so the command is run again.
+        assert any("this driver ends" in text for text in driver.notes), (failures, driver.notes)
+        driver = Driver(root)
+        with driver:
+            assert completes_again(driver, note), failures
+    faults.crash()
+    check(root, completed)
+    told = [*failures, *driver.notes, *(text for _, text in driver.job.view().exceptions)]
+    assert not failures or any(reason in text for reason in REASONS for text in told), told
+    return seen, failures
+
+
+def completes_again(driver: Driver, note: object) -> bool:
+    """The disk is mended: a further checkpoint completes soon, without anyone's help."""
+    for _ in range(5):
+        if not driver.step():
+            return False
+        if note(driver.complete(driver.job.trigger_checkpoint())):  # type: ignore[operator]
+            return True
+    return False
+
+
+def check(root: Path, completed: list[CompletedCheckpoint]) -> None:
+    """The next driver goes on from the newest checkpoint, and each row is in each table once."""
+    newest = [one for one in completed if not one.kind.is_savepoint][-1]
+    driver = Driver(root)
+    restored = driver.durable.begin_attempt().restored
+    assert restored is not None
+    assert not driver.notes, driver.notes
+    assert restored.checkpoint_id == newest.checkpoint_id
+    for savepoint in (one for one in completed if one.kind.is_savepoint):
+        driver.storage.verify(driver.storage.read(savepoint.external_path))
+    positions = range(restored.tasks[0].position + 1)
+    expected = sorted([*positions, *(position + 100 for position in positions)])
+    assert rows_of_delta(root / "disk" / "delta") == expected
+    assert rows_of_files(root / "disk" / "files") == expected
+    left = [str(path) for path in (root / "disk").rglob(".*.tmp")]
+    assert left == [], left
+
+
+def main(library: str, directory: str, operation: str, error: str, *numbers: str) -> None:
+    """Every call of an operation, or every so many-th, fails so often in a job of its own."""
+    times, stride = map(int, numbers)
+    root, faults = Path(directory), Faults(library, operation, error, times=times)
+    calls, _ = run(root / "0", faults, 0)
+    failed = 0
+    for nth in range(1, calls + 1, stride):
+        try:
+            _, failures = run(root / str(nth), faults, nth)
+        except BaseException:
+            print(f"{operation} {nth} of {calls} ({error}, {times} times):", file=sys.stderr)
+            raise
+        failed += bool(failures)
+        shutil.rmtree(root / str(nth))
+    print(calls, failed)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
