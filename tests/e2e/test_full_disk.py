@@ -1,4 +1,4 @@
-"""A checkpoint directory that is full or read-only: checkpoints fail, and nothing that was retained is harmed.
+"""A checkpoint directory or a target that is full or read-only: nothing that was retained or committed is harmed.
 
 The directory is a file system of its own in memory, so small that a test can fill it to the last page. Mounting it
 needs root; where that is not possible, the tests are skipped.
@@ -82,9 +82,19 @@ class SmallDisk:
 @pytest.fixture
 def disk(place: Place) -> Iterator[SmallDisk]:
     """The small disk, mounted as the place's checkpoint directory."""
+    yield from mounted(place.directory / "checkpoints")
+
+
+@pytest.fixture
+def target_disk(place: Place) -> Iterator[SmallDisk]:
+    """The small disk, mounted where the place's tables are."""
+    yield from mounted(place.directory / "out")
+
+
+def mounted(directory: Path) -> Iterator[SmallDisk]:
+    """A small disk, for as long as the iterator stands."""
     if shutil.which("mount") is None:
-        pytest.skip("there is no command to mount a file system of its own for the checkpoint directory")
-    directory = place.directory / "checkpoints"
+        pytest.skip("there is no command to mount a file system of its own")
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(directory)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
@@ -211,5 +221,30 @@ def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
         view = live.gateway.view()
         assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
         wait_until_tidy(directory)
+        live.cancel()
+    assert_copied(place)
+
+
+@pytest.mark.slow
+def test_a_job_whose_target_is_full_is_restarted_until_there_is_space_again(
+    place: Place, target_disk: SmallDisk
+) -> None:
+    """Its batches cannot be staged, readers see what was committed, and then every row, once."""
+    place.land(3)
+    restarts = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.attempts": "1000",
+        "restart-strategy.fixed-delay.delay": "100 ms",
+    }
+    conf = settings(place, {**QUICK_LEASE, **restarts}, interval="200ms", tolerable_failed_checkpoints="1000")
+    with LiveJob(numbers_job(place, bounded=False), conf) as live:
+        wait_until_copied(place)
+        target_disk.fill()
+        copied = raw_rows(place)
+        place.land(2)
+        live.wait_for(lambda view: view.attempt >= 3, "two restarts")
+        assert raw_rows(place) == copied
+        target_disk.free()
+        wait_until_copied(place)
         live.cancel()
     assert_copied(place)
