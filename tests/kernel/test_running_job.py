@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 from unittest.mock import patch
 
@@ -15,7 +16,7 @@ from weir.core.task_messages import TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import JobEndedError, JobError, LostRowsError, LostWriteError, StorageError
 from weir.kernel.concurrency import ThreadWorkers
-from weir.kernel.ports import CoordinatorAnswer
+from weir.kernel.ports import CoordinatorAnswer, VertexMetrics
 
 
 def test_a_view_shows_the_job_as_it_is_now() -> None:
@@ -155,14 +156,84 @@ def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
         world.wait_until(lambda: world.job.view().end_time_ms > 0)
 
 
-def test_a_job_that_never_ran_says_so() -> None:
-    """Without any view there is nothing to show."""
+def test_a_job_that_never_ran_can_be_looked_at() -> None:
+    """From the moment when there is one, and after its end, which no counter that cannot be read turns into a failure."""
     world = World()
+    assert world.job.view().status is JobStatus.CREATED
     world.port.errors["metrics"] = [RuntimeError("no counter")]
-    with pytest.raises(RuntimeError):
-        world.job.finish()
-    with pytest.raises(JobEndedError, match="ended before it could be looked at"):
+    world.job.finish()
+    assert world.job.view().end_time_ms > 0
+
+
+def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_taken() -> None:
+    """Nobody who looks waits long, a thousand looks leave nothing behind, and what was asked for is done afterwards."""
+    gate = threading.Event()
+    with World() as world:
+        world.wait_running()
+        world.job.driver.call(lambda: gate.wait(20) and None)
+        began = time.monotonic()
+        for _ in range(10):
+            assert world.job.view().status is JobStatus.RUNNING
+        answer = world.job.cancel()
+        assert time.monotonic() - began < 5
+        assert not answer.done()
+        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+            gate.set()
+            answer.result(20)
+            assert world.join().status is JobStatus.CANCELED
+        assert made.call_count < 10
+
+
+def test_while_the_jvm_hangs_views_show_what_goes_on_with_the_counters_of_before() -> None:
+    """One thread waits for the JVM, however many look, and the main thread is asked as ever."""
+    with World() as world:
+        world.wait_running()
+        world.wait_until(lambda: world.job.view().vertices[0].records_in == 70)
+        gate = threading.Event()
+        hanging = threading.active_count()
+
+        def hang(vertex: str) -> VertexMetrics:
+            assert gate.wait(20)
+            return VertexMetrics()
+
+        with patch.object(world.port, "metrics", hang):
+            future = world.job.trigger_checkpoint()
+            world.wait_in_progress()
+            assert threading.active_count() <= hanging + 1
+            world.port.step("v", 0)
+            future.result(20)
+            world.wait_until(lambda: world.job.view().checkpoints.counts.completed == 1)
+            assert world.job.view().vertices[0].records_in == 70
+            world.job.cancel().result(20)
+            world.wait_until(lambda: world.job.view().status is JobStatus.CANCELED)
+            gate.set()
+
+
+def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
+    """All who look within a tenth of a second see the same view."""
+    with World() as world:
+        world.wait_running()
         world.job.view()
+        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+            began = time.monotonic()
+            looks = 0
+            while time.monotonic() < began + 0.55:
+                world.job.view()
+                looks += 1
+        assert looks > 500
+        assert made.call_count <= 6
+
+
+def test_who_was_answered_sees_what_it_led_to() -> None:
+    """However short the time since somebody last looked."""
+    with World() as world:
+        world.wait_running()
+        for number in range(5):
+            future = world.job.trigger_checkpoint()
+            world.wait_in_progress()
+            world.port.step("v", number)
+            future.result(20)
+            assert world.job.view().checkpoints.counts.completed == number + 1
 
 
 def test_a_checkpoint_is_answered_when_it_is_complete() -> None:

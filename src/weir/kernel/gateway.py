@@ -18,7 +18,7 @@ class JobGateway(Protocol):
     """A running job. Futures fail with ``JobError``, whose message says why and what to do."""
 
     def view(self) -> JobView:
-        """The newest published view; never blocks."""
+        """The newest view. Waits at most briefly for a newer one, also while the job or its JVM hangs."""
         ...
 
     def trigger_checkpoint(

@@ -1,14 +1,21 @@
 """``RunningJob``: the gateway through which REST, signals and progress reach the driver's main thread.
 
-Every call posts to the main thread and waits, at most briefly, for nothing but that thread, which itself never blocks.
+1. Every request is posted to the main thread, and nothing waits for its answer but the future.
+2. The main thread publishes the job's view: an immutable value, swapped by reference. It does so when the job's status
+   changes and before a request is answered, so who was answered sees what it led to; and when somebody looks at a view that
+   is older than ``_FRESH_MS``. However many look, that is ten times a second.
+3. Who looks waits for neither the main thread nor the JVM longer than ``_PATIENCE_S``: while one of them hangs, the newest
+   view is the answer, and requests are taken as ever.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
+from functools import partial
 from typing import Any
 
 from weir.core.job_master import JobMaster
@@ -23,8 +30,9 @@ from weir.core.requests import (
 )
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
 from weir.core.view import JobView, VertexView
-from weir.errors import JobEndedError, JobError
+from weir.errors import JobError
 from weir.kernel.clock import Clock
+from weir.kernel.counters import Counters
 from weir.kernel.driver import JobDriver
 from weir.kernel.ports import (
     CoordinatorAnswer,
@@ -32,9 +40,16 @@ from weir.kernel.ports import (
     DurablePort,
     TaskPlan,
     TaskPort,
-    VertexMetrics,
 )
 
+_log = logging.getLogger(__name__)
+
+#: A view younger than this is new enough for everybody.
+_FRESH_MS = 100
+#: How long somebody who looks waits for the counters, and for the main thread.
+_PATIENCE_S = 0.1
+#: How long the end of the run waits for the last counters.
+_LAST_PATIENCE_S = 2.0
 #: Entries of the exception history (Flink: ``web.exception-history-size``).
 _EXCEPTIONS = 16
 
@@ -61,7 +76,7 @@ class RunningJob:
         self._name = name
         self._master = master
         self._plans = plans
-        self._task_port = tasks
+        self._counters = Counters(lambda: {vertex: tasks.metrics(vertex) for vertex in plans})
         self._coordinators = coordinators
         self._clock = clock
         self._configuration = dict(configuration)
@@ -73,8 +88,14 @@ class RunningJob:
         self._timestamps_ms = {JobStatus.CREATED.name: self._start_time_ms}
         self._exceptions: list[tuple[int, str]] = []
         self._savepoint: str | None = None
-        self._last_view: JobView | None = None
         self._over = threading.Event()
+        #: The look that the main thread has not taken yet, or the newest one.
+        self._look: Future[None] = Future()
+        self._look.set_result(None)
+        self._looking = threading.Lock()
+        self._view = self._make_view()
+        #: When somebody last looked and was not kept waiting.
+        self._looked_ms = clock.now_ms() - _FRESH_MS
         self.driver = JobDriver(
             master=master,
             plans=plans,
@@ -88,20 +109,20 @@ class RunningJob:
     # -- gateway -----------------------------------------------------------------------------------------------
 
     def view(self) -> JobView:
-        """The job as it is now, or as it ended."""
-        if not self._over.is_set():
-            future: Future[JobView] = Future()
-            # Counters may come from Spark, so they are read here and not on the main thread.
-            metrics = self._metrics()
-            self.driver.call(lambda: self._answer_view(future, metrics))
-            while not self._over.is_set():
-                try:
-                    return future.result(timeout=0.1)
-                except TimeoutError:
-                    continue
-        if self._last_view is None:
-            raise JobEndedError(f"Job {self._job_id} ended before it could be looked at.")
-        return self._last_view
+        """The job as it is now, as it was when its main thread last answered, or as it ended."""
+        if self._over.is_set() or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
+            return self._view
+        self._counters.read(_PATIENCE_S)
+        with self._looking:
+            if self._look.done():
+                self._look = Future()
+                self.driver.call(partial(self._publish_for, self._look))
+            look = self._look
+        wait((look,), timeout=_PATIENCE_S)
+        if look.done():
+            look.result()
+            self._looked_ms = self._clock.now_ms()
+        return self._view
 
     def trigger_checkpoint(
         self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
@@ -153,7 +174,11 @@ class RunningJob:
         """The driver has returned: keep the last view, and fail requests that nobody answered."""
         self._end_time_ms = self._clock.wall_ms()
         try:
-            self._last_view = self._make_view(self._metrics())
+            self._counters.read(_LAST_PATIENCE_S)
+        except Exception:
+            _log.warning("The last counters cannot be read.", exc_info=True)
+        try:
+            self._view = self._make_view()
         finally:
             self._over.set()
         for future in list(self._futures.values()):
@@ -165,11 +190,13 @@ class RunningJob:
                 self._timestamps_ms[status.name] = self._clock.wall_ms()
                 if status is JobStatus.FAILING:
                     self._exceptions = [*self._exceptions, (self._clock.wall_ms(), message)][-_EXCEPTIONS:]
+                self._publish_for(Future())
             case JobEnded(savepoint=savepoint):
                 self._savepoint = savepoint
             case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
                 future = self._futures.pop(request, None)
                 if future is not None:
+                    self._publish_for(Future())
                     _settle(future, checkpoint, failure)
         self._observe(effect)
 
@@ -200,17 +227,16 @@ class RunningJob:
             _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
         return future
 
-    def _metrics(self) -> dict[VertexId, VertexMetrics]:
-        return {vertex: self._task_port.metrics(vertex) for vertex in self._plans}
-
-    def _answer_view(self, future: Future[JobView], metrics: Mapping[VertexId, VertexMetrics]) -> None:
+    def _publish_for(self, look: Future[None]) -> None:
+        """Publish the view, and tell who waits for it. What fails here ends no job. On the main thread."""
         try:
-            future.set_result(self._make_view(metrics))
+            self._view = self._make_view()
+            look.set_result(None)
         except Exception as error:
-            # Whoever looks must not end the job.
-            future.set_exception(error)
+            look.set_exception(error)
 
-    def _make_view(self, metrics: Mapping[VertexId, VertexMetrics]) -> JobView:
+    def _make_view(self) -> JobView:
+        metrics = self._counters.newest
         vertices = [
             VertexView(
                 vertex=vertex,
