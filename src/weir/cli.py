@@ -24,6 +24,7 @@ from weir.cli_options import (
     AcceptDuplicates,
     Address,
     AllowNonRestoredState,
+    CaFile,
     Claim,
     ClaimMode,
     Conf,
@@ -45,6 +46,7 @@ from weir.cli_options import (
     StateLimit,
     StateOperator,
     StateQuery,
+    TokenFile,
 )
 from weir.client_answers import DEFAULT_ADDRESS
 from weir.config.values import RecoveryClaimMode
@@ -180,9 +182,12 @@ def plan(
 
 
 @app.command("list", epilog="Example: weir list")
-def list_jobs(address: Address = DEFAULT_ADDRESS) -> None:
+def list_jobs(
+    address: Address = DEFAULT_ADDRESS, token_file: TokenFile = None, ca_file: CaFile = None
+) -> None:
     """List the jobs of a driver."""
-    _show(tables.jobs_table(_client().list_jobs(address)))
+    jobs = _client().list_jobs(address, token=_token(token_file), ca_file=ca_file)
+    _show(tables.jobs_table(jobs))
 
 
 @app.command(epilog="Example: weir checkpoint orders")
@@ -192,10 +197,12 @@ def checkpoint(
         bool, typer.Option("--full", help="Write the whole state, without files of earlier checkpoints.")
     ] = False,
     address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Take a checkpoint now and wait until it is complete."""
     kind = CheckpointType.FULL if full else CheckpointType.CONFIGURED
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(f"Checkpoint {connected.trigger_checkpoint(kind)} completed.")
 
 
@@ -206,9 +213,11 @@ def checkpoints(
         int | None, typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices.")
     ] = None,
     address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in detail."""
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
         else:
@@ -216,11 +225,13 @@ def checkpoints(
 
 
 @app.command(epilog="Example: weir savepoint orders /data/savepoints")
-def savepoint(
+def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
     job: OptionalJobName = None,
     directory: Directory = None,
     dispose: Dispose = None,
     address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete one with --dispose."""
     if dispose is not None and job is None:
@@ -232,38 +243,47 @@ def savepoint(
         raise typer.BadParameter(
             "Take a savepoint of JOB, or delete one with --dispose PATH: give one of them."
         )
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         path = connected.trigger_savepoint(_absolute(directory))
     typer.echo(f"Savepoint completed. Path: {path}")
 
 
 @app.command(epilog="Example: weir stop orders --savepoint-dir /data/savepoints")
-def stop(
+def stop(  # noqa: PLR0917 - typer makes an option of each parameter
     job: JobName,
     savepoint_dir: SavepointDir = None,
     drain: Drain = False,
     address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Stop a job with a savepoint and print its path."""
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
 
 
 @app.command(epilog="Example: weir cancel orders")
-def cancel(job: JobName, address: Address = DEFAULT_ADDRESS) -> None:
+def cancel(
+    job: JobName,
+    address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
+) -> None:
     """Cancel a job: no savepoint is taken and nothing more is committed."""
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         status = connected.cancel()
         typer.echo(f"Job {connected.job_id} is {status.value}.")
 
 
 @app.command(epilog=r"""Example: weir send orders score '{"set": {"limit": 5}}'""")
-def send(
+def send(  # noqa: PLR0917 - typer makes an option of each parameter
     job: JobName,
     operator: CoordinatedOperator,
     request: CoordinatorRequest,
     address: Address = DEFAULT_ADDRESS,
+    token_file: TokenFile = None,
+    ca_file: CaFile = None,
 ) -> None:
     """Ask the coordinator of a Python operator for something, such as other rules, and print its answer as JSON.
 
@@ -275,7 +295,7 @@ def send(
         raise typer.BadParameter(f"{request!r} is no JSON ({error}).", param_hint="JSON") from error
     if not isinstance(decoded, dict):
         raise typer.BadParameter(f"{request!r} is no JSON object: write {{...}}.", param_hint="JSON")
-    with _connected(job, address) as connected:
+    with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))
 
 
@@ -406,6 +426,12 @@ def _client() -> ModuleType:
     return client
 
 
-def _connected(job: str, address: str) -> JobClient:
-    connected: JobClient = _client().connect(job, address)
+def _token(file: str | None) -> str | None:
+    from weir.rest.tokens import read_token
+
+    return None if file is None else read_token(file)
+
+
+def _connected(job: str, address: str, token_file: str | None, ca_file: str | None) -> JobClient:
+    connected: JobClient = _client().connect(job, address, token=_token(token_file), ca_file=ca_file)
     return connected

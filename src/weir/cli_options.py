@@ -18,6 +18,25 @@ Address = Annotated[
         help="REST server of the job's driver, as 'weir run' prints it.",
     ),
 ]
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar="WEIR_REST_TOKEN_FILE",
+        help="File with the REST server's token, if it wants one. Not needed for jobs of your own on this machine;"
+        " WEIR_REST_TOKEN may hold the token itself.",
+    ),
+]
+CaFile = Annotated[
+    str | None,
+    typer.Option(
+        "--ca-file",
+        metavar="FILE",
+        envvar="WEIR_REST_CA_FILE",
+        help="Certificates in PEM by which a REST server with HTTPS is known; without it the usual ones.",
+    ),
+]
 JobName = Annotated[
     str, typer.Argument(metavar="JOB", help="Id, unique prefix of an id, or name of the job.")
 ]

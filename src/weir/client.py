@@ -5,13 +5,18 @@
 1. A request is repeated for a short time, and only after a connection problem or a 503. That is safe for requests
    that start something, too: each carries a trigger id drawn here, and repeating it joins what it began.
 2. What takes long is polled, with a wait that grows from 10 ms to 2 s.
-3. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the server's own sentence
+3. A token for the server comes from ``token``, else from what this user's own job left for its owner (``weir.rest.tokens``),
+   else from the environment (``WEIR_REST_TOKEN``). It is sent to loopback and over HTTPS only, and no redirect is followed.
+4. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the server's own sentence
    is passed on as it is.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import secrets
+import ssl
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -31,6 +36,10 @@ from weir.client_answers import (
 from weir.core.job_status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
+from weir.rest.tokens import find_own_server
+
+#: The variable of the environment that holds a token.
+TOKEN_VARIABLE = "WEIR_REST_TOKEN"
 
 _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0
@@ -94,11 +103,15 @@ class JobClient:
     Args:
         address: ``http://127.0.0.1:8081``; without a scheme, ``http://`` is meant.
         job_id: 32 hexadecimal digits; ``connect`` finds it by name or prefix.
+        token: The server's token, if it has one that is not found by itself.
+        ca_file: Certificates in PEM that a server with HTTPS is known by; None: the usual ones.
     """
 
-    def __init__(self, address: str, job_id: str) -> None:
+    def __init__(
+        self, address: str, job_id: str, *, token: str | None = None, ca_file: str | None = None
+    ) -> None:
         self.job_id = job_id
-        self._connection = _Connection(address)
+        self._connection = _Connection(address, token, ca_file)
 
     def __enter__(self) -> JobClient:
         return self
@@ -195,25 +208,29 @@ class JobClient:
         return answer.operation or {}
 
 
-def list_jobs(address: str = DEFAULT_ADDRESS) -> tuple[JobSummary, ...]:
-    """The jobs that the server knows."""
-    connection = _Connection(address)
+def list_jobs(
+    address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+) -> tuple[JobSummary, ...]:
+    """The jobs that the server knows; ``token`` and ``ca_file`` as for ``JobClient``."""
+    connection = _Connection(address, token, ca_file)
     try:
         return connection.get("/jobs/overview", _Jobs).jobs
     finally:
         connection.close()
 
 
-def connect(job: str, address: str = DEFAULT_ADDRESS) -> JobClient:
+def connect(
+    job: str, address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+) -> JobClient:
     """A client of the job with this id, name or unique prefix of an id. Raises ``JobNotFoundError``."""
-    jobs = list_jobs(address)
+    jobs = list_jobs(address, token=token, ca_file=ca_file)
     for matching in (
         [one for one in jobs if one.job_id == job.lower()],
         [one for one in jobs if one.name == job],
         [one for one in jobs if job and one.job_id.startswith(job.lower())],
     ):
         if len(matching) == 1:
-            return JobClient(address, matching[0].job_id)
+            return JobClient(address, matching[0].job_id, token=token, ca_file=ca_file)
         if matching:
             raise JobNotFoundError(
                 f"{job!r} names several jobs at {address}: use one of the ids"
@@ -230,14 +247,39 @@ class _ServerGoneError(RestError):
 class _Connection:
     """Requests to one server, with retries and with failures as sentences."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, token: str | None, ca_file: str | None) -> None:
         self.address = (address if "://" in address else f"http://{address}").rstrip("/")
+        own = find_own_server(self.address) if token is None else None
+        if own is not None:
+            self.address, token = own.address, own.token
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         try:
             # The server is on this machine or near it: proxies of the environment are not meant for it.
-            self._client = httpx.Client(base_url=f"{self.address}/v1", timeout=timeout, trust_env=False)
+            self._client = httpx.Client(
+                base_url=f"{self.address}/v1",
+                timeout=timeout,
+                trust_env=False,
+                headers=self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
+                verify=True if ca_file is None else ssl.create_default_context(cafile=ca_file),
+            )
         except httpx.InvalidURL as error:
             raise self._no_address(error) from error
+        except OSError as error:
+            raise RestError(
+                f"The certificates in {ca_file} cannot be used ({error}): name a file in PEM with --ca-file."
+            ) from error
+
+    def _authorization(self, token: str | None) -> dict[str, str]:
+        """The header that carries the token, if there is one and nobody on the way can read it."""
+        if not token:
+            return {}
+        url = httpx.URL(self.address)
+        if url.scheme != "https" and not _is_loopback(url.host):
+            raise RestError(
+                f"The token is not sent to {self.address}, since others could read it on its way: let the server speak"
+                " HTTPS (security.ssl.rest.enabled), or go through a tunnel that begins on this machine."
+            )
+        return {"Authorization": f"Bearer {token}"}
 
     def close(self) -> None:
         self._client.close()
@@ -268,6 +310,11 @@ class _Connection:
                 " hangs, and try again."
             ) from error
         except (httpx.TransportError, _Unavailable) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise RestError(
+                    f"The certificate of the server at {self.address} is not one to trust here ({error}): call it by the"
+                    " name in it, and name its issuer's with --ca-file."
+                ) from error
             raise _ServerGoneError(
                 f"No REST server answers at {self.address} ({error}): start a job with 'weir run FILE', or name the"
                 " server of a running one with --address, as its driver printed it."
@@ -307,6 +354,13 @@ class _Connection:
                 f"{self.address} did not answer {response.request.url.path} as a Weir job does ({error}):"
                 " see what listens there."
             ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _polling() -> tenacity.wait_exponential:

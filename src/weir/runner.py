@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from weir.core.types import CompletedCheckpoint
     from weir.durable.sink_port import SinkPort
     from weir.job import Job
+    from weir.kernel.clock import Clock
     from weir.kernel.gateway import JobGateway
+    from weir.rest.server import RestServer
     from weir.state.storage import CheckpointStorage
 
 _log = logging.getLogger(__name__)
@@ -119,15 +121,8 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
     listener.phase("loading libraries")
     from weir.config import Configuration
-    from weir.config.options import (
-        ASYNC_STORE_DURATION,
-        CHECKPOINT_DIR,
-        REST_BIND_ADDRESS,
-        REST_PORT,
-        WORKING_DIR,
-    )
+    from weir.config.options import CHECKPOINT_DIR, WORKING_DIR
     from weir.kernel.clock import SystemClock
-    from weir.rest.server import RestServer
     from weir.spark.environment import check_environment
     from weir.spark.session import LazySession, make_working_directory
     from weir.state.filesystem import join
@@ -139,11 +134,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     job.vertices()
     clock = SystemClock()
     with contextlib.ExitStack() as stack:
-        rest = RestServer(
-            bind_address=configuration.value(REST_BIND_ADDRESS),
-            port=configuration.value(REST_PORT),
-            store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
-        )
+        rest = _rest_server(configuration, clock)
         stack.callback(rest.stop)
         address = rest.bind()
         check_environment()
@@ -183,6 +174,38 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         rest.serve(execution.gateway, FileSystems(session.file_system))
         rest.start()
         return execution.run()
+
+
+def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
+    """The server as it is configured. Raises ``RestError`` if the token's file cannot be used."""
+    from weir.config.options import (
+        ASYNC_STORE_DURATION,
+        REST_ALLOWED_HOSTS,
+        REST_BIND_ADDRESS,
+        REST_PORT,
+        REST_TOKEN,
+        REST_TOKEN_FILE,
+        SSL_REST_CERTIFICATE,
+        SSL_REST_ENABLED,
+        SSL_REST_KEY,
+    )
+    from weir.rest.server import RestSecurity, RestServer
+    from weir.rest.tokens import read_or_make_token
+
+    file = configuration.value(REST_TOKEN_FILE)
+    encrypted = configuration.value(SSL_REST_ENABLED)
+    return RestServer(
+        bind_address=configuration.value(REST_BIND_ADDRESS),
+        port=configuration.value(REST_PORT),
+        store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
+        security=RestSecurity(
+            token=configuration.value(REST_TOKEN) if file is None else read_or_make_token(file),
+            allowed_hosts=configuration.value(REST_ALLOWED_HOSTS),
+            certificate=configuration.value(SSL_REST_CERTIFICATE) if encrypted else None,
+            key=configuration.value(SSL_REST_KEY) if encrypted else None,
+        ),
+        clock=clock,
+    )
 
 
 def _sinks(

@@ -184,7 +184,7 @@ def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
     http: httpx.Client, gateway: FakeGateway, path: str, body: bytes
 ) -> None:
     """The sentence says what is wrong with the body."""
-    response = http.post(f"{JOB}/{path}", content=body)
+    response = http.post(f"{JOB}/{path}", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert "malformed" in response.json()["errors"][0]
     assert gateway.calls == []
@@ -275,7 +275,7 @@ def test_cancelling_with_a_savepoint_is_refused(http: httpx.Client, gateway: Fak
 
 def test_cancel_is_accepted_at_once(http: httpx.Client, gateway: FakeGateway) -> None:
     """PATCH with mode=cancel, or without a mode, is answered with 202 and an empty object."""
-    response = http.request("PATCH", f"{JOB}?mode=cancel", content=b"{}")
+    response = http.patch(f"{JOB}?mode=cancel", json={})
     assert (response.status_code, response.json()) == (202, {})
     assert gateway.calls == [("cancel", None)]
 

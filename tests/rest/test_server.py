@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from fake_job import JOB_ID, FakeGateway, completed
+from fake_job import JOB_ID, VIEW, FakeGateway, completed
+from tests.kernel.fake_port import World
 
+from weir.core.view import JobView
 from weir.errors import RestError
 from weir.rest.server import RestServer
 
@@ -84,3 +88,56 @@ def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
         assert answer.json()["operation"] == {"location": "/d/savepoint-1"}
     stopping.join(timeout=10)
     assert not stopping.is_alive()
+
+
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Client) -> None:
+    """Headers and body are two packets, and a kernel may put off acknowledging the first by 40 ms."""
+    times = []
+    for _ in range(20):
+        began = time.monotonic()
+        http.get("/config")
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.03
+
+
+def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> None:
+    """The main thread waits, say for a file system that does not answer; every request is answered nevertheless."""
+    gate = threading.Event()
+    with World() as world:
+        world.wait_running()
+        server = RestServer(world.job, port=0)
+        with httpx.Client(base_url=server.start(), trust_env=False, timeout=10) as http:
+            world.job.driver.call(lambda: gate.wait(30) and None)
+            began = time.monotonic()
+            (job,) = http.get("/jobs/overview").json()["jobs"]
+            assert job["state"] == "RUNNING"
+            assert http.patch(f"/jobs/{job['jid']}?mode=cancel").status_code == 202
+            assert http.post(f"/jobs/{job['jid']}/savepoints", json={}).status_code == 202
+            assert time.monotonic() - began < 5
+            gate.set()
+            while http.get(f"/jobs/{job['jid']}/status").json()["status"] != "CANCELED":
+                assert time.monotonic() - began < 20
+        server.stop()
+
+
+def test_a_look_that_hangs_holds_up_no_other_answer(gateway: FakeGateway, http: httpx.Client) -> None:
+    """One thread waits for it, however many ask: what needs no view is answered at once, and all others with that one."""
+    gate = threading.Event()
+    looks: list[None] = []
+
+    def hang() -> JobView:
+        looks.append(None)
+        assert gate.wait(20)
+        return VIEW
+
+    gateway.view = hang  # type: ignore[method-assign]
+    with ThreadPoolExecutor(20) as pool:
+        asked = [pool.submit(http.get, f"/jobs/{JOB_ID}") for _ in range(20)]
+        while not looks:
+            time.sleep(0.01)
+        assert http.get("/config").status_code == 200
+        assert http.post("/savepoint-disposal", content=b"{").status_code == 415
+        assert not any(one.done() for one in asked)
+        gate.set()
+        assert [one.result(20).status_code for one in asked] == [200] * 20
+    assert len(looks) <= 2

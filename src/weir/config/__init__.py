@@ -93,8 +93,8 @@ class Configuration(Mapping[str, str]):
         return option.parse(self._values.get(option.key, option.default))
 
     def in_force(self) -> dict[str, str]:
-        """The text of every key but Spark's, defaults included."""
-        return {option.key: self._values.get(option.key, option.default) for option in OPTIONS}
+        """The text of every key but Spark's, defaults included, as anybody may see it: without secrets."""
+        return {option.key: option.shown(self._values.get(option.key, option.default)) for option in OPTIONS}
 
     def spark_conf(self) -> dict[str, str]:
         """The ``spark.*`` keys, for the Spark session."""

@@ -14,6 +14,7 @@ from weir.config.values import (
     BOOLEAN,
     CLAIM_MODE,
     DURATION,
+    HOSTS,
     INTERVAL,
     PATH,
     POSITIVE_DURATION,
@@ -21,6 +22,7 @@ from weir.config.values import (
     STRATEGY,
     TEXT,
     TIMEOUT,
+    TOKEN,
     ConfigOption,
     integer,
     number,
@@ -29,6 +31,8 @@ from weir.config.values import (
 _CHECKPOINTING = "execution.checkpointing."
 _RECOVERY = "execution.state-recovery."
 _FIXED = "restart-strategy.fixed-delay."
+_AUTHENTICATION = "rest.authentication."
+_SSL_REST = "security.ssl.rest."
 _EXPONENTIAL = "restart-strategy.exponential-delay."
 
 CHECKPOINT_INTERVAL = ConfigOption(
@@ -167,7 +171,43 @@ DEFAULT_PARALLELISM = ConfigOption(
 )
 REST_PORT = ConfigOption("rest.port", integer(0, 65535), "8081", "Port of the REST server; 0: any free port.")
 REST_BIND_ADDRESS = ConfigOption(
-    "rest.bind-address", TEXT, "127.0.0.1", "Address on which the REST server listens."
+    "rest.bind-address",
+    TEXT,
+    "127.0.0.1",
+    "Address on which the REST server listens (Flink: all). Any but loopback needs a token.",
+)
+REST_TOKEN = ConfigOption(
+    _AUTHENTICATION + "token",
+    TOKEN.or_none("unset"),
+    "unset",
+    "What clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has none). A file keeps it out of"
+    " process lists.",
+    secret=True,
+)
+REST_TOKEN_FILE = ConfigOption(
+    _AUTHENTICATION + "token-file",
+    PATH.or_none("unset"),
+    "unset",
+    "File with the token, which only its owner and group may read. If there is none, it is made, with a new token.",
+)
+REST_ALLOWED_HOSTS = ConfigOption(
+    "weir.rest.allowed-hosts",
+    HOSTS,
+    "none",
+    "Names by which clients may call the REST server, beside loopback's and that of rest.bind-address: a request to any"
+    " other is refused, since a web page could have made it.",
+)
+SSL_REST_ENABLED = ConfigOption(
+    _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server speaks HTTPS only."
+)
+SSL_REST_CERTIFICATE = ConfigOption(
+    _SSL_REST + "certificate",
+    PATH.or_none("unset"),
+    "unset",
+    "File with the server's certificate and those of its issuers, in PEM (Flink: a Java keystore).",
+)
+SSL_REST_KEY = ConfigOption(
+    _SSL_REST + "key", PATH.or_none("unset"), "unset", "File with the certificate's private key, in PEM."
 )
 CHECKPOINT_HISTORY = ConfigOption(
     "web.checkpoints.history", integer(1), "10", "Checkpoints that REST remembers."
@@ -242,6 +282,12 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     DEFAULT_PARALLELISM,
     REST_PORT,
     REST_BIND_ADDRESS,
+    REST_ALLOWED_HOSTS,
+    REST_TOKEN,
+    REST_TOKEN_FILE,
+    SSL_REST_ENABLED,
+    SSL_REST_CERTIFICATE,
+    SSL_REST_KEY,
     CHECKPOINT_HISTORY,
     ASYNC_STORE_DURATION,
     WORKING_DIR,

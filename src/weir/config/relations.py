@@ -19,7 +19,12 @@ from weir.config.options import (
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
     MAX_BACKOFF,
+    REST_TOKEN,
+    REST_TOKEN_FILE,
     SAVEPOINT_DIR,
+    SSL_REST_CERTIFICATE,
+    SSL_REST_ENABLED,
+    SSL_REST_KEY,
     WORKING_DIR,
 )
 from weir.config.values import ConfigOption
@@ -51,6 +56,15 @@ def check_relations(values: Values) -> None:
             f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and the barriers of one checkpoint must not overtake another's:"
             " set the second to 1 or the first to false."
         )
+    if values.value(REST_TOKEN) is not None and values.value(REST_TOKEN_FILE) is not None:
+        raise ConfigurationError(
+            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both give the token of the REST server: leave one of them out."
+        )
+    for file in (SSL_REST_CERTIFICATE, SSL_REST_KEY):
+        if values.value(SSL_REST_ENABLED) and values.value(file) is None:
+            raise ConfigurationError(
+                f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: let it name a file in PEM."
+            )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         if values.value(durable) == values.value(WORKING_DIR):
             raise ConfigurationError(

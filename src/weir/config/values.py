@@ -20,6 +20,9 @@ from weir.state.resolve import normalize
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
+#: The least length of a token that guards the REST server.
+TOKEN_LENGTH_MIN = 16
+
 #: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and timeout.
 _CHECKPOINT_MS_MIN = 10
 
@@ -95,6 +98,21 @@ def _path(text: str) -> str:
     return normalize(text)
 
 
+def _token(text: str) -> str:
+    if len(text) < TOKEN_LENGTH_MIN or not (text.isascii() and text.isprintable() and " " not in text):
+        raise ValueError
+    return text
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    if text.lower() == "none":
+        return ()
+    hosts = tuple(host.strip().lower() for host in text.split(","))
+    if not all(re.fullmatch(r"[a-z0-9._-]+", host) for host in hosts):
+        raise ValueError(text)
+    return hosts
+
+
 def number(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> ValueType[float]:
     """A finite number of at least ``least``, at most ``most`` and above ``above``."""
 
@@ -138,6 +156,10 @@ POSITIVE_DURATION = _duration_of_at_least(1)
 BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
 PATH = ValueType("path", "a path or URI", _path)
 TEXT = ValueType("text", "text", str)
+TOKEN = ValueType(
+    "token", f"at least {TOKEN_LENGTH_MIN} letters, digits and other visible ASCII characters", _token
+)
+HOSTS = ValueType("hosts", "host names without ports, separated by commas, or 'none'", _hosts)
 RETENTION = _choice(RetainExternalized, {})
 CLAIM_MODE = _choice(RecoveryClaimMode, {})
 STRATEGY = _choice(
@@ -159,6 +181,12 @@ class ConfigOption(Generic[T]):
     type: ValueType[T]
     default: str
     description: str
+    #: Whether the value is shown to nobody.
+    secret: bool = False
+
+    def shown(self, text: str) -> str:
+        """The text of a value as anybody may see it."""
+        return "*" * TOKEN_LENGTH_MIN if self.secret and text != self.default else text
 
     def parse(self, text: str) -> T:
         """The value of ``text``; raises ``ConfigurationError`` with one sentence."""
@@ -166,5 +194,5 @@ class ConfigOption(Generic[T]):
             return self.type.parse(text.strip())
         except (ValueError, KeyError) as error:
             raise ConfigurationError(
-                f"{self.key} is {text!r}, but must be {self.type.expectation}."
+                f"{self.key} is {self.shown(text)!r}, but must be {self.type.expectation}."
             ) from error

@@ -1,13 +1,17 @@
 """The routes of the REST server: Flink's paths, with and without the prefix ``/v1``, over one running job.
 
-Values come from ``JobGateway.view()``, requests go to the gateway, and what they trigger is kept in
-``AsyncOperations`` until the client has polled it. A failure of any kind is answered with an error status and
-``{"errors": ["one sentence"]}``, which is what Flink's clients show. A failed operation answers the poll with 500:
-Flink's other way of saying so needs a Java-serialised exception. 503 is never used, since clients repeat on it.
+Values come from ``JobGateway.view()``, which waits a moment if the job hangs: that is done on a thread beside the event
+loop, one look at a time for all who ask meanwhile. Requests go to the gateway, which posts them, and what they trigger is
+kept in ``AsyncOperations`` until the client has polled it. So no answer waits for another one.
+
+A failure of any kind is answered with an error status and ``{"errors": ["one sentence"]}``, which is what Flink's clients
+show. A failed operation answers the poll with 500: Flink's other way of saying so needs a Java-serialised exception. 503 is
+never used, since clients repeat on it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +28,7 @@ from weir.kernel.clock import Clock
 from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import CoordinatorAnswer
 from weir.rest import checkpoint_json, job_json
+from weir.rest.guard import quoted, shortened
 from weir.rest.job_json import Json
 from weir.rest.operations import AsyncOperations, TooManyOperationsError, in_background
 from weir.rest.requests import (
@@ -40,6 +45,8 @@ from weir.state.storage import CheckpointStorage
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
 _COORDINATOR = "coordinator"
+#: Digits of the largest checkpoint id, a Java long.
+_ID_DIGITS = 19
 
 Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest)
 
@@ -92,6 +99,8 @@ class _Handlers:
         self._version = version
         self._file_systems = file_systems
         self._new_trigger_id = new_trigger_id
+        #: The look at the job that is under way, or the newest one; touched on the event loop only.
+        self._look: asyncio.Future[JobView] | None = None
 
     def routes(self) -> list[tuple[str, str, Callable[..., Any], int]]:
         """Method, path, handler and status of success of every route."""
@@ -128,41 +137,41 @@ class _Handlers:
         return job_json.dashboard_config_json(self._clock.wall_ms(), self._version)
 
     async def overview(self) -> Json:
-        return job_json.cluster_overview_json(self._gateway.view(), self._version)
+        return job_json.cluster_overview_json(await self._newest(), self._version)
 
     async def jobs(self) -> Json:
-        return job_json.job_ids_json(self._gateway.view())
+        return job_json.job_ids_json(await self._newest())
 
     async def jobs_overview(self) -> Json:
-        return job_json.jobs_overview_json(self._gateway.view(), self._clock.wall_ms())
+        return job_json.jobs_overview_json(await self._newest(), self._clock.wall_ms())
 
     async def job(self, job_id: str) -> Json:
-        return job_json.job_details_json(self._view(job_id), self._clock.wall_ms())
+        return job_json.job_details_json(await self._view(job_id), self._clock.wall_ms())
 
     async def status(self, job_id: str) -> Json:
-        view = self._view(job_id)
+        view = await self._view(job_id)
         if view.status.is_terminal:
             self._operations.collect(_CANCEL)
         return {"status": view.status.value}
 
     async def job_config(self, job_id: str) -> Json:
-        return job_json.job_config_json(self._view(job_id))
+        return job_json.job_config_json(await self._view(job_id))
 
     async def exceptions(self, job_id: str) -> Json:
-        return job_json.exceptions_json(self._view(job_id))
+        return job_json.exceptions_json(await self._view(job_id))
 
     async def execution_result(self, job_id: str) -> Json:
-        return job_json.execution_result_json(self._view(job_id), self._clock.wall_ms())
+        return job_json.execution_result_json(await self._view(job_id), self._clock.wall_ms())
 
     async def client_heartbeat(self, job_id: str) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         return {}
 
     async def cancel(self, job_id: str, mode: str = "cancel") -> Json:
-        view = self._view(job_id)
+        view = await self._view(job_id)
         if mode != "cancel":
             raise HTTPException(
-                400, f"The mode {mode!r} is unknown: use mode=cancel, or POST to /jobs/{job_id}/stop."
+                400, f"The mode {quoted(mode)} is unknown: use mode=cancel, or POST to /jobs/{job_id}/stop."
             )
         if view.status.is_terminal:
             raise HTTPException(409, f"Job {job_id} is {view.status.value} already and cannot be cancelled.")
@@ -170,29 +179,31 @@ class _Handlers:
         return {}
 
     async def checkpoints(self, job_id: str) -> Json:
-        return checkpoint_json.checkpoints_json(self._view(job_id).checkpoints)
+        return checkpoint_json.checkpoints_json((await self._view(job_id)).checkpoints)
 
     async def checkpoint_config(self, job_id: str) -> Json:
-        return checkpoint_json.checkpoint_config_json(self._view(job_id))
+        return checkpoint_json.checkpoint_config_json(await self._view(job_id))
 
     async def checkpoint_details(self, job_id: str, checkpoint_id: str) -> Json:
-        return checkpoint_json.checkpoint_details_json(self._checkpoint(job_id, checkpoint_id))
+        return checkpoint_json.checkpoint_details_json(await self._checkpoint(job_id, checkpoint_id))
 
     async def checkpoint_subtasks(self, job_id: str, checkpoint_id: str, vertex: str) -> Json:
-        stats = self._checkpoint(job_id, checkpoint_id)
+        stats = await self._checkpoint(job_id, checkpoint_id)
         task = checkpoint_json.find_task(stats, vertex)
         if task is None:
-            raise HTTPException(404, f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {vertex}.")
+            raise HTTPException(
+                404, f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {shortened(vertex)}."
+            )
         return checkpoint_json.subtasks_json(stats, task)
 
     async def trigger_checkpoint(self, job_id: str, request: Request) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         body = await _body(request, CheckpointRequest)
         kind = body.checkpoint_type
         return self._trigger(_CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind))
 
     async def trigger_savepoint(self, job_id: str, request: Request) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         body = await _body(request, SavepointRequest)
         if body.cancel_job:
             raise HTTPException(
@@ -202,7 +213,7 @@ class _Handlers:
         return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target))
 
     async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         body = await _body(request, StopRequest)
         target, drain = _normalized(body.target_directory), body.drain
         return self._trigger(
@@ -211,7 +222,7 @@ class _Handlers:
 
     async def send_to_coordinator(self, job_id: str, operator: str, request: Request) -> Json:
         """Weir's own: Flink lets nobody outside of a job talk to its coordinators."""
-        self._view(job_id)
+        await self._view(job_id)
         body = await _body(request, CoordinatorRequest)
         try:
             return self._trigger(
@@ -223,7 +234,7 @@ class _Handlers:
             raise HTTPException(404, str(error)) from error
 
     async def coordinator_answer(self, job_id: str, operator: str, trigger_id: str) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         found: CoordinatorAnswer | None = self._outcome(_COORDINATOR, trigger_id)
         if found is None:
             return _poll_json(None)
@@ -233,7 +244,7 @@ class _Handlers:
         """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
         directory = normalize(body.savepoint_path).removesuffix(f"/{METADATA_FILE}")
-        if self._is_restore_point(directory):
+        if await self._is_restore_point(directory):
             raise HTTPException(
                 409,
                 f"{directory} is what this job was restored from, and it has completed no checkpoint of its own yet: dispose"
@@ -244,37 +255,47 @@ class _Handlers:
             _DISPOSAL, body.trigger_id, lambda: in_background(lambda: storage.dispose_savepoint(directory))
         )
 
-    def _is_restore_point(self, directory: str) -> bool:
+    async def _is_restore_point(self, directory: str) -> bool:
         """Whether a failover would go back to this snapshot: nothing has completed since the job was restored from it."""
-        checkpoints = self._gateway.view().checkpoints
+        checkpoints = (await self._newest()).checkpoints
         restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
         if restored is None or restored.external_path != directory:
             return False
         return completed is None or completed.trigger_timestamp_ms < restored.restore_timestamp_ms
 
     async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         checkpoint = self._outcome(_CHECKPOINT, trigger_id)
         return _poll_json(None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id})
 
     async def savepoint_status(self, job_id: str, trigger_id: str) -> Json:
-        self._view(job_id)
+        await self._view(job_id)
         savepoint = self._outcome(_SAVEPOINT, trigger_id)
         return _poll_json(None if savepoint is None else {"location": savepoint.external_path})
 
     async def disposal_status(self, trigger_id: str) -> Json:
         return _poll_json(None if self._outcome(_DISPOSAL, trigger_id) is None else {})
 
-    def _view(self, job_id: str) -> JobView:
-        view = self._gateway.view()
+    async def _newest(self) -> JobView:
+        """The newest view, as the gateway gives it."""
+        if self._look is None or self._look.done():
+            self._look = asyncio.ensure_future(asyncio.to_thread(self._gateway.view))
+        return await asyncio.shield(self._look)
+
+    async def _view(self, job_id: str) -> JobView:
+        view = await self._newest()
         if job_id != view.job_id:
-            raise HTTPException(404, f"Job {job_id} is not known here: this driver runs job {view.job_id}.")
+            raise HTTPException(
+                404, f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}."
+            )
         return view
 
-    def _checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
-        snapshot = self._view(job_id).checkpoints
+    async def _checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
+        snapshot = (await self._view(job_id)).checkpoints
         if not checkpoint_id.isdecimal():
-            raise HTTPException(400, f"A checkpoint id is a whole number, not {checkpoint_id!r}.")
+            raise HTTPException(400, f"A checkpoint id is a whole number, not {quoted(checkpoint_id)}.")
+        if len(checkpoint_id) > _ID_DIGITS:
+            raise HTTPException(404, f"No checkpoint has an id of {len(checkpoint_id)} digits.")
         stats = checkpoint_json.find_checkpoint(snapshot, int(checkpoint_id))
         if stats is None:
             raise HTTPException(
@@ -301,7 +322,7 @@ class _Handlers:
         future: Future[Any] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
-                404, f"No {kind} request {trigger_id} is known here: it may have been forgotten."
+                404, f"No {kind} request {shortened(trigger_id)} is known here: it may have been forgotten."
             )
         if not future.done():
             return None
@@ -323,7 +344,7 @@ async def _body(request: Request, kind: type[Body]) -> Body:
     text = await request.body()
     try:
         return msgspec.json.decode(text or b"{}", type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(
             400,
             f"The body of the request is malformed ({error}): {kind.FIELDS}, and triggerId 32 hexadecimal digits"
@@ -341,7 +362,7 @@ async def _answer_http_error(request: Request, error: Exception) -> JSONResponse
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = str(error.detail) if isinstance(error, HTTPException) else repr(error)
     if text in ("Not Found", "Method Not Allowed"):
-        text = f"{text}: {request.method} {request.url.path}"
+        text = f"{text}: {request.method} {shortened(request.url.path)}"
     return JSONResponse({"errors": [text]}, status_code=status)
 
 

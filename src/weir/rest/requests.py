@@ -15,6 +15,9 @@ from weir.core.types import CheckpointType
 #: 32 hexadecimal digits, in either case.
 TriggerId = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}$")]
 
+#: A path as an operating system takes it: not without end, and without a zero byte.
+Path = Annotated[str, msgspec.Meta(max_length=4096, pattern="^[^\\x00]*$")]
+
 
 class SavepointFormat(enum.Enum):
     """What ``flink savepoint -type`` may ask for. Weir has one format, so both are one."""
@@ -39,7 +42,7 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
         "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job false"
     )
 
-    target_directory: str | None = msgspec.field(name="target-directory", default=None)
+    target_directory: Path | None = msgspec.field(name="target-directory", default=None)
     cancel_job: bool = msgspec.field(name="cancel-job", default=False)
     format_type: SavepointFormat | None = msgspec.field(name="formatType", default=None)
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
@@ -50,7 +53,7 @@ class DisposalRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     FIELDS: ClassVar[str] = "savepoint-path is a path"
 
-    savepoint_path: str = msgspec.field(name="savepoint-path")
+    savepoint_path: Path = msgspec.field(name="savepoint-path")
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
@@ -70,7 +73,7 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
         "targetDirectory is a path or null, formatType CANONICAL or NATIVE, drain true or false"
     )
 
-    target_directory: str | None = msgspec.field(name="targetDirectory", default=None)
+    target_directory: Path | None = msgspec.field(name="targetDirectory", default=None)
     drain: bool = False
     format_type: SavepointFormat | None = msgspec.field(name="formatType", default=None)
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)

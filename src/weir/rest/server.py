@@ -1,8 +1,8 @@
 """The REST server of a driver: Flink's API on one port, in a daemon thread beside the job.
 
 The socket is bound by ``bind`` on the caller's thread, so that a taken port is known at once and the address can be
-recorded before the job begins; ``start`` then serves. Only the loopback interface is bound unless told otherwise:
-whoever reaches the port can stop the job.
+recorded before the job begins; ``start`` then serves. Only the loopback interface is bound unless told otherwise, and any
+other only with a token: whoever may ask can stop the job. ``guard`` decides who may, ``connections`` how long.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import errno
 import importlib
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import weir
 from weir.errors import InvariantError, RestError, invariant
 from weir.kernel.clock import Clock, SystemClock
 from weir.kernel.gateway import JobGateway
+from weir.rest import tokens
 from weir.rest.operations import AsyncOperations
 from weir.state.filesystem import FileSystem
 from weir.state.resolve import FileSystems
@@ -31,6 +34,19 @@ _SHUTDOWN_S = 2
 _BACKLOG = 128
 
 
+@dataclass(frozen=True, kw_only=True)
+class RestSecurity:
+    """Who may ask the server, and how they know it."""
+
+    #: What clients must send; None: nothing, which only a server on loopback may have.
+    token: str | None = field(default=None, repr=False)
+    #: Names by which it may be called, beside its own.
+    allowed_hosts: tuple[str, ...] = ()
+    #: Files in PEM; with them it speaks HTTPS.
+    certificate: str | None = None
+    key: str | None = None
+
+
 class RestServer:
     """Serves one job. Made, given its gateway, started and stopped by the same thread.
 
@@ -39,6 +55,7 @@ class RestServer:
         bind_address: Interface to bind.
         port: 0 for any free one.
         store_duration_ms: How long the result of a request can be asked for (``rest.async.store-duration``).
+        security: Token, names and certificate.
     """
 
     def __init__(
@@ -48,15 +65,18 @@ class RestServer:
         bind_address: str = "127.0.0.1",
         port: int = 8081,
         store_duration_ms: int = 300_000,
+        security: RestSecurity = RestSecurity(),
         clock: Clock | None = None,
     ) -> None:
         self._gateway = gateway
         self._bind_address = bind_address
         self._port = port
+        self._security = security
         self._clock: Clock = SystemClock() if clock is None else clock
         self._operations = AsyncOperations(self._clock, store_duration_ms)
         self._file_systems: Callable[[str], FileSystem] = FileSystems(None)
-        self._socket: socket.socket | None = None
+        #: The address and its socket, once that is taken.
+        self._taken: tuple[str, socket.socket] | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
@@ -69,17 +89,16 @@ class RestServer:
 
     def load(self) -> None:
         """Load the libraries that ``start`` needs: a third of a second, for when there is something to wait for."""
-        importlib.import_module("uvicorn")
-        importlib.import_module("weir.rest.app")
+        for name in ("weir.rest.app", "weir.rest.connections", "weir.rest.guard"):
+            importlib.import_module(name)
 
     def bind(self) -> str:
         """Take the port and return the server's address, such as ``http://127.0.0.1:8081``.
 
-        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or not to be had.
+        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or not to be had, if others
+        than this machine could reach it without a token, and if the certificate cannot be used.
         """
-        if self._socket is None:
-            self._socket = _listen(self._bind_address, self._port)
-        return _address_of(self._socket)
+        return self._bound()[0]
 
     def start(self) -> str:
         """Bind unless that is done, serve in a daemon thread, and return the address. Raises ``RestError``."""
@@ -87,12 +106,13 @@ class RestServer:
         gateway = self._gateway
         if gateway is None:
             raise InvariantError("a REST server needs its gateway before it starts")
-        address = self.bind()
-        listening = self._socket
+        address, listening = self._bound()
         # Not at the top: see ``load``.
         import uvicorn
 
         from weir.rest.app import make_app
+        from weir.rest.connections import BoundedProtocol
+        from weir.rest.guard import Guard
 
         app = make_app(
             gateway,
@@ -103,29 +123,63 @@ class RestServer:
         )
         # Quiet, and without signal handlers: those are installed on the main thread only.
         config = uvicorn.Config(
-            app,
+            Guard(
+                app,
+                bound_address=listening.getsockname()[0],
+                hosts=(self._bind_address.lower(), *self._security.allowed_hosts),
+                token=self._security.token,
+            ),
+            http=BoundedProtocol,
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
+            server_header=False,
             log_config=None,
             log_level="critical",
             access_log=False,
             lifespan="off",
+            ssl_certfile=self._security.certificate,
+            ssl_keyfile=self._security.key,
             timeout_graceful_shutdown=_SHUTDOWN_S,
         )
         server = uvicorn.Server(config)
         self._server = server
         self._thread = threading.Thread(target=server.run, args=([listening],), name="weir-rest", daemon=True)
         self._thread.start()
+        if self._security.token is not None:
+            tokens.publish(address, self._security.token)
         return address
+
+    def _bound(self) -> tuple[str, socket.socket]:
+        """Address and socket, which is taken if that is not done. Raises ``RestError``."""
+        if self._taken is None:
+            _check_certificate(self._security)
+            listening = _listen(self._bind_address, self._port)
+            host = listening.getsockname()[0]
+            if self._security.token is None and not ipaddress.ip_address(host).is_loopback:
+                listening.close()
+                raise RestError(
+                    f"The REST server does not listen on {self._bind_address} without a token, since whoever reaches it can"
+                    " stop the job: name a file for one with rest.authentication.token-file, or listen on 127.0.0.1 with"
+                    " rest.bind-address."
+                )
+            scheme = "http" if self._security.certificate is None else "https"
+            self._taken = _address_of(listening, scheme), listening
+        return self._taken
 
     def stop(self) -> None:
         """Let clients read what has just finished (up to three seconds), then close the port. Idempotent."""
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
+            if self._taken is not None and self._security.token is not None:
+                # First: whoever listens on the port next must not be given it.
+                tokens.withdraw(self._taken[0])
             self._server.should_exit = True
             self._thread.join()
-        if self._socket is not None:
-            self._socket.close()
+        if self._taken is not None:
+            self._taken[1].close()
         self._server = None
-        self._socket = None
+        self._taken = None
 
 
 def _listen(bind_address: str, port: int) -> socket.socket:
@@ -147,11 +201,23 @@ def _listen(bind_address: str, port: int) -> socket.socket:
         ) from error
 
 
-def _address_of(listening: socket.socket) -> str:
+def _check_certificate(security: RestSecurity) -> None:
+    if security.certificate is None:
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(security.certificate, security.key)
+    except (OSError, ValueError) as error:
+        raise RestError(
+            f"The REST server cannot use the certificate {security.certificate} with the key {security.key} ({error}): let"
+            " security.ssl.rest.certificate and security.ssl.rest.key name files in PEM that belong together."
+        ) from error
+
+
+def _address_of(listening: socket.socket, scheme: str) -> str:
     """The URL at which clients on this machine reach the socket."""
     host, port = listening.getsockname()[:2]
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         address = ipaddress.ip_address("::1" if address.version == 6 else "127.0.0.1")
     shown = f"[{address}]" if address.version == 6 else str(address)
-    return f"http://{shown}:{port}"
+    return f"{scheme}://{shown}:{port}"

@@ -83,10 +83,11 @@ def holder_is_alive(lease: LeaseRecord, now_ms: int, host: str) -> bool:
     """
     if now_ms - lease.timestamp_ms >= lease.timeout_ms:
         return False
-    return lease.host != host or _process_lives(lease.pid, lease.pid_started)
+    return lease.host != host or process_lives(lease.pid, lease.pid_started)
 
 
-def _process_lives(pid: int, started: float) -> bool:
+def process_lives(pid: int, started: float) -> bool:
+    """Whether exactly this process runs on this machine; ``started`` is its ``create_time``."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

@@ -1,0 +1,225 @@
+"""What stands before every route of the REST server: who may ask, and how much. In this order:
+
+1. **Size of the head.** Beyond ``MAX_TARGET`` and ``MAX_HEADERS`` bytes a request is refused with 414 and 431.
+2. **Host.** A page whose name was made to point to this machine (DNS rebinding) calls the server by that name. So only
+   loopback's names, the bound address and ``weir.rest.allowed-hosts`` are answered.
+3. **Origin.** Browsers say with ``Sec-Fetch-Site`` and ``Origin`` which page makes a request. One of any other site is
+   refused, reading or not, unless somebody follows a link here: a page cannot read what a new page shows. Command lines
+   send neither header.
+4. **Token.** If the server has one, ``Authorization: Bearer TOKEN`` must name it.
+5. **Content type.** What a form of a page can send without asking is never JSON. So requests that may change something
+   must send JSON, or nothing.
+6. **Body.** At most ``MAX_BODY`` bytes, whatever its length is said to be, within ``BODY_S`` seconds.
+
+Refusals have Flink's shape. A body that nobody will read is still taken, within limits: who is still sending would else
+see a broken connection in place of the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from collections.abc import Collection
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+#: Bytes of a path with its query, and of all headers.
+MAX_TARGET = 8 * 1024
+MAX_HEADERS = 16 * 1024
+#: Bytes of a body: what a rule set or a path needs, many times over.
+MAX_BODY = 2 * 1024 * 1024
+#: Seconds that a client may take to send a body.
+BODY_S = 10.0
+#: How much of a body that is too large is taken before the connection is closed.
+_TAKEN_AT_MOST = 8 * MAX_BODY
+#: Longest quotation of what a client sent.
+_QUOTED = 80
+
+_READING = ("GET", "HEAD")
+
+#: No browser guesses at types, keeps answers, or shows them inside of other pages.
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+]
+
+
+class _RefusedError(Exception):
+    """The request is not answered, for this reason."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def shortened(text: str) -> str:
+    """What a client sent, short enough for a sentence."""
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+
+def quoted(text: str) -> str:
+    """The same in quotes."""
+    return repr(shortened(text))
+
+
+class Guard:
+    """An ASGI application that lets through to another one what it should."""
+
+    def __init__(
+        self, app: ASGIApp, *, bound_address: str, hosts: Collection[str], token: str | None
+    ) -> None:
+        """``bound_address`` is the IP address that is listened on, ``hosts`` are further names of the server."""
+        self._app = app
+        self._bound = ipaddress.ip_address(bound_address)
+        self._hosts = {"localhost", *hosts}
+        self._token = None if token is None else token.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        try:
+            try:
+                self._check_head(scope)
+            except _RefusedError:
+                await _take_body(receive, keep=0)
+                raise
+            body = await _take_body(receive, keep=MAX_BODY)
+            _check_content_type(scope, body)
+        except _RefusedError as refused:
+            headers = {"connection": "close"}
+            if refused.status == 401:
+                headers["www-authenticate"] = "Bearer"
+            refusal = JSONResponse({"errors": [str(refused)]}, status_code=refused.status, headers=headers)
+            await refusal(scope, receive, send_with_headers)
+            return
+        except _GoneError:
+            return
+        await self._app(scope, _replaying(body, receive), send_with_headers)
+
+    def _check_head(self, scope: Scope) -> None:
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET:
+            raise _RefusedError(414, f"The path of a request has at most {MAX_TARGET} bytes.")
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+            raise _RefusedError(431, f"The headers of a request have at most {MAX_HEADERS} bytes.")
+        host = _header(scope, b"host") or ""
+        if not self._is_own(host):
+            raise _RefusedError(
+                403,
+                f"This server is not called {quoted(host)}: call it by the address that the job printed, or let"
+                " weir.rest.allowed-hosts have the name.",
+            )
+        _check_origin(scope, host)
+        if self._token is not None and not self._has_token(scope):
+            raise _RefusedError(
+                401,
+                "This server wants its token: send 'Authorization: Bearer TOKEN' with that of rest.authentication.token or"
+                " rest.authentication.token-file (weir: --token-file FILE, or WEIR_REST_TOKEN).",
+            )
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a ``Host`` header names this server."""
+        name = host.lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        if name in self._hosts:
+            return True
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        if self._bound.is_unspecified:
+            # An address cannot be made to point elsewhere; the unspecified one is none.
+            return not address.is_unspecified
+        return address.is_loopback or address == self._bound
+
+    def _has_token(self, scope: Scope) -> bool:
+        scheme, _, token = (_header(scope, b"authorization") or "").partition(" ")
+        expected = self._token or b""
+        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), expected)
+
+
+class _GoneError(Exception):
+    """The client has closed the connection."""
+
+
+def _header(scope: Scope, name: bytes) -> str | None:
+    """The value of a header; None if it is absent. Several are none that could be trusted, and join to no valid value."""
+    values = [value for key, value in scope["headers"] if key == name]
+    return b", ".join(values).decode("latin-1") if values else None
+
+
+def _check_origin(scope: Scope, host: str) -> None:
+    site = _header(scope, b"sec-fetch-site")
+    origin = _header(scope, b"origin")
+    follows_link = (
+        scope["method"] == "GET"
+        and _header(scope, b"sec-fetch-mode") == "navigate"
+        and _header(scope, b"sec-fetch-dest") == "document"
+    )
+    foreign = site not in (None, "same-origin", "none") and not follows_link
+    if foreign or (origin is not None and origin.partition("://")[2].lower() != host.lower()):
+        raise _RefusedError(
+            403,
+            f"A page of {quoted(origin or 'another site')} may not call this server: call it from a command line, or open"
+            " its own address.",
+        )
+
+
+def _check_content_type(scope: Scope, body: bytes) -> None:
+    if scope["method"] in _READING:
+        return
+    content_type = _header(scope, b"content-type")
+    if content_type is None and not body:
+        return
+    if (content_type or "").partition(";")[0].strip().lower() != "application/json":
+        raise _RefusedError(
+            415,
+            f"The body of a request is JSON, not {quoted(content_type or 'of an unknown type')}: send 'Content-Type:"
+            " application/json' (curl: --json DATA).",
+        )
+
+
+async def _take_body(receive: Receive, *, keep: int) -> bytes:
+    """The body, if it has at most ``keep`` bytes; with ``keep=0`` it is thrown away."""
+    body = bytearray()
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_S):
+            more = True
+            while more and size <= _TAKEN_AT_MOST:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _GoneError
+                part = message.get("body", b"")
+                size += len(part)
+                if size <= keep:
+                    body += part
+                more = message.get("more_body", False)
+    except TimeoutError as error:
+        if keep:
+            raise _RefusedError(
+                408, f"The body of a request has to come within {BODY_S:.0f} seconds."
+            ) from error
+    if keep and size > keep:
+        raise _RefusedError(413, f"The body of a request has at most {keep} bytes.")
+    return bytes(body)
+
+
+def _replaying(body: bytes, receive: Receive) -> Receive:
+    """What the application receives: the body at once, then what comes after it."""
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return replay
