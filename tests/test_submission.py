@@ -619,3 +619,11 @@ def test_a_name_that_another_command_took_in_between_is_refused(
     monkeypatch.setattr(JobNames, "lookup", slow)
     with pytest.raises(JobFencedError, match="at the same moment"):
         run(base)
+
+
+def test_a_new_jobs_directory_is_its_owners_alone(base: str) -> None:
+    """From before the first thing that is written there, and so is that of a job which the new one supersedes."""
+    first = run(base)
+    second = run(base, fresh=True)
+    for submission in (first, second):
+        assert Path(submission.storage.job_directory).stat().st_mode & 0o777 == 0o700

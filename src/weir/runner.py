@@ -121,7 +121,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
     listener.phase("loading libraries")
     from weir.config import Configuration
-    from weir.config.options import CHECKPOINT_DIR, WORKING_DIR
+    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS, WORKING_DIR
     from weir.kernel.clock import SystemClock
     from weir.spark.environment import check_environment
     from weir.spark.session import LazySession, make_working_directory
@@ -148,6 +148,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             fs=FileSystems(session.file_system),
             clock=clock,
             sinks=partial(_sinks, job, configuration, listener),
+            private=configuration.value(PRIVATE_SNAPSHOTS),
         )
         if submission.sinks is None:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)

@@ -74,15 +74,19 @@ def submit(
     fs: Callable[[str], FileSystem],
     clock: Clock,
     sinks: Callable[[CheckpointStorage], SinkPort],
+    private: bool = True,
 ) -> Submission:
     """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job that has this storage.
+    ``private``: see ``CheckpointStorage``.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), ``StorageError`` for a
     checkpoint directory or savepoint that cannot be used, ``SinkError`` for a target that is not fit, and
     ``DuplicatesError`` if a job that is to begin would write rows that its targets have. Until all of that is checked
     nothing has changed: neither what the name stands for, nor the job that it stood for.
     """
-    fresh_storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16))
+    fresh_storage = CheckpointStorage(
+        fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16), private=private
+    )
     fresh_storage.check_writable()
     names = JobNames(fs(base_directory), base_directory)
     known = names.lookup(name)
@@ -96,8 +100,9 @@ def submit(
         if not options.accept_duplicates:
             check_before_begin(port, fresh_storage.job_id, checkpoint)
         if known is not None:
-            _supersede(known, fresh_storage.job_id, fs, base_directory, clock)
+            _supersede(known, fresh_storage.job_id, replace(fresh_storage, job_id=known.job_id), clock)
         _assign(name, fresh_storage.job_id, names, known, snapshot)
+        fresh_storage.make_job_directory()
         return Submission(
             job_id=fresh_storage.job_id,
             storage=fresh_storage,
@@ -107,6 +112,7 @@ def submit(
             record=None,
         )
     storage = replace(fresh_storage, job_id=known.job_id)
+    storage.make_job_directory()
     record = JobLog(fs(base_directory), storage.log_directory).newest()
     _check_resumable(name, known, record)
     # Where the snapshot is now, as far as it was said: it may have been moved.
@@ -159,12 +165,10 @@ def _checked(sinks: Callable[[CheckpointStorage], SinkPort], storage: Checkpoint
     return port
 
 
-def _supersede(
-    known: NameRecord, by: JobId, fs: Callable[[str], FileSystem], base_directory: str, clock: Clock
-) -> None:
+def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage, clock: Clock) -> None:
     """End the job that the name stood for; also one that has no record yet, since its driver may be about to begin."""
-    storage = CheckpointStorage(fs=fs, base_directory=base_directory, job_id=known.job_id)
-    JobLog(fs(base_directory), storage.log_directory).supersede(
+    storage.make_job_directory()
+    JobLog(storage.fs(storage.base_directory), storage.log_directory).supersede(
         job_id=known.job_id,
         job_name=known.name,
         by=by,

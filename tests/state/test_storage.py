@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -352,3 +353,31 @@ def test_a_restored_savepoint_protects_no_shared_files(storage: CheckpointStorag
     storage.discard_orphans([savepoint], up_to=99)
 
     assert not (base / JOB / "shared" / "2").exists()
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o700), (False, 0o755)])
+def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
+    tmp_path: Path, private: bool, mode: int
+) -> None:
+    """Their directories are the owner's alone unless that is switched off; those above them are left as they are."""
+    before = os.umask(0o022)
+    try:
+        storage = CheckpointStorage(
+            fs=FileSystems(None), base_directory=str(tmp_path / "chk"), job_id="a" * 32, private=private
+        )
+        storage.make_job_directory()
+        savepoint = storage.make_savepoint_directory(str(tmp_path / "saved"), "0123456789ab")
+    finally:
+        os.umask(before)
+    assert Path(storage.job_directory).stat().st_mode & 0o777 == mode
+    assert Path(savepoint).stat().st_mode & 0o777 == mode
+    assert (tmp_path / "chk").stat().st_mode & 0o777 == (tmp_path / "saved").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_directory_that_its_owner_has_opened_stays_open(tmp_path: Path) -> None:
+    """The mode is that of the making, and nothing changes it afterwards."""
+    storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id="a" * 32)
+    storage.make_job_directory()
+    Path(storage.job_directory).chmod(0o750)
+    storage.make_job_directory()
+    assert Path(storage.job_directory).stat().st_mode & 0o777 == 0o750

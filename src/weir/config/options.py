@@ -215,6 +215,13 @@ CHECKPOINT_HISTORY = ConfigOption(
 ASYNC_STORE_DURATION = ConfigOption(
     "rest.async.store-duration", DURATION, "5 min", "How long the result of a REST request can be asked for."
 )
+PRIVATE_SNAPSHOTS = ConfigOption(
+    "weir.private-snapshots",
+    BOOLEAN,
+    "true",
+    "Let nobody but their owner into new directories of checkpoints and savepoints on local file systems. 'false': the"
+    " umask decides.",
+)
 WORKING_DIR = ConfigOption(
     "weir.working-dir",
     PATH,
@@ -290,6 +297,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     SSL_REST_KEY,
     CHECKPOINT_HISTORY,
     ASYNC_STORE_DURATION,
+    PRIVATE_SNAPSHOTS,
     WORKING_DIR,
     FAST_WORKING_DIRECTORY,
     CLASS_ARCHIVE,

@@ -224,6 +224,10 @@ class ProcessFileSystem:
         self._begin("make_directory", path)
         self._disk.make_directory(path)
 
+    def make_private_directory(self, path: str) -> None:
+        """The same: there is nobody else."""
+        self.make_directory(path)
+
     def delete(self, path: str) -> None:
         """Delete a file or a directory, one file after the other."""
         self._begin("delete", path)

@@ -116,6 +116,10 @@ class HadoopFileSystem:
         except Exception as error:
             raise _failure("make the directory", path, error) from error
 
+    def make_private_directory(self, path: str) -> None:
+        """Make the directory and its parents: who may see it is for the store to say."""
+        self.make_directory(path)
+
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all below it."""
         try:

@@ -63,6 +63,11 @@ class FileSystem(Protocol):
         """Make the directory and its parents; no error if it is there."""
         ...
 
+    def make_private_directory(self, path: str) -> None:
+        """The same; on a local file system only its owner may see what is in a new directory. Elsewhere access is granted by
+        the store."""
+        ...
+
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all below it; no error if there is nothing."""
         ...

@@ -131,6 +131,11 @@ class LocalFileSystem:
         with _explained("make the directory", path):
             _make_directory(_local(path))
 
+    def make_private_directory(self, path: str) -> None:
+        """The same, but only its owner may see what is in the directory. One that is there keeps its mode."""
+        with _explained("make the directory", path):
+            _make_directory(_local(path), mode=0o700)
+
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all below it; no error if there is nothing."""
         target = _local(path)
@@ -246,11 +251,12 @@ def _status(name: str, found: os.stat_result) -> FileStatus:
     return FileStatus(name=name, size=0 if is_directory else found.st_size, is_directory=is_directory)
 
 
-def _make_directory(directory: Path) -> None:
+def _make_directory(directory: Path, *, mode: int = 0o777) -> None:
+    """``mode`` is that of the last one, less the umask."""
     if directory.is_dir():
         return
     _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(mode, exist_ok=True)
     try:
         _sync_directory(directory.parent)
     except OSError:

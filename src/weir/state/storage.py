@@ -54,6 +54,8 @@ class CheckpointStorage:
     #: ``execution.checkpointing.dir``: absolute path or URI.
     base_directory: str
     job_id: JobId
+    #: Whether new directories of the job and of savepoints are for their owner alone (``weir.private-snapshots``).
+    private: bool = True
 
     @property
     def job_directory(self) -> str:
@@ -129,8 +131,19 @@ class CheckpointStorage:
             raise StorageError(
                 f"The savepoint directory {directory} exists already: ask for the savepoint again."
             )
-        fs.make_directory(directory)
+        self._make_directory(directory)
         return directory
+
+    def make_job_directory(self) -> None:
+        """Make the directory of the job, with which nothing below it can be seen by others."""
+        self._make_directory(self.job_directory)
+
+    def _make_directory(self, directory: str) -> None:
+        fs = self.fs(directory)
+        if self.private:
+            fs.make_private_directory(directory)
+        else:
+            fs.make_directory(directory)
 
     def write_metadata(self, checkpoint: CompletedCheckpoint) -> str:
         """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
