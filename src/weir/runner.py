@@ -153,7 +153,8 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         if submission.sinks is None:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
         working = join(configuration.value(WORKING_DIR), submission.job_id)
-        make_working_directory(submission.storage.fs(working), working)
+        private = submission.storage.private and session.is_local
+        make_working_directory(submission.storage.fs(working), working, private=private)
         # What is still to be loaded takes about as long as the JVM's first steps.
         session.prepare()
         listener.phase("loading libraries")

@@ -20,6 +20,7 @@ import httpx
 import pytest
 from tests.rest.fake_job import JOB_ID, FakeGateway, completed
 
+import weir
 from weir import client
 from weir.client import JobClient
 from weir.config import Configuration
@@ -294,6 +295,29 @@ def test_a_server_that_others_can_reach_does_not_start_without_a_token(bind_addr
     server = RestServer(FakeGateway(), bind_address=bind_address, port=0)
     with pytest.raises(RestError, match=r"rest\.authentication\.token-file.*127\.0\.0\.1"):
         server.bind()
+
+
+def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    """And so is one whose token file cannot be used: what is configured is what the run's server has."""
+    job = weir.Job("orders")
+    job.source("orders", lambda spark: spark).sink("out", weir.sinks.Files(str(tmp_path / "out")))
+    file = tmp_path / "token"
+    file.write_text("short")
+    for conf, told in (
+        ({"rest.bind-address": "0.0.0.0"}, "without a token"),
+        ({"rest.authentication.token-file": str(file)}, "token file"),
+        (
+            {
+                "security.ssl.rest.enabled": "true",
+                "security.ssl.rest.certificate": "/none",
+                "security.ssl.rest.key": "/n",
+            },
+            "/none",
+        ),
+    ):
+        with pytest.raises(RestError, match=told):
+            job.run(conf={"rest.port": "0", "execution.checkpointing.dir": str(tmp_path / "chk"), **conf})
+    assert not (tmp_path / "chk").exists()
 
 
 def test_with_a_token_it_listens_anywhere(start: StartServer) -> None:

@@ -15,6 +15,8 @@ from weir.core.job_status import JobStatus
 from weir.core.view import CheckpointCounts, CheckpointStatsSnapshot
 from weir.errors import CoordinatorError, JobError
 from weir.kernel.ports import CoordinatorAnswer
+from weir.rest.server import RestSecurity, RestServer
+from weir.rest.tokens import read_or_make_token
 
 Weir = Callable[..., Result]
 
@@ -301,3 +303,33 @@ def test_every_command_has_help_with_an_example(weir: Weir, command: str) -> Non
     assert result.exit_code == 0
     assert f"Example: weir {command}" in result.stdout
     assert command in weir("--help").stdout
+
+
+def test_a_server_with_a_token_and_a_certificate_is_spoken_to(
+    weir: Weir, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both come from files that an option or the environment names; without them one sentence names the options."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    attacks = Path(__file__).parent.parent / "attacks"
+    certificate = str(attacks / "localhost.crt")
+    file = tmp_path / "token"
+    security = RestSecurity(
+        token=read_or_make_token(str(file)), certificate=certificate, key=str(attacks / "localhost.key")
+    )
+    server = RestServer(gateway, port=0, security=security)
+    address = server.start()
+    found = weir("list", "-m", address.removeprefix("https://"), "--ca-file", certificate)
+    assert (found.exit_code, JOB_ID in found.stdout) == (0, True)
+    for entry in (tmp_path / "weir").rglob("*.json"):
+        entry.unlink()
+    refused = weir("cancel", "orders", "-m", address, "--ca-file", certificate)
+    assert (refused.exit_code, "--token-file" in refused.stderr) == (1, True)
+    assert refused.stderr.count("\n") == 1
+    gateway.set_status(JobStatus.RUNNING)
+    monkeypatch.setenv("WEIR_REST_CA_FILE", certificate)
+    gateway.prepared = [completed(7, "/data/chk-7")]
+    taken = weir("checkpoint", "orders", "-m", address, "--token-file", str(file))
+    assert (taken.exit_code, taken.stdout) == (0, "Checkpoint 7 completed.\n")
+    missing = weir("list", "-m", address, "--token-file", str(tmp_path / "none"))
+    assert (missing.exit_code, missing.stderr.count("\n")) == (1, 1)
+    server.stop()

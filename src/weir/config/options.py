@@ -219,8 +219,8 @@ PRIVATE_SNAPSHOTS = ConfigOption(
     "weir.private-snapshots",
     BOOLEAN,
     "true",
-    "Let nobody but their owner into new directories of checkpoints and savepoints on local file systems. 'false': the"
-    " umask decides.",
+    "Let nobody but their owner into new directories of checkpoints and savepoints on local file systems, nor, on a local"
+    " master, into a job's working directory. 'false': the umask decides.",
 )
 WORKING_DIR = ConfigOption(
     "weir.working-dir",

@@ -100,7 +100,7 @@ def withdraw(address: str) -> None:
 
 
 def find_own_server(address: str) -> OwnServer | None:
-    """The living server of this user at an address; with its own address, which ``localhost`` may also stand for."""
+    """The living server of this user at an address. Its own address has its scheme, and ``localhost`` may stand for it."""
     with suppress(OSError, RuntimeError, ValueError):
         asked = urlsplit(address)
         server = _read_own(_place(asked))
@@ -110,7 +110,7 @@ def find_own_server(address: str) -> OwnServer | None:
         same_host = asked.hostname == known.hostname or (
             asked.hostname == "localhost" and known.hostname in _LOOPBACK
         )
-        if same_host and asked.scheme == known.scheme:
+        if same_host and known.scheme in (asked.scheme, "https"):
             return server
     return None
 

@@ -200,6 +200,15 @@ class LazySession:
         self._is_ours = False
         self._file_systems: dict[str, FileSystem] = {}
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the tasks run in the driver's process, hence as its user."""
+        from pyspark import SparkContext
+
+        active = SparkContext._active_spark_context
+        planned = self._master or self._configuration.get("spark.master") or "local[*]"
+        return is_local_master(planned if active is None else str(active.master))
+
     def prepare(self) -> None:
         """Start the JVM beside what else is to be done before ``get``, where errors are raised. It takes seconds."""
         from pyspark import SparkContext
@@ -287,10 +296,21 @@ def check_alive(session: SparkSession) -> None:
         )
 
 
-def make_working_directory(fs: FileSystem, directory: str) -> None:
-    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log lies beside it."""
+def is_local_master(master: str) -> bool:
+    """Whether driver and tasks are one process."""
+    return master == "local" or master.startswith("local[")
+
+
+def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> None:
+    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log lies beside it.
+
+    ``private``: for its owner alone, which executors must then be.
+    """
     try:
-        fs.make_directory(directory)
+        if private:
+            fs.make_private_directory(directory)
+        else:
+            fs.make_directory(directory)
     except StorageError as error:
         raise StorageError(
             f"The working directory {directory} cannot be used (weir.working-dir names it): {error}"
@@ -302,8 +322,7 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
 
     On a local master, driver and tasks are one process.
     """
-    master = str(session.sparkContext.master)
-    if master == "local" or master.startswith("local["):
+    if is_local_master(str(session.sparkContext.master)):
         return
     probe = join(directory, "probe")
     try:
