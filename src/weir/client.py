@@ -33,6 +33,7 @@ from weir.client_answers import (
     SubtaskInfo,
     VertexCheckpointInfo,
 )
+from weir.config.values import TOKEN
 from weir.core.job_status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
@@ -279,6 +280,13 @@ class _Connection:
                 f"The token is not sent to {self.address}, since others could read it on its way: let the server speak"
                 " HTTPS (security.ssl.rest.enabled), or go through a tunnel that begins on this machine."
             )
+        try:
+            TOKEN.parse(token)
+        except ValueError as error:
+            raise RestError(
+                f"What was given as the token for {self.address} is none: it has {TOKEN.expectation}; see"
+                f" {TOKEN_VARIABLE} and --token-file."
+            ) from error
         return {"Authorization": f"Bearer {token}"}
 
     def close(self) -> None:

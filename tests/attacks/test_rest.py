@@ -90,7 +90,7 @@ def start(gateway: FakeGateway) -> Iterator[StartServer]:
 
 @pytest.fixture
 def http(plain: tuple[FakeGateway, str], gateway: FakeGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=plain[1], trust_env=False) as one:
+    with httpx.Client(base_url=plain[1], trust_env=False, verify=False) as one:
         yield one
 
 
@@ -320,14 +320,16 @@ def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: 
     assert not (tmp_path / "chk").exists()
 
 
-def test_with_a_token_it_listens_anywhere(start: StartServer) -> None:
-    """It is then called by any address of the machine, but by no name that nobody configured."""
-    address = start("0.0.0.0", token=TOKEN)
+@pytest.mark.parametrize("bind_address", ["0.0.0.0", ""])
+def test_with_a_token_it_listens_anywhere(start: StartServer, bind_address: str) -> None:
+    """It is then called by any address of the machine, but by no name that nobody configured, and not by none."""
+    address = start(bind_address, token=TOKEN)
     with httpx.Client(
         base_url=address, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}
     ) as http:
         assert send(http, "GET", "/v1/jobs", host="192.0.2.7:8081").status_code == 200
-        assert is_refused(send(http, "GET", "/v1/jobs", host="evil.example"))
+        for host in ("evil.example", "0.0.0.0", ""):
+            assert is_refused(send(http, "GET", "/v1/jobs", host=host))
 
 
 def test_the_token_is_shown_nowhere(
@@ -466,6 +468,14 @@ def test_a_token_is_not_sent_where_it_can_be_read_on_the_way(
     with pytest.raises(RestError, match="token is not sent") as told:
         client.list_jobs(address)
     assert TOKEN not in str(told.value)
+
+
+@pytest.mark.parametrize("token", ["short", "ü" * 20, "two\nlines of a header", "x" * 15 + "\x00"])
+def test_a_token_that_is_none_is_not_sent(start: StartServer, token: str) -> None:
+    """It could not be one, and may be a password that was pasted into the wrong place."""
+    with pytest.raises(RestError, match="as the token") as told:
+        client.list_jobs(start(token=TOKEN), token=token)
+    assert token not in str(told.value)
 
 
 def test_a_server_of_another_port_does_not_get_the_token_of_this_one(start: StartServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import httpx
@@ -17,7 +18,9 @@ from fake_job import (
     FakeGateway,
 )
 
+from weir.core.stats import Summary
 from weir.core.types import SnapshotMetrics
+from weir.rest import checkpoint_json
 from weir.rest.checkpoint_json import checkpoint_config_json, checkpoint_details_json, subtasks_json
 
 CHECKPOINTS = f"/v1/jobs/{JOB_ID}/checkpoints"
@@ -237,3 +240,23 @@ def test_the_summary_covers_completed_checkpoints_that_the_history_has_forgotten
         "persisted_data": (0, 0, 0),
     }
     assert summary["state_size"]["p50"] == 8_500
+
+
+def test_figures_of_thousands_of_checkpoints_are_not_made_for_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They change with each checkpoint."""
+    made: list[int] = []
+
+    def count(values: Iterable[int]) -> Summary:
+        made.append(len(list(values)))
+        return Summary()
+
+    monkeypatch.setattr(checkpoint_json, "summarize", count)
+    for newest in (1, 1, 1, 2):
+        figures = {
+            name: (*range(9_000), newest + place)
+            for place, name in enumerate(("durations_ms", "state_sizes", "checkpointed_sizes"))
+        }
+        checkpoint_json.checkpoints_json(replace(SNAPSHOT, **figures))
+    assert made.count(9_001) <= 6

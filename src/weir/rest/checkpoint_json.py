@@ -8,6 +8,7 @@ counts as one subtask with index 0, since one streaming query acknowledges for a
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_ALIGNED_TIMEOUT
@@ -39,9 +40,9 @@ def checkpoints_json(snapshot: CheckpointStatsSnapshot) -> Json:
             "failed": counts.failed,
         },
         "summary": {
-            "checkpointed_size": _summary(snapshot.checkpointed_sizes),
-            "state_size": _summary(snapshot.state_sizes),
-            "end_to_end_duration": _summary(snapshot.durations_ms),
+            "checkpointed_size": _summary_of_history(snapshot.checkpointed_sizes),
+            "state_size": _summary_of_history(snapshot.state_sizes),
+            "end_to_end_duration": _summary_of_history(snapshot.durations_ms),
             "alignment_buffered": _summary(()),
             "processed_data": _summary(()),
             "persisted_data": _summary(()),
@@ -217,6 +218,12 @@ def _optional(stats: CheckpointStats | None) -> Json | None:
 
 def _or_minus_one(timestamp_ms: int | None) -> int:
     return -1 if timestamp_ms is None else timestamp_ms
+
+
+@lru_cache(maxsize=3)
+def _summary_of_history(values: tuple[int, ...]) -> Json:
+    """Kept, since it sorts thousands of values, which change with each checkpoint and not with each request."""
+    return _summary(values)
 
 
 def _summary(values: Iterable[int]) -> Json:

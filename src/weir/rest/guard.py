@@ -131,16 +131,14 @@ class Guard:
         """Whether a ``Host`` header names this server."""
         name = host.lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-        if name in self._hosts:
-            return True
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
+            return name != "" and name in self._hosts
+        if address.is_unspecified:
             return False
-        if self._bound.is_unspecified:
-            # An address cannot be made to point elsewhere; the unspecified one is none.
-            return not address.is_unspecified
-        return address.is_loopback or address == self._bound
+        # Nobody can make an address point elsewhere, so where all are listened on all are the server's.
+        return self._bound.is_unspecified or address.is_loopback or address == self._bound
 
     def _has_token(self, scope: Scope) -> bool:
         scheme, _, token = (_header(scope, b"authorization") or "").partition(" ")
