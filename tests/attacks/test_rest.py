@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.rest.fake_job import JOB_ID, FakeGateway, completed
+from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
 
 import weir
 from weir import client
@@ -599,22 +599,32 @@ def test_a_client_that_says_next_to_nothing_is_cut_off(
     assert time.monotonic() - began < 5
 
 
-def test_a_client_that_does_not_read_is_cut_off(
-    start: StartServer, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it asked for is not kept for it for ever."""
     monkeypatch.setattr(connections, "STALL_S", 0.4)
+    lost: list[None] = []
+    lose = connections.BoundedProtocol.connection_lost
+    monkeypatch.setattr(
+        connections.BoundedProtocol,
+        "connection_lost",
+        lambda self, exc: (lost.append(None), lose(self, exc)),
+    )
     size = 30_000_000
-    gateway.current = replace(gateway.current, configuration={"key": "x" * size})
-    url = httpx.URL(start())
-    with closing(socket.create_connection((url.host, url.port or 80), timeout=5)) as deaf:
+    gateway = FakeGateway(replace(VIEW, configuration={"key": "x" * size}))
+    server = RestServer(gateway, port=0)
+    url = httpx.URL(server.start())
+    with closing(socket.create_connection((url.host, url.port or 80), timeout=10)) as deaf:
         deaf.sendall(f"GET {JOB}/config HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        time.sleep(2)
+        deadline = time.monotonic() + 30
+        while not lost:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         read = 0
         with suppress(ConnectionError):
             while part := deaf.recv(1_000_000):
                 read += len(part)
     assert read < size
+    server.stop()
 
 
 def test_connections_are_counted(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
