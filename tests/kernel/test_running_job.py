@@ -14,7 +14,7 @@ from weir.coordinators import BroadcastRules
 from weir.core.job_status import JobStatus
 from weir.core.task_messages import TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
-from weir.errors import JobEndedError, JobError, LostRowsError, LostWriteError, StorageError
+from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
 from weir.kernel.concurrency import ThreadWorkers
 from weir.kernel.ports import CoordinatorAnswer, VertexMetrics
 
