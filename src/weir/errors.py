@@ -15,7 +15,8 @@ the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad inp
     │   │   ├── CheckpointDamagedError   a file of it is missing or differs from its checksum
     │   │   └── LostWriteError           what was written may be lost, whatever a second try says
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
-    │   │   └── LostRowsError            rows of a completed checkpoint are not where they were staged
+    │   │   ├── LostRowsError            rows of a completed checkpoint are not where they were staged
+    │   │   └── SinkMismatchError        what is to be written can never become part of the target
     │   ├── HookError                    a master hook cannot be called
     │   ├── ListenerError                a checkpoint listener has raised
     │   ├── CoordinatorError             an operator coordinator does what it may not
@@ -87,6 +88,10 @@ class SinkError(WeirError):
 
 class LostRowsError(SinkError):
     """Rows that a completed checkpoint has staged are gone or cut short, so its commit cannot be made whole."""
+
+
+class SinkMismatchError(SinkError):
+    """The rows and the target do not go together, in schema, partitions or rules: trying again cannot help."""
 
 
 class HookError(WeirError):

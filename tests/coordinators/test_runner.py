@@ -144,7 +144,11 @@ def test_a_coordinator_that_throws_fails_the_job_once_and_is_left_alone_until_it
     )
     failed = bench.next()
     assert isinstance(failed, CoordinatorFailed)
-    assert failed.message == "ZeroDivisionError: integer division or modulo by zero"
+    told, _, place = failed.message.partition(" (in ")
+    assert told == "ZeroDivisionError: integer division or modulo by zero"
+    assert place.startswith(f"<lambda>, {__file__}, line ")
+    assert failed.cause.key.startswith("ZeroDivisionError in <lambda>, ")
+    assert "1 // 0" in failed.cause.trace
     assert isinstance(taken := bench.next(), CoordinatorSnapshotTaken)
     assert (taken.attempt, taken.checkpoint_id) == (2, 2)
     assert [call[0] for call in one.calls] == ["reset", "event", "reset", "snapshot"]

@@ -15,6 +15,7 @@ from weir.core.master_messages import (
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
+    JobStatusChanged,
     JobSubmitted,
     LocationFailed,
     RecordEnd,
@@ -29,7 +30,7 @@ from weir.core.requests import (
     SnapshotRequested,
     SuspendRequested,
 )
-from weir.core.types import Recorded, SnapshotKind, TaskStatus
+from weir.core.types import UNKNOWN, Cause, Recorded, SnapshotKind, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
 
@@ -38,8 +39,21 @@ def snapshot(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str
     return world.handle(SnapshotRequested(request=name, kind=kind))
 
 
-def fail(world: World, vertex: str = "a") -> list:
-    return world.handle(TaskFailed(vertex=vertex, attempt=world.master.attempt, message="out of memory"))
+def fail(world: World, vertex: str = "a", cause: Cause = UNKNOWN) -> list:
+    failed = TaskFailed(vertex=vertex, attempt=world.master.attempt, message="out of memory", cause=cause)
+    return world.handle(failed)
+
+
+def fail_again(world: World, cause: Cause, *, times: int) -> None:
+    """Let attempt after attempt fail of one cause, the first of them the one that runs, until the job ends."""
+    for _ in range(times):
+        fail(world, cause=cause)
+        stopped(world)
+        if world.master.status is not JobStatus.RESTARTING:
+            return
+        world.pass_time(1_000)
+        world.begin(world.master.attempt + 1)
+        world.status(TaskStatus.RUNNING)
 
 
 def stopped(world: World) -> list:
@@ -149,6 +163,51 @@ def test_a_restart_waits_for_the_outcome_of_a_checkpoint_that_is_being_recorded(
     assert not of(effects, NotifyCheckpointComplete)
     assert world.master.status is JobStatus.RESTARTING
     assert world.master.coordinator.store.ids == (n,)
+
+
+PATIENT = RestartConfig(
+    type=RestartStrategyType.FIXED_DELAY,
+    fixed_delay_attempts=1_000,
+    fixed_delay_ms=1_000,
+    give_up_after_ms=10_000,
+)
+
+
+def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_that_cause() -> None:
+    """The third failure says so; after the time of ``weir.restart.give-up-after`` the job fails for good."""
+    world = World(restart=PATIENT).running()
+    fail_again(world, Cause(key="KeyError in lookup", trace="Traceback"), times=100)
+    failing = [one for one in of(world.effects, JobStatusChanged) if one.status is JobStatus.FAILING]
+    assert [one.message for one in failing[:2]] == ["Task 'a' failed: out of memory"] * 2
+    assert "(failure 3 of the same cause in 2 s without a completed checkpoint between;" in failing[2].message
+    assert {(one.trace, one.vertex) for one in failing} == {("Traceback", "a")}
+    end = only(world.effects, RecordEnd)
+    assert (end.status, len(failing)) == (JobStatus.FAILED, 11)
+    assert end.failure == failing[-1].message
+
+
+def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up() -> None:
+    """It gets further each time; an intermediate savepoint is nothing that a restart goes on from."""
+    for kind, given_up in ((RequestKind.CHECKPOINT, False), (RequestKind.SAVEPOINT, True)):
+        world = World(restart=PATIENT).running()
+        for _ in range(20):
+            fail_again(world, Cause(key="KeyError in lookup"), times=1)
+            if world.master.status is JobStatus.RUNNING:
+                world.complete(snapshot(world, kind))
+        assert bool(of(world.effects, RecordEnd)) is given_up
+
+
+def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
+    """PROTOCOL P11: the next attempt goes on from it, so the job is not given up."""
+    world = World(restart=PATIENT).running()
+    cause = Cause(key="KeyError in lookup")
+    fail_again(world, cause, times=10)
+    n, _ = world.allocate(snapshot(world))
+    recording = world.acknowledge(n)
+    fail(world, cause=cause)
+    stopped(world)
+    world.record(recording)
+    assert world.master.status is JobStatus.RESTARTING
 
 
 def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts_it() -> None:
@@ -434,6 +493,14 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     world = World().running()
     fail(world)
     assert "FAILING" in (only(snapshot(world), AnswerRequest).failure or "")
+    stopped(world)
+    refused = only(snapshot(world, RequestKind.STOP), AnswerRequest).failure
+    assert refused == (
+        "The job is RESTARTING, so nothing can be taken of it: ask again when it is RUNNING, or end it with 'weir cancel',"
+        " which keeps its completed checkpoints; it failed because: Task 'a' failed: out of memory"
+    )
+    world.pass_time(1_000)
+    world.begin(2)
     world.handle(SuspendRequested())
     stopped(world)
     assert "SUSPENDED" in (only(snapshot(world), AnswerRequest).failure or "")

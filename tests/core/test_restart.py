@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from weir.core.config import RestartConfig, RestartStrategyType
-from weir.core.restart import RestartStrategy, make_restart_strategy
+from weir.core.restart import (
+    GIVEN_UP_FROM,
+    TOLD_FROM,
+    RepeatedFailures,
+    RestartStrategy,
+    make_restart_strategy,
+)
 from weir.errors import InvariantError
 
 MIDDLE = 0.5
@@ -181,3 +187,77 @@ def test_time_never_runs_backwards() -> None:
 def test_a_description_names_the_strategy_as_the_configuration_does(kind: RestartStrategyType) -> None:
     """So that a message says which setting to change."""
     assert kind.value in make_restart_strategy(RestartConfig(type=kind)).describe()
+
+
+# -- failures that come again and again --------------------------------------------------------------------------
+
+
+def repeated(
+    causes: list[str], *, every_ms: int = 1_000, give_up_after_ms: int | None = 10_000
+) -> RepeatedFailures:
+    """After one failure of each cause, in turn."""
+    failures = RepeatedFailures(give_up_after_ms)
+    for number, cause in enumerate(causes):
+        failures.notify_failure(cause, number * every_ms)
+    return failures
+
+
+def test_a_failure_is_told_to_be_repeated_from_the_third_of_its_cause_on() -> None:
+    """The number, the time and the key that says when the job is given up."""
+    assert not repeated(["a"] * (TOLD_FROM - 1)).is_worth_telling
+    third = repeated(["a"] * TOLD_FROM)
+    assert third.is_worth_telling
+    assert third.describe() == (
+        "failure 3 of the same cause in 2 s without a completed checkpoint between;"
+        " the job is given up after 10 s: weir.restart.give-up-after"
+    )
+
+
+def test_a_job_is_given_up_after_the_time_and_at_least_five_failures() -> None:
+    """Slow attempts get their number, quick ones their time."""
+    assert not repeated(["a"] * 10).gives_up
+    assert repeated(["a"] * 11).gives_up
+    assert not repeated(["a"] * (GIVEN_UP_FROM - 1), every_ms=60_000).gives_up
+    assert repeated(["a"] * GIVEN_UP_FROM, every_ms=60_000).gives_up
+
+
+def test_a_completed_checkpoint_ends_every_streak() -> None:
+    """The job got further, so what fails now fails for the first time."""
+    failures = repeated(["a"] * 20)
+    failures.notify_checkpoint()
+    assert not failures.gives_up
+    failures.notify_failure("a", 60_000)
+    assert not failures.is_worth_telling
+    assert not failures.gives_up
+
+
+def test_causes_that_take_turns_are_counted_each() -> None:
+    """Two steps that fail by turns hide neither."""
+    assert not repeated(["a", "b"] * 2).is_worth_telling
+    assert repeated(["a", "b"] * 3).is_worth_telling
+    assert repeated(["a", "b"] * 8).gives_up
+
+
+def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
+    """What may pass by itself is tried for as long as the strategy says, and ends no streak of another cause."""
+    unknown = repeated([""] * 100)
+    assert not unknown.is_worth_telling
+    assert not unknown.gives_up
+    assert not repeated(["a"] * 20 + [""]).gives_up
+    assert repeated(["a"] * 20 + ["", "a"]).gives_up
+
+
+def test_without_a_time_a_job_is_never_given_up() -> None:
+    """``weir.restart.give-up-after: never`` still tells that the failure is repeated."""
+    failures = repeated(["a"] * 1_000, give_up_after_ms=None)
+    assert failures.is_worth_telling
+    assert not failures.gives_up
+    assert "given up never" in failures.describe()
+
+
+def test_causes_are_remembered_up_to_a_limit() -> None:
+    """Failures that are all different do not fill the driver's memory."""
+    failures = repeated([str(number) for number in range(1_000)])
+    failures.notify_failure("0", 1_000_000)
+    assert not failures.is_worth_telling
+    assert len(failures._streaks) == 100

@@ -120,9 +120,9 @@ def test_one_declined_checkpoint_more_than_is_tolerated_restarts_the_job(
         assert live.result().status is JobStatus.FINISHED
     view = live.gateway.view()
     assert view.attempt == 2
-    ((_, why),) = view.exceptions
-    assert why.startswith("Exceeded checkpoint tolerable failure threshold.")
-    assert "the press has jammed" in why
+    (why,) = view.exceptions
+    assert why.message.startswith("Exceeded checkpoint tolerable failure threshold.")
+    assert "the press has jammed" in why.message
     assert_copied(place)
 
 

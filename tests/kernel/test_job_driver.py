@@ -153,7 +153,7 @@ def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
         view = world.job.view()
         assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
         assert world.port.calls.count("begin_attempt") == 2
-        assert [message for _, message in view.exceptions] == ["The disk is away."]
+        assert [failure.message for failure in view.exceptions] == ["The disk is away."]
 
 
 def test_an_attempt_that_can_never_begin_fails_the_job() -> None:

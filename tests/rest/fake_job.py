@@ -20,6 +20,7 @@ from weir.core.view import (
     CheckpointCounts,
     CheckpointStats,
     CheckpointStatsSnapshot,
+    ExceptionView,
     JobView,
     RestoredCheckpointStats,
     TaskCheckpointStats,
@@ -113,7 +114,15 @@ VIEW = JobView(
         ),
     ),
     checkpoints=SNAPSHOT,
-    exceptions=((3_000, "first failure"), (3_500, "second failure\nwith more")),
+    exceptions=(
+        ExceptionView(timestamp_ms=3_000, message="first failure"),
+        ExceptionView(
+            timestamp_ms=3_500,
+            message="second failure (log: /w/spark.log)",
+            trace="Traceback:\nKeyError",
+            vertex="clean",
+        ),
+    ),
     configuration={"execution.checkpointing.interval": "5 s", "execution.checkpointing.timeout": "2 min"},
 )
 

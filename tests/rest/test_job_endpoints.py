@@ -111,12 +111,18 @@ def test_the_execution_result_is_there_once_the_job_has_ended(
 
 
 def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
-    """The newest failure is the root exception and heads the history."""
+    """The newest failure is the root exception and heads the history, with its stack trace, its task and its log."""
     answer = http.get(f"{JOB}/exceptions").json()
-    assert answer["root-exception"] == "second failure\nwith more"
+    told = "second failure (log: /w/spark.log)\nTraceback:\nKeyError"
+    assert answer["root-exception"] == told
     assert answer["timestamp"] == 3_500
     entries = answer["exceptionHistory"]["entries"]
-    assert [entry["exceptionName"] for entry in entries] == ["second failure", "first failure"]
+    assert [entry["exceptionName"] for entry in entries] == [
+        "second failure (log: /w/spark.log)",
+        "first failure",
+    ]
+    assert [entry["stacktrace"] for entry in entries] == [told, "first failure"]
+    assert [entry["taskName"] for entry in entries] == ["clean", None]
 
 
 def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:

@@ -24,6 +24,7 @@ from weir.core.pending import Party, PendingCheckpoint, PendingState
 from weir.core.pending_commits import PendingCommits
 from weir.core.plan import CheckpointPlan, calculate_plan
 from weir.core.request_decider import CheckpointRequestDecider
+from weir.core.restart import RepeatedFailures
 from weir.core.shared_state_registry import SharedStateRegistry
 from weir.core.stream_task import StreamTask
 from weir.core.task_messages import ConfirmBase
@@ -401,6 +402,11 @@ def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
     )
 
 
+def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
+    """A completed checkpoint does not end the count of failures of one cause (P39)."""
+    return _with(patch.object(RepeatedFailures, "notify_checkpoint", lambda self: None))
+
+
 def no_minimum_pause() -> AbstractContextManager[None]:
     """A periodic checkpoint begins when it is due, however short ago the last one completed (A4)."""
     return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
@@ -433,5 +439,6 @@ MUTANTS: tuple[Mutant, ...] = tuple(
         (finished_before_an_aborted_part_has_ended, 2_441, "is orphaned"),
         (an_attempt_of_a_job_that_was_stopped, 199, "are there twice"),
         (no_minimum_pause, 2, "after the last one completed"),
+        (failures_counted_over_checkpoints, 179, "is given up after"),
     )
 )

@@ -253,10 +253,10 @@ def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
     """The pause begins with a completion in the same driver; another driver knows nothing of it."""
     scene = Scene()
     scene.auditor.began_periodic("d1", 1, 1_000)
-    scene.auditor.completed("d1", 1_500)
+    scene.auditor.completed("d1", 1_500, None)
     scene.auditor.began_periodic("d2", 2, 1_510)
     scene.auditor.began_periodic("d1", 3, 1_500 + MIN_PAUSE_MS)
-    scene.auditor.completed("d1", 3_000)
+    scene.auditor.completed("d1", 3_000, None)
     broken(scene, lambda: scene.auditor.began_periodic("d1", 4, 3_000 + MIN_PAUSE_MS - 1), "59 ms after")
 
 

@@ -33,6 +33,7 @@ from weir.config.options import (
     CHECKPOINT_UNALIGNED,
     FIXED_DELAY,
     FIXED_DELAY_ATTEMPTS,
+    GIVE_UP_AFTER,
     INITIAL_BACKOFF,
     JITTER_FACTOR,
     MAX_BACKOFF,
@@ -120,8 +121,8 @@ class Configuration(Mapping[str, str]):
     def restart_config(self) -> RestartConfig:
         """``restart-strategy.*`` as the core takes it."""
         strategy = self.value(RESTART_TYPE)
+        periodic = self.value(CHECKPOINT_INTERVAL) is not None
         if strategy is None:
-            periodic = self.value(CHECKPOINT_INTERVAL) is not None
             strategy = RestartStrategyType.EXPONENTIAL_DELAY if periodic else RestartStrategyType.NONE
         return RestartConfig(
             type=strategy,
@@ -133,6 +134,8 @@ class Configuration(Mapping[str, str]):
             reset_backoff_threshold_ms=self.value(RESET_BACKOFF_THRESHOLD),
             jitter_factor=self.value(JITTER_FACTOR),
             attempts_before_reset_backoff=self.value(ATTEMPTS_BEFORE_RESET_BACKOFF),
+            # Without them no checkpoint may ever lie between two failures, however long the job ran.
+            give_up_after_ms=self.value(GIVE_UP_AFTER) if periodic else None,
         )
 
 

@@ -162,6 +162,13 @@ ATTEMPTS_BEFORE_RESET_BACKOFF = ConfigOption(
     "infinite",
     "Restarts, counted from the last reset of the backoff, before the job fails for good.",
 )
+GIVE_UP_AFTER = ConfigOption(
+    "weir.restart.give-up-after",
+    POSITIVE_DURATION.or_none("never"),
+    "10 min",
+    "While periodic checkpoints are on: how long the job may fail of the same cause again and again, at least five times,"
+    " with no completed checkpoint between, before it fails for good.",
+)
 DEFAULT_PARALLELISM = ConfigOption(
     "parallelism.default",
     integer(1).or_none("unset"),
@@ -286,6 +293,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     RESET_BACKOFF_THRESHOLD,
     JITTER_FACTOR,
     ATTEMPTS_BEFORE_RESET_BACKOFF,
+    GIVE_UP_AFTER,
     DEFAULT_PARALLELISM,
     REST_PORT,
     REST_BIND_ADDRESS,

@@ -36,7 +36,7 @@ from weir.core.operator_events import (
 from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
 from weir.kernel.concurrency import Waits, Workers
-from weir.kernel.failures import describe
+from weir.kernel.failures import cause_of, describe, is_fatal
 from weir.kernel.ports import CoordinatorAnswer
 
 _log = logging.getLogger(__name__)
@@ -155,7 +155,10 @@ class _Coordinated:
 
     def fail_job(self, message: str) -> None:
         """See ``CoordinatorContext``."""
-        self._post(CoordinatorFailed(operator=self._name, attempt=self._attempt, message=message))
+        self._failed(CoordinatorFailed(operator=self._name, attempt=self._attempt, message=message))
+
+    def _failed(self, failed: CoordinatorFailed) -> None:
+        self._post(failed)
         self._attempt = 0
 
     def run_in_coordinator(self, function: Callable[[], None]) -> None:
@@ -215,9 +218,19 @@ class _Coordinated:
         try:
             function()
         except (Exception, SystemExit) as error:
-            _log.warning("The coordinator of %r failed.", self._name, exc_info=True)
-            if self._attempt:
-                self.fail_job(describe(error))
+            if not self._attempt:
+                # Nobody waits for it any more.
+                _log.warning("The coordinator of %r failed.", self._name, exc_info=True)
+            else:
+                self._failed(
+                    CoordinatorFailed(
+                        operator=self._name,
+                        attempt=self._attempt,
+                        message=describe(error),
+                        fatal=is_fatal(error),
+                        cause=cause_of(error),
+                    )
+                )
 
     def _handle_request(self, request: Payload, future: Future[CoordinatorAnswer]) -> None:
         if not self._attempt:

@@ -96,6 +96,8 @@ class RestartConfig:
     jitter_factor: float = 0.1
     #: None: without end.
     attempts_before_reset_backoff: int | None = None
+    #: How long a failure of one cause may come again and again, with no completed checkpoint between; None: without end.
+    give_up_after_ms: int | None = 600_000
 
     def __post_init__(self) -> None:
         """Check each value and their relations; raises ``ConfigurationError`` with one clear sentence."""

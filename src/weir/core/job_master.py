@@ -286,7 +286,8 @@ class JobMaster(JobLifecycle):
             case TaskFailed():
                 self._execution.set_status(event.vertex, TaskStatus.FAILED)
                 goal = Goal.FAIL if event.fatal else Goal.RESTART
-                self._fail(f"Task {event.vertex!r} failed: {event.message}", now_ms, goal=goal)
+                message = f"Task {event.vertex!r} failed: {event.message}"
+                self._fail(message, now_ms, goal=goal, cause=event.cause, vertex=event.vertex)
 
     def _attempt_began(self, event: AttemptBegan, now_ms: int) -> None:
         invariant(self._beginning, f"attempt {event.attempt} began unasked")
@@ -308,7 +309,8 @@ class JobMaster(JobLifecycle):
         invariant(self._beginning, "an attempt failed that was not to begin")
         self._beginning = False
         if self._goal is Goal.RUN:
-            self._fail(event.message, now_ms, goal=Goal.FAIL if event.fatal else Goal.RESTART)
+            goal = Goal.FAIL if event.fatal else Goal.RESTART
+            self._fail(event.message, now_ms, goal=goal, cause=event.cause)
 
     def _tasks_stopped(self, event: TasksStopped) -> None:
         if not self._stopping or event.attempt != self._execution.attempt:
@@ -325,8 +327,7 @@ class JobMaster(JobLifecycle):
 
     def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
         if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
-            where = self._status.name if self._goal is Goal.RUN else f"{self._status.name} and about to end"
-            self._refuse(event.request, f"The job is {where}: try again when it is RUNNING.")
+            self._refuse(event.request, self._what_works_instead())
             return
         if self._stop is not None:
             if event.kind is RequestKind.STOP and event.drain == self._stop.drain:
@@ -359,6 +360,19 @@ class JobMaster(JobLifecycle):
             self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
             cause = "The job is being stopped with a savepoint."
             self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
+
+    def _what_works_instead(self) -> str:
+        """To whoever asks for a checkpoint or savepoint of a job that does not run."""
+        if self._goal not in (Goal.RUN, Goal.RESTART):
+            return f"The job is {self._status.name} and about to end, so nothing more can be taken of it."
+        if self._status is JobStatus.CREATED:
+            return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
+        deletes = self._config.retention.deletes_on_cancellation
+        return (
+            f"The job is {self._status.name}, so nothing can be taken of it: ask again when it is RUNNING, or end it with"
+            f" 'weir cancel', which {'deletes' if deletes else 'keeps'} its completed checkpoints; it failed because:"
+            f" {self._failure}"
+        )
 
     def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
         if self._recording_end is not None and self._goal is not Goal.CANCEL:

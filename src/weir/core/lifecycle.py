@@ -49,10 +49,10 @@ from weir.core.outcomes import (
 )
 from weir.core.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.requests import AnswerRequest
-from weir.core.restart import make_restart_strategy
+from weir.core.restart import RepeatedFailures, make_restart_strategy
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint
-from weir.core.types import OperatorId, OperatorState, VertexId
+from weir.core.types import UNKNOWN, Cause, OperatorId, OperatorState, VertexId
 
 
 class Goal(enum.Enum):
@@ -95,6 +95,7 @@ class JobLifecycle:
             coordinators=self._operator_coordinators,
         )
         self._restart_strategy = make_restart_strategy(restart)
+        self._repeated = RepeatedFailures(restart.give_up_after_ms)
         self._status = JobStatus.CREATED
         self._goal = Goal.RUN
         #: ``BeginAttempt`` is under way.
@@ -142,7 +143,9 @@ class JobLifecycle:
                 case AttemptFenced():
                     self._fenced(fact.message, now_ms)
                 case FailSubtask() | FailJob():
-                    self._fail(fact.message, now_ms)
+                    fatal = isinstance(fact, FailJob) and fact.fatal
+                    cause = fact.cause if isinstance(fact, FailJob) else UNKNOWN
+                    self._fail(fact.message, now_ms, goal=Goal.FAIL if fatal else Goal.RESTART, cause=cause)
 
     @property
     def _tasks_are_leaving(self) -> bool:
@@ -152,6 +155,7 @@ class JobLifecycle:
     def _snapshot_completed(self, fact: SnapshotCompleted) -> None:
         if fact.checkpoint.kind.commits_side_effects:
             self._execution.released(fact.waiting_tasks)
+            self._repeated.notify_checkpoint()
         if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
             self._stop.savepoint_created(fact.checkpoint)
             if self._goal is not Goal.RUN:
@@ -235,7 +239,11 @@ class JobLifecycle:
                 self._record_end(JobStatus.FAILED)
 
     def _schedule_restart(self, now_ms: int) -> None:
-        if self._restart_strategy.can_restart():
+        if self._repeated.gives_up:
+            # The failure says so itself.
+            self._goal = Goal.FAIL
+            self._record_end(JobStatus.FAILED)
+        elif self._restart_strategy.can_restart():
             self._move(JobStatus.RESTARTING)
             self._goal = Goal.RUN
             self._restart_at_ms = now_ms + self._restart_strategy.delay_ms(self._chance)
@@ -248,13 +256,26 @@ class JobLifecycle:
         self._beginning = True
         self._effects.append(BeginAttempt())
 
-    def _fail(self, message: str, now_ms: int, *, goal: Goal = Goal.RESTART) -> None:
-        """The running attempt failed; one that is being left already is not failed again."""
+    def _fail(
+        self,
+        message: str,
+        now_ms: int,
+        *,
+        goal: Goal = Goal.RESTART,
+        cause: Cause = UNKNOWN,
+        vertex: VertexId | None = None,
+    ) -> None:
+        """The running attempt failed; one that is being left already is not failed again. ``vertex``: whose task failed."""
         if self._goal not in (Goal.RUN, Goal.FINISH):
             return
-        self._failure = message
         self._restart_strategy.notify_failure(now_ms)
-        self._move(JobStatus.FAILING)
+        self._repeated.notify_failure(cause.key, now_ms)
+        if goal is Goal.RESTART and self._repeated.is_worth_telling:
+            message = f"{message} ({self._repeated.describe()})"
+        self._failure = message
+        self._status = next_status(self._status, JobStatus.FAILING)
+        failing = JobStatusChanged(status=self._status, message=message, trace=cause.trace, vertex=vertex)
+        self._effects.append(failing)
         self._effects.extend(self._operator_coordinators.failed(message))
         self._leave(goal, message, now_ms)
 
@@ -320,7 +341,7 @@ class JobLifecycle:
 
     def _move(self, status: JobStatus) -> None:
         self._status = next_status(self._status, status)
-        message = self._failure if status in (JobStatus.FAILING, JobStatus.FAILED) else None
+        message = self._failure if status is JobStatus.FAILED else None
         self._effects.append(JobStatusChanged(status=status, message=message or ""))
 
     def _refuse(self, request: str, message: str) -> None:

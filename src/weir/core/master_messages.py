@@ -23,12 +23,15 @@ from weir.core.messages import (
 from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent, DeliverEvent, TaskOperatorEvent
 from weir.core.requests import AnswerRequest, CancelRequested, SnapshotRequested, SuspendRequested
 from weir.core.types import (
+    UNKNOWN,
+    Cause,
     CompletedCheckpoint,
     OperatorId,
     Payload,
     Recorded,
     SnapshotKind,
     TaskState,
+    VertexId,
 )
 
 # -- Events --------------------------------------------------------------------------------------------
@@ -61,6 +64,7 @@ class AttemptFailed:
     message: str
     fatal: bool
     timestamp_ms: int
+    cause: Cause = UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +227,12 @@ class RecordEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatusChanged:
-    """The job is now ``status``; for logs, progress and REST."""
+    """The job is now ``status``; for logs, progress and REST. FAILING says why, and which task it was, if it was one."""
 
     status: JobStatus
     message: str = ""
+    trace: str = field(default="", repr=False)
+    vertex: VertexId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from weir.core.types import (
+    UNKNOWN,
+    Cause,
     SnapshotKind,
     SnapshotMetrics,
     TaskState,
@@ -107,3 +109,4 @@ class TaskFailed:
     message: str
     #: Trying again cannot help: the user's plan is wrong.
     fatal: bool = False
+    cause: Cause = UNKNOWN

@@ -125,7 +125,8 @@ class OperatorCoordinators:
             case OperatorEventHandled():
                 return holder.acknowledge(event.subtask, event.number)
             case CoordinatorFailed():
-                return [FailJob(message=f"The coordinator of {event.operator!r} failed: {event.message}")]
+                message = f"The coordinator of {event.operator!r} failed: {event.message}"
+                return [FailJob(message=message, fatal=event.fatal, cause=event.cause)]
 
     def from_task(self, event: TaskOperatorEvent) -> list[HolderOutput]:
         """A task says what became of events, or has taken its snapshot."""

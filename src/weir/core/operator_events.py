@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.types import OperatorId, Payload, VertexId
+from weir.core.types import UNKNOWN, Cause, OperatorId, Payload, VertexId
 
 # -- Effects of the job master, for the coordinator's port. They are carried out in their order, one after the other ---
 
@@ -135,11 +135,13 @@ class OperatorEventHandled:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorFailed:
-    """The coordinator raised, or fails the job: the job is restored."""
+    """The coordinator raised, or fails the job: the job is restored, unless trying again cannot help (``fatal``)."""
 
     operator: OperatorId
     attempt: int
     message: str
+    fatal: bool = False
+    cause: Cause = UNKNOWN
 
 
 CoordinatorEvent: TypeAlias = (
@@ -233,9 +235,11 @@ class FailSubtask:
 
 @dataclass(frozen=True, kw_only=True)
 class FailJob:
-    """Outcome: a coordinator failed, so the job must fail over."""
+    """Outcome: a coordinator failed, so the job must fail over, or for good (``fatal``)."""
 
     message: str
+    fatal: bool = False
+    cause: Cause = UNKNOWN
 
 
 HolderOutput: TypeAlias = (

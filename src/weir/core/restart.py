@@ -17,11 +17,15 @@ Worked timeline for ``exponential-delay`` with 1 s initial backoff, multiplier 2
     failure at 0 s -> delay 1 s     failure at 5 s -> delay 2 s     failure at 10 s -> delay 3 s (the maximum)
     failure at 80 s: restarted at 13 s, ran for 67 s -> delay 1 s
 
+Beside the strategy, ``RepeatedFailures`` counts failures of one cause that no completed checkpoint lies between: there
+trying again helps nobody, since the next attempt goes on from where the last one did.
+
 Strategies read no clock and draw no random number: the time and the jitter's chance are passed in.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from weir.core.config import RestartConfig, RestartStrategyType
@@ -167,6 +171,82 @@ class ExponentialDelayRestartStrategy:
 
     def _bounded(self, delay_ms: float) -> float:
         return max(float(self._config.initial_backoff_ms), min(delay_ms, float(self._config.max_backoff_ms)))
+
+
+#: From this failure of one cause on it is told that it comes again and again.
+TOLD_FROM = 3
+#: A job is not given up before so many failures of one cause, however long they took.
+GIVEN_UP_FROM = 5
+#: Causes that are remembered between two checkpoints, the newest ones.
+_CAUSES = 100
+
+
+@dataclass
+class _Streak:
+    """Failures of one cause since the last completed checkpoint."""
+
+    first_ms: int
+    last_ms: int
+    count: int = 1
+
+
+class RepeatedFailures:
+    """Whether the job fails at the same point with the same cause again and again: no checkpoint completes, so every attempt
+    begins where the last one did. After ``give_up_after_ms``, and ``GIVEN_UP_FROM`` failures, the job is given up.
+
+    A cause is a text that whoever saw the failure made; failures of unknown cause ("") neither count nor end a streak,
+    and nor do those of another cause: two steps may take turns.
+    """
+
+    def __init__(self, give_up_after_ms: int | None) -> None:
+        self._give_up_after_ms = give_up_after_ms
+        #: By cause. Law: empty after a checkpoint; at most ``_CAUSES``.
+        self._streaks: dict[str, _Streak] = {}
+        #: That of the failure that was notified last; None if its cause is unknown.
+        self._newest: _Streak | None = None
+
+    def notify_failure(self, cause: str, now_ms: int) -> None:
+        """Count a failure; what is asked next is about it."""
+        known = self._streaks.pop(cause, None)
+        self._newest = None
+        if not cause:
+            return
+        if known is None:
+            known = _Streak(first_ms=now_ms, last_ms=now_ms)
+        else:
+            known.last_ms, known.count = now_ms, known.count + 1
+        self._newest = self._streaks[cause] = known
+        if len(self._streaks) > _CAUSES:
+            del self._streaks[next(iter(self._streaks))]
+
+    def notify_checkpoint(self) -> None:
+        """A checkpoint completed, from which the next attempt goes on: the job gets further."""
+        self._streaks.clear()
+        self._newest = None
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether the last failure has come often enough to be told so."""
+        return self._newest is not None and self._newest.count >= TOLD_FROM
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether the last failure is one too many."""
+        newest, limit_ms = self._newest, self._give_up_after_ms
+        if newest is None or limit_ms is None:
+            return False
+        return newest.count >= GIVEN_UP_FROM and newest.last_ms - newest.first_ms >= limit_ms
+
+    def describe(self) -> str:
+        """For messages: how often, for how long, and what is done about it."""
+        newest, limit_ms = self._newest, self._give_up_after_ms
+        invariant(newest is not None, "a failure of unknown cause is not repeated")
+        count, lasted_ms = (0, 0) if newest is None else (newest.count, newest.last_ms - newest.first_ms)
+        limit = "never" if limit_ms is None else f"after {limit_ms // 1_000} s"
+        return (
+            f"failure {count} of the same cause in {lasted_ms // 1_000} s without a completed checkpoint between; the job is"
+            f" given up {limit}: weir.restart.give-up-after"
+        )
 
 
 def _check_chance(chance: float) -> None:

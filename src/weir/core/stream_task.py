@@ -101,8 +101,10 @@ class StreamTask(TaskFlow):
             ChannelAppended: self._on_appended,
             SegmentsConsumed: self._on_consumed,
             DeliverEvent: self._on_operator_event,
-            SinkCommitFailed: lambda event: self._fail(event.message, fatal=event.fatal),
-            TaskErrored: lambda event: self._fail(event.message, fatal=event.fatal),
+            SinkCommitFailed: lambda event: self._fail(
+                TaskErrored(message=event.message, fatal=event.fatal, cause=event.cause)
+            ),
+            TaskErrored: self._fail,
         }
 
     def next_deadline(self) -> int | None:
@@ -183,9 +185,8 @@ class StreamTask(TaskFlow):
         invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
         misread = self._gate.misread(event.consumed)
         if misread is not None:
-            return self._fail(
-                f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
-            )
+            said = f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
+            return self._fail(TaskErrored(message=said))
         effects: list[StreamTaskEffect] = []
         if self._records is Records.FLOWING:
             effects = self._complete_step(event.position, event.watermark_ms)

@@ -45,6 +45,7 @@ from weir.core.task_messages import (
     DropSnapshot,
     StartDrain,
     StreamTaskEffect,
+    TaskErrored,
 )
 from weir.core.task_reports import TaskReports
 from weir.core.task_snapshots import TaskSnapshot, TaskSnapshots, barrier_of, trigger_of
@@ -344,9 +345,10 @@ class TaskFlow:
         self._closing_operators = True
         return [CloseOperators(vertex=self._vertex)]
 
-    def _fail(self, message: str, *, fatal: bool = False) -> list[StreamTaskEffect]:
+    def _fail(self, error: TaskErrored) -> list[StreamTaskEffect]:
         self._operators = next_operator_status(self._operators, OperatorStatus.FAILED)
-        return [*self._end(TaskStatus.FAILED), self._report.failed(message, fatal=fatal)]
+        failed = self._report.failed(error.message, fatal=error.fatal, cause=error.cause)
+        return [*self._end(TaskStatus.FAILED), failed]
 
     def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
         """Forget all but the snapshots that are still to be dropped; a held call is never answered."""

@@ -22,6 +22,8 @@ from weir.core.messages import (
 )
 from weir.core.operator_events import DeliverEvent, TaskOperatorEvent
 from weir.core.types import (
+    UNKNOWN,
+    Cause,
     Committable,
     InFlightSegment,
     OperatorId,
@@ -136,6 +138,7 @@ class SinkCommitFailed:
     checkpoint_id: int
     message: str
     fatal: bool = False
+    cause: Cause = UNKNOWN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +147,7 @@ class TaskErrored:
 
     message: str
     fatal: bool = False
+    cause: Cause = UNKNOWN
 
 
 StreamTaskEvent: TypeAlias = (

@@ -9,7 +9,7 @@ from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskFai
 from weir.core.operator_events import AcknowledgeCheckpointEvent
 from weir.core.task_messages import AsyncPartDone, SnapshotFailed
 from weir.core.task_snapshots import SnapshotPart, TaskSnapshot
-from weir.core.types import Committable, OperatorId, OperatorState, TaskStatus, VertexId
+from weir.core.types import Cause, Committable, OperatorId, OperatorState, TaskStatus, VertexId
 
 
 class TaskReports:
@@ -24,9 +24,11 @@ class TaskReports:
         """The task is now ``status``."""
         return TaskStatusChanged(vertex=self._vertex, attempt=self._attempt, status=status)
 
-    def failed(self, message: str, *, fatal: bool) -> TaskFailed:
+    def failed(self, message: str, *, fatal: bool, cause: Cause) -> TaskFailed:
         """The task failed; ``fatal`` if trying again cannot help."""
-        return TaskFailed(vertex=self._vertex, attempt=self._attempt, message=message, fatal=fatal)
+        return TaskFailed(
+            vertex=self._vertex, attempt=self._attempt, message=message, fatal=fatal, cause=cause
+        )
 
     def acknowledged(
         self, snapshot: TaskSnapshot, event: AsyncPartDone, committables: tuple[Committable, ...]

@@ -235,6 +235,20 @@ class CompletedCheckpoint:
         return frozenset(handle.path for task in self.tasks for handle in task.all_files)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """What is known of a failure beside the sentence that tells it. Whoever saw it makes this; the core compares keys."""
+
+    #: The same text whenever the same fails at the same point; "" if that is not known, or may pass by itself.
+    key: str = ""
+    #: Stack traces for people, bounded.
+    trace: str = field(default="", repr=False)
+
+
+#: Nothing is known.
+UNKNOWN = Cause()
+
+
 class Recorded(enum.Enum):
     """How the attempt to make something durable ended (PROTOCOL P17). Lateness is a result, not an exception."""
 

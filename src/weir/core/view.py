@@ -109,6 +109,19 @@ class VertexView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExceptionView:
+    """Why an attempt failed."""
+
+    #: Milliseconds since the Unix epoch.
+    timestamp_ms: int
+    message: str
+    #: Bounded by whoever made it; "" if there is none.
+    trace: str = ""
+    #: Whose task it was; None if it was none.
+    vertex: VertexId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobView:
     """The job as a whole."""
 
@@ -127,7 +140,7 @@ class JobView:
     checkpoints: CheckpointStatsSnapshot
     failure: str | None = None
     savepoint: str | None = None
-    #: Why restarts happened, newest last: (milliseconds since the Unix epoch, message), bounded.
-    exceptions: tuple[tuple[int, str], ...] = ()
+    #: Why restarts happened, newest last, bounded.
+    exceptions: tuple[ExceptionView, ...] = ()
     #: Flink's configuration keys in force, as text.
     configuration: dict[str, str] = field(default_factory=dict)

@@ -50,7 +50,7 @@ from weir.errors import invariant
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Work, Workers, answered
 from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
-from weir.kernel.failures import describe, is_fatal
+from weir.kernel.failures import cause_of, describe, is_fatal
 from weir.kernel.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
 from weir.kernel.restored_channels import restored_entries
 from weir.kernel.task_work import begin_task_work
@@ -196,7 +196,9 @@ class Dispatcher:
         self._work(
             lambda: self._task_port.start_task(plan, start.attempt, state, post),
             # Weir's own sentence about a plan means that the same plan would fail again.
-            on_error=lambda error: post(TaskErrored(message=describe(error), fatal=is_fatal(error))),
+            on_error=lambda error: post(
+                TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
+            ),
         )
 
     def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
@@ -331,8 +333,13 @@ class Dispatcher:
         self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
 
     def _attempt_failed(self, error: BaseException) -> None:
-        wall_ms = self._clock.wall_ms()
-        self._mailbox(AttemptFailed(message=describe(error), fatal=is_fatal(error), timestamp_ms=wall_ms))
+        failed = AttemptFailed(
+            message=describe(error),
+            fatal=is_fatal(error),
+            timestamp_ms=self._clock.wall_ms(),
+            cause=cause_of(error),
+        )
+        self._mailbox(failed)
 
     # -- blocking work -----------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from weir.core.requests import (
     SuspendRequested,
 )
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
-from weir.core.view import JobView, VertexView
+from weir.core.view import ExceptionView, JobView, VertexView
 from weir.errors import JobError
 from weir.kernel.clock import Clock
 from weir.kernel.counters import Counters
@@ -86,7 +86,7 @@ class RunningJob:
         self._start_time_ms = clock.wall_ms()
         self._end_time_ms = -1
         self._timestamps_ms = {JobStatus.CREATED.name: self._start_time_ms}
-        self._exceptions: list[tuple[int, str]] = []
+        self._exceptions: list[ExceptionView] = []
         self._savepoint: str | None = None
         self._over = threading.Event()
         #: The look that the main thread has not taken yet, or the newest one.
@@ -186,10 +186,16 @@ class RunningJob:
 
     def _on_effect(self, effect: object) -> None:
         match effect:
-            case JobStatusChanged(status=status, message=message):
+            case JobStatusChanged(status=status):
                 self._timestamps_ms[status.name] = self._clock.wall_ms()
                 if status is JobStatus.FAILING:
-                    self._exceptions = [*self._exceptions, (self._clock.wall_ms(), message)][-_EXCEPTIONS:]
+                    failure = ExceptionView(
+                        timestamp_ms=self._clock.wall_ms(),
+                        message=effect.message,
+                        trace=effect.trace,
+                        vertex=effect.vertex,
+                    )
+                    self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
                 self._publish_for(Future())
             case JobEnded(savepoint=savepoint):
                 self._savepoint = savepoint

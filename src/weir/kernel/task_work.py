@@ -28,7 +28,7 @@ from weir.core.task_messages import (
 )
 from weir.core.types import VertexId
 from weir.errors import LostWriteError
-from weir.kernel.failures import describe, is_fatal
+from weir.kernel.failures import cause_of, describe, is_fatal
 from weir.kernel.ports import DurablePort, PostToTask, TaskPort
 
 _log = logging.getLogger(__name__)
@@ -77,27 +77,29 @@ def begin_task_work(
         case StartDrain():
             work(
                 lambda: tasks.drain(effect),
-                on_error=lambda e: post(TaskErrored(message=describe(e))),
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )
         case CloseOperators():
             work(
                 lambda: tasks.close_operators(vertex),
                 on_done=lambda _: post(OperatorsClosed()),
-                on_error=lambda e: post(TaskErrored(message=describe(e))),
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )
         case CommitSinks(checkpoint_id=n):
             work(
                 lambda: durable.commit_sinks(effect),
                 on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
                 on_error=lambda e: post(
-                    SinkCommitFailed(checkpoint_id=n, message=describe(e), fatal=is_fatal(e))
+                    SinkCommitFailed(
+                        checkpoint_id=n, message=describe(e), fatal=is_fatal(e), cause=cause_of(e)
+                    )
                 ),
             )
         case TellAborted(checkpoint_id=n):
             tasks.checkpoint_aborted(vertex, n)
             work(
                 lambda: durable.tell_aborted(effect),
-                on_error=lambda e: post(TaskErrored(message=describe(e))),
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )
 
 
@@ -106,7 +108,7 @@ def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) 
     file, and find nothing wrong with it (PROTOCOL P23). The restored task writes it anew."""
     post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
     if isinstance(error, LostWriteError):
-        post(TaskErrored(message=describe(error)))
+        post(TaskErrored(message=describe(error), cause=cause_of(error)))
 
 
 def log_error(what: str) -> Callable[[BaseException], None]:

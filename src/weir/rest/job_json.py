@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from weir.core.job_status import JobStatus
 from weir.core.types import TaskStatus, VertexId
-from weir.core.view import JobView, VertexView
+from weir.core.view import ExceptionView, JobView, VertexView
 
 #: What ``json.dumps`` takes as an object.
 Json: TypeAlias = dict[str, Any]
@@ -180,11 +180,11 @@ def job_config_json(view: JobView) -> Json:
 
 def exceptions_json(view: JobView) -> Json:
     """``GET /jobs/:jobid/exceptions``: newest first."""
-    entries = [_exception_json(timestamp_ms, message) for timestamp_ms, message in reversed(view.exceptions)]
+    entries = [_exception_json(failure) for failure in reversed(view.exceptions)]
     newest = view.exceptions[-1] if view.exceptions else None
     return {
-        "root-exception": view.failure or (newest[1] if newest else None),
-        "timestamp": newest[0] if newest else None,
+        "root-exception": _stack_trace(newest, view.failure) if newest else view.failure,
+        "timestamp": newest.timestamp_ms if newest else None,
         "all-exceptions": [],
         "truncated": False,
         "exceptionHistory": {"entries": entries, "truncated": False},
@@ -257,14 +257,19 @@ def _plan_node_json(vertex: VertexView) -> Json:
     }
 
 
-def _exception_json(timestamp_ms: int, message: str) -> Json:
+def _exception_json(failure: ExceptionView) -> Json:
     return {
-        "exceptionName": message.partition("\n")[0],
-        "stacktrace": message,
-        "timestamp": timestamp_ms,
+        "exceptionName": failure.message.partition("\n")[0],
+        "stacktrace": _stack_trace(failure),
+        "timestamp": failure.timestamp_ms,
         "failureLabels": {},
-        "taskName": None,
+        "taskName": failure.vertex,
         "endpoint": None,
         "taskManagerId": None,
         "concurrentExceptions": [],
     }
+
+
+def _stack_trace(failure: ExceptionView, message: str | None = None) -> str:
+    """The failure with its trace; ``message``: what is said in place of its own."""
+    return "\n".join(part for part in (message or failure.message, failure.trace) if part)

@@ -19,6 +19,7 @@ when a law is broken. Laws, with the rules that they follow:
 11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py`` (P2, P41).
 12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
 13. No job begins over rows that it does not know of, whatever people do to its directory (P21; ``mishaps.py``).
+14. A job is given up for failing again and again only if no checkpoint completed between these failures (P39).
 
 What must hold at the end is in ``settle``.
 """
@@ -32,6 +33,8 @@ from typing import Any
 
 import msgspec
 
+from weir.core.job_status import JobStatus
+from weir.core.master_messages import JobStatusChanged, RecordEnd
 from weir.core.messages import (
     DeclineCheckpoint,
     NotifyCheckpointComplete,
@@ -39,6 +42,7 @@ from weir.core.messages import (
     TaskStatusChanged,
     TriggerCheckpoint,
 )
+from weir.core.restart import GIVEN_UP_FROM
 from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus, VertexId
 from weir.sim.disk import Disk
 from weir.sim.operators import disagreement
@@ -101,6 +105,8 @@ class Auditor:
         self._min_pause_ms = min_pause_ms
         #: Driver -> when a checkpoint last completed in it, by its own clock.
         self._completed_ms: dict[str, int] = {}
+        #: Driver -> how often its job failed since a checkpoint completed.
+        self._failures: Counter[str] = Counter()
         self.disk: Disk | None = None
         #: The first law that was broken, and how. Also said by an exception, but whom that reaches may survive it.
         self.violation: str | None = None
@@ -179,14 +185,25 @@ class Auditor:
                 if triggered not in _TRIGGERABLE:
                     name = "unknown" if triggered is None else triggered.name
                     raise self._broken(f"{vertex} is triggered for checkpoint {n} while it is {name}")
+            case JobStatusChanged(status=JobStatus.FAILING):
+                self._failures[driver] += 1
+            case RecordEnd(failure=str(failure)) if (
+                "is given up" in failure and "not restarted" not in failure
+            ):
+                if self._failures[driver] < GIVEN_UP_FROM:
+                    raise self._broken(
+                        f"the job is given up after {self._failures[driver]} failures since a checkpoint completed"
+                    )
             case TaskFailed(message=message) | DeclineCheckpoint(message=message) if any(
                 word in message for word in _NEVER
             ):
                 raise self._broken(f"a task failed as none may: {message}")
 
-    def completed(self, driver: str, now_ms: int) -> None:
+    def completed(self, driver: str, now_ms: int, checkpoint: CompletedCheckpoint | None) -> None:
         """A driver has won the record of a checkpoint or savepoint."""
         self._completed_ms[driver] = now_ms
+        if checkpoint is not None and checkpoint.kind.commits_side_effects:
+            self._failures[driver] = 0
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
         """A driver begins a periodic checkpoint."""

@@ -16,6 +16,8 @@ _TIMEOUT_MS_MIN = 500
 _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
 #: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
 _READER_US = (0, 10_000, 100_000)
+#: How long a job may fail of one cause; a job that is given up is started again by the supervisor.
+_GIVE_UP_AFTER_MS = (None, 200, 600_000)
 #: Between which numbers of state partitions the drivers of a job choose.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
@@ -54,10 +56,12 @@ def draw_job(
     unaligned: Random,
     partitions: Random,
     coordinators: Random,
+    restarts: Random,
 ) -> SimJob:
     """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave,
     ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27), and ``partitions``
-    whether drivers differ in parallelism, ``coordinators`` which vertices have an operator with a coordinator."""
+    whether drivers differ in parallelism, ``coordinators`` which vertices have an operator with a coordinator,
+    ``restarts`` when the job is given up."""
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
@@ -66,6 +70,7 @@ def draw_job(
         fixed_delay_ms=random.choice((1, 20)),
         initial_backoff_ms=5,
         max_backoff_ms=50,
+        give_up_after_ms=restarts.choice(_GIVE_UP_AFTER_MS),
     )
     vertices = draw_vertices(random, graph)
     timeout_ms_min = _TIMEOUT_MS_MIN if len(vertices) > MOST_SMALL else 0

@@ -43,7 +43,7 @@ from weir.core.types import (
     VertexId,
 )
 from weir.errors import StorageError, invariant
-from weir.kernel.failures import describe
+from weir.kernel.failures import cause_of, describe
 from weir.kernel.ports import PostToTask, TaskPlan
 from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.loop import Task
@@ -209,7 +209,7 @@ class SimQuery:
         try:
             run()
         except Exception as error:
-            self._post(TaskErrored(message=describe(error)))
+            self._post(TaskErrored(message=describe(error), cause=cause_of(error)))
 
     def _write_late(self, path: str) -> None:
         try:

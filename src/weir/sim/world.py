@@ -113,7 +113,7 @@ class World:
         self._loop = Loop()
         self._plan = draw_plan(random, seconds=seconds)
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
-        names = ("graph", "channels", "unaligned", "partitions", "coordinators")
+        names = ("graph", "channels", "unaligned", "partitions", "coordinators", "restarts")
         streams = {name: Random(f"{name} {seed}") for name in names}
         #: Whether a stop drains: of its own, so that older seeds tell the same story.
         self._drains = Random(f"drains {seed}")
@@ -340,8 +340,8 @@ class World:
         """Tell the auditor of what the minimum pause lies between."""
         who, now_ms = driver.process.name, driver.clock.now_ms()
         match envelope:
-            case CheckpointRecorded(outcome=Recorded.WON):
-                self._auditor.completed(who, now_ms)
+            case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
+                self._auditor.completed(who, now_ms, checkpoint)
             case LocationAllocated(checkpoint_id=n):
                 for one in driver.master.coordinator.pending:
                     if one.checkpoint_id == n and one.request.origin is RequestOrigin.PERIODIC:

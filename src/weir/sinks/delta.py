@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from weir.core.types import Payload
-from weir.errors import InvariantError, SinkError, invariant
+from weir.errors import InvariantError, SinkError, SinkMismatchError, invariant
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
@@ -248,7 +248,7 @@ class DeltaTable(Sink):
     def _check_table(self, table: deltalake.DeltaTable) -> None:
         metadata = table.metadata()
         if tuple(metadata.partition_columns) != self._partition_by:
-            raise SinkError(
+            raise SinkMismatchError(
                 f"{self.describe()} is partitioned by {list(metadata.partition_columns)}, not by "
                 f"{list(self._partition_by)}: give the sink partition_by={list(metadata.partition_columns)} "
                 "or write to another path."

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weir.errors import SinkError
+from weir.errors import SinkMismatchError
 
 _PRIMITIVES = frozenset(
     (
@@ -47,28 +47,28 @@ def delta_schema_json(spark_schema: str, *, place: str) -> str:
 
 
 def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: str) -> None:
-    """Raise ``SinkError`` unless each partition column exists, and has a type that a directory's name can hold."""
+    """Raise ``SinkMismatchError`` unless each partition column exists, and has a type that a directory's name can hold."""
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
     for column in partition_by:
         if column not in types:
-            raise SinkError(
+            raise SinkMismatchError(
                 f"{place} is partitioned by {column!r}, but the rows have only the columns {_names(types)}: "
                 "add the column in a step before the sink or take it out of partition_by."
             )
         kind = types[column]
         if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
-            raise SinkError(
+            raise SinkMismatchError(
                 f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which has no exact directory name: "
                 "partition by a string, a date, a whole number, a decimal or a boolean derived from it."
             )
     if len(partition_by) == len(types):
-        raise SinkError(
+        raise SinkMismatchError(
             f"{place} is partitioned by all of its columns: leave at least one out of partition_by."
         )
 
 
 def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
-    """Raise ``SinkError`` if rows of the one Delta schema cannot be appended to a table of the other."""
+    """Raise ``SinkMismatchError`` if rows of the one Delta schema cannot be appended to a table of the other."""
     table = {field["name"]: field for field in json.loads(table_schema)["fields"]}
     rows = {field["name"]: field for field in json.loads(rows_schema)["fields"]}
     differences = []
@@ -81,7 +81,7 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
         if ours != theirs:
             differences.append(f"{name!r} is {ours} in the rows and {theirs} in the table")
     if differences:
-        raise SinkError(
+        raise SinkMismatchError(
             f"The columns of the rows for {place} differ from the table's: {'; '.join(sorted(differences))}. "
             "Select and cast the table's columns before the sink, change the table, or write to a new path."
         )
@@ -90,7 +90,7 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
 def check_no_rules(
     schema: str, configuration: dict[str, str], features: Iterable[str], *, place: str
 ) -> None:
-    """Raise ``SinkError`` if the table has rules that do not go with exactly-once appends of plain Parquet files."""
+    """Raise ``SinkMismatchError`` if the table has rules that do not go with exactly-once appends of plain Parquet files."""
     rules = [f"the property {key}" for key in configuration if key.startswith("delta.constraints.")]
     if "delta.setTransactionRetentionDuration" in configuration:
         # With the transaction ids the table would forget which checkpoints it has.
@@ -105,7 +105,7 @@ def check_no_rules(
         )
     rules.extend(f"the table feature {feature}" for feature in features if feature in _FEATURES_REFUSED)
     if rules:
-        raise SinkError(
+        raise SinkMismatchError(
             f"{place} cannot append to this table exactly once and keep {', '.join(sorted(rules))}: "
             "remove that from the table, or write to another table."
         )
@@ -140,7 +140,7 @@ def _type(kind: Any, column: str, place: str) -> Any:
         case {"type": "map", "keyType": key, "valueType": value}:
             return _map(_type(key, column, place), _type(value, column, place))
         case _:
-            raise SinkError(
+            raise SinkMismatchError(
                 f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which Delta does not have: "
                 "cast it (for instance to a string) or drop it before the sink."
             )
