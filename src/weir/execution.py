@@ -22,7 +22,6 @@ from weir.core.graph import Vertex
 from weir.core.job_master import JobMaster
 from weir.core.job_status import JobStatus
 from weir.core.master_messages import JobStatusChanged
-from weir.core.messages import TaskFailed
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.types import OperatorId, VertexId
 from weir.durable.hooks import MasterHooks
@@ -160,11 +159,8 @@ class Execution:
     def _observe(self, effect: object) -> None:
         self._phases.observe(effect)
         match effect:
-            case JobStatusChanged(status=status, message=message):
-                if message and status is not JobStatus.FAILED:
-                    self._listener.note(f"{status.name}: {message}")
-            case TaskFailed(vertex=vertex, message=message):
-                self._listener.note(f"task {vertex} failed: {message}")
+            case JobStatusChanged(status=JobStatus.FAILING, message=message):
+                self._listener.note(f"FAILING: {message}")
 
     def _lost(self, message: str) -> None:
         self._listener.note(message)

@@ -20,6 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from weir.core.failure_reason import CheckpointFailureReason
 from weir.core.types import CompletedCheckpoint, SnapshotKind
 from weir.core.view import CheckpointStats, CheckpointStatsSnapshot, JobView
 from weir.kernel.clock import Clock, SystemClock
@@ -49,7 +50,7 @@ class CheckpointLines:
         self._told = {stats.checkpoint_id: stats.status for stats in snapshot.history}
         failure = snapshot.latest_trigger_failure
         if failure is not None and failure != self._told_failure:
-            lines.append(f"a checkpoint could not be triggered: {failure}")
+            lines.append(f"a checkpoint could not be triggered: {_why(failure)}")
         self._told_failure = failure
         return lines
 
@@ -60,9 +61,15 @@ def describe_checkpoint(stats: CheckpointStats) -> str:
     if stats.status == "IN_PROGRESS":
         return f"{name} triggered"
     if stats.status == "FAILED":
-        return f"{name} failed: {stats.failure_message or 'no reason was given'}"
+        return f"{name} failed: {_why(stats.failure_message or 'no reason was given')}"
     path = f", {stats.external_path}" if stats.kind.is_savepoint else ""
     return f"{name} completed in {stats.end_to_end_duration_ms} ms, {decimal(stats.checkpointed_size)}{path}"
+
+
+def _why(message: str) -> str:
+    """Why a checkpoint failed. If it is because the job fails or ends, a line of its own tells why that is."""
+    suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
+    return suspended if message.startswith(suspended) else message
 
 
 def describe_progress(view: JobView) -> str:

@@ -54,6 +54,16 @@ def test_a_completed_savepoint_is_told_with_its_path() -> None:
     assert describe_checkpoint(FAILED) == "savepoint 8 failed: expired before completing"
 
 
+def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again() -> None:
+    """The job's own line tells it, once for each attempt."""
+    said = "Checkpoint Coordinator is suspending."
+    told = [f"savepoint 8 failed: {said}", f"a checkpoint could not be triggered: {said}"]
+    failed = replace(FAILED, failure_message=f"{said} Task 'a' failed: KeyError: 'JP'")
+    assert describe_checkpoint(failed) == told[0]
+    refused = CheckpointStatsSnapshot(latest_trigger_failure=f"{said} Task 'a' failed: KeyError: 'JP'")
+    assert CheckpointLines().new(refused) == told[1:]
+
+
 def test_a_checkpoint_that_failed_before_it_had_an_id_is_told_once_with_its_reason() -> None:
     """It has no entry in the history, but it is counted as failed."""
     lines, failed = CheckpointLines(), CheckpointStatsSnapshot(latest_trigger_failure="disk full")

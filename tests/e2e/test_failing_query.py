@@ -42,10 +42,14 @@ def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Plac
     pipeline = failing_pipeline(place, once=True)
     settings = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=100ms")
     run = place.finish(*(word for one in settings for word in ("--conf", one)), pipeline=pipeline)
-    assert "task picky failed: " in run.output
-    assert "the number 220 is not to my taste" in run.output
+    assert run.output.count("the number 220 is not to my taste") == 1
+    where = f"(in picky, {pipeline}, line "
+    assert (
+        f"FAILING: Task 'picky' failed: ValueError: the number 220 is not to my taste {where}" in run.output
+    )
+    assert "; step 'picky'; batch 5; log: " in run.output
     run.assert_no_stack_trace()
-    before, _, after = run.output.partition("task picky failed")
+    before, _, after = run.output.partition("FAILING: Task 'picky' failed")
     assert "recovered from checkpoint" not in before
     assert "recovered from checkpoint" in after
     place.assert_exact()

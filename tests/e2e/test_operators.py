@@ -24,10 +24,12 @@ import weir
 from weir.client import connect
 from weir.coordinators import BroadcastRules, OperatorCoordinator
 from weir.core.job_status import JobStatus
+from weir.core.restart import GIVEN_UP_FROM
 from weir.core.types import Payload
 from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator
 from weir.operators.state import StateStore
+from weir.rest.job_json import exceptions_json
 
 pytestmark = pytest.mark.spark
 
@@ -164,6 +166,68 @@ def test_every_subtask_gets_every_number_once_and_in_order_wherever_an_operator_
 ) -> None:
     """38, with twenty seeds."""
     assert run_scenario(place, seed) == EVERY_NUMBER
+
+
+class Strict(Operator):
+    """Raises at the second row of the second file."""
+
+    output_schema = "id long, ts timestamp"
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if ROWS_PER_FILE + 1 in batch.column("id").to_pylist():
+            raise self._error
+        return [batch]
+
+
+def strict_job(place: Place, error: Exception) -> weir.Job:
+    """Two files of numbers, of which the second fails."""
+    place.land(2)
+    job = weir.Job("strict")
+    stream = job.source("numbers", numbers(place)).process("strict", Strict(error), parallelism=1)
+    stream.sink("out", weir.sinks.DeltaTable(str(place.directory / "out")))
+    return job
+
+
+@pytest.mark.usefixtures("spark")
+def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given_up_in_the_end(
+    place: Place,
+) -> None:
+    """The line, the subtask, the records and the batch are told, and REST has the traceback of the worker."""
+    conf = settings(
+        place,
+        {**RESTARTED, "restart-strategy.fixed-delay.attempts": "100", "weir.restart.give-up-after": "1 s"},
+        interval="1 d",
+    )
+    with LiveJob(strict_job(place, KeyError("JP")), conf) as live:
+        result = live.result()
+        view = live.gateway.view()
+    told = [note for note in live.notes if "KeyError" in note]
+    assert (result.status, view.attempt, len(told)) == (JobStatus.FAILED, GIVEN_UP_FROM, GIVEN_UP_FROM)
+    assert told[0].startswith(
+        f"FAILING: Task 'strict' failed: KeyError: 'JP' (in process_batch, {__file__}, line "
+    )
+    records = f"its record batch 0 (rows 0 to {ROWS_PER_FILE - 1})"
+    assert f"; subtask 0 of 'strict', {records}; batch 1" in told[0]
+    assert "failure 3 of the same cause" in told[2]
+    assert result.failure == told[-1].removeprefix("FAILING: ")
+    newest = exceptions_json(view)["exceptionHistory"]["entries"][0]
+    assert newest["taskName"] == "strict"
+    assert "in process_batch\n    raise self._error\nKeyError: 'JP'\n" in newest["stacktrace"]
+    assert "\tat org.apache.spark." in newest["stacktrace"]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Place) -> None:
+    """No attempt after the first can find it."""
+    job = strict_job(place, ModuleNotFoundError("No module named 'geo'"))
+    with LiveJob(job, settings(place, RESTARTED)) as live:
+        result = live.result()
+        attempt = live.gateway.view().attempt
+    assert (result.status, attempt) == (JobStatus.FAILED, 1)
+    assert "ModuleNotFoundError: No module named 'geo' (in process_batch, " in (result.failure or "")
 
 
 class Counts(Operator):

@@ -29,6 +29,7 @@ from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
+from weir.spark.task_failures import TaskFailures
 from weir.state.local import LocalFileSystem
 
 E = TypeVar("E")
@@ -175,6 +176,7 @@ class Rig:
             position=position,
             watermark_ms=None,
             finish=lambda position: (),
+            failures=TaskFailures(session, vertex, pipeline, None),
             post=self._post,
         )
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from weir.spark.error_text import first_cause
+from weir.core.task_messages import TaskErrored
+from weir.job import Job
+from weir.sinks.foreach import Foreach
+from weir.spark.error_text import first_cause, read_error
+from weir.spark.pipeline import Pipeline
+from weir.spark.task_failures import TaskFailures
 
 _QUERY = "[STREAM_FAILED] Query [id = 1a-2b, runId = 3c-4d] terminated with exception:"
 _STACK = "JVM stacktrace:\norg.apache.spark.sql.streaming.StreamingQueryException: x\n\tat a.b.c(D.scala:1)\n"
@@ -45,3 +55,172 @@ def test_the_line_names_the_root_cause(text: str, expected: str) -> None:
 def test_an_error_without_a_text_is_named_by_its_type() -> None:
     """There is always something to read."""
     assert first_cause(EOFError()) == "EOFError"
+
+
+# -- recorded from Spark 4.3 -------------------------------------------------------------------------------------
+
+RECORDED = json.loads(Path(__file__).with_name("recorded_errors.json").read_text())
+PIPELINE = "/home/me/pipeline.py"
+
+
+class Captured(Exception):
+    """What PySpark makes of a Java exception: its text, and Java's stack beside it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(RECORDED[name]["text"])
+        self._stackTrace = RECORDED[name]["stack"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "place"),
+    [
+        ("udf", "KeyError: 'JP'", f"lookup, {PIPELINE}, line 6"),
+        ("pandas_udf", "KeyError: 'JP'", f"<lambda>, {PIPELINE}, line 12"),
+        (
+            "map_in_arrow",
+            "ValueError: invalid literal for int() with base 10: 'DE'",
+            f"parse, {PIPELINE}, line 16",
+        ),
+        ("chained", "ValueError: country JP is", f"chained, {PIPELINE}, line 28"),
+        (
+            "missing_module",
+            "ModuleNotFoundError: No module named 'no_such_module_xyz'",
+            f"missing, {PIPELINE}, line 20",
+        ),
+        ("not_unpickled", "ModuleNotFoundError: No module named 'here_only'", None),
+        (
+            "udf_below_foreach_batch",
+            "KeyError: 'JP'",
+            f"lookup, {PIPELINE}, line 6",
+        ),
+        ("foreach_batch", "RuntimeError: Batch 1 failed", f"short, {PIPELINE}, line 47"),
+        ("cast", "[CAST_INVALID_INPUT] The value 'DE' of the type", f"cast, {PIPELINE}, line 33"),
+        ("missing_column", "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, ", None),
+    ],
+)
+def test_an_error_is_told_with_the_deepest_line_of_the_users_that_led_to_it(
+    name: str, said: str, place: str | None
+) -> None:
+    """Neither a line of PySpark nor one of a package that the user's code has called."""
+    read = read_error(Captured(name))
+    assert read.said.startswith(said)
+    assert (None if read.place is None else str(read.place)) == place
+
+
+@pytest.mark.parametrize("name", list(RECORDED))
+def test_what_cannot_be_mended_by_trying_is_final(name: str) -> None:
+    """A module that a worker does not have, a class that it cannot unpickle, a column that does not exist."""
+    final = {"missing_module", "not_unpickled", "missing_column"}
+    assert read_error(Captured(name)).final is (name in final)
+
+
+def test_a_cause_is_the_same_for_other_rows_and_other_batches() -> None:
+    """It names the kind and the line, or the words without their numbers; what may pass by itself has none."""
+    assert read_error(Captured("udf")).key == f"KeyError in lookup, {PIPELINE}, line 6"
+    assert read_error(Captured("cast")).key == f"SparkNumberFormatException in cast, {PIPELINE}, line 33"
+    keys = [read_error(RuntimeError(f"Lost 0x{n}f, again {n}")).key for n in (1, 27)]
+    assert keys == [read_error(RuntimeError("Lost 0x3f, again 4")).key] * 2
+    assert read_error(Captured("no_permission")).key == ""
+    assert read_error(ConnectionRefusedError("no")).key == ""
+
+
+def test_the_trace_is_pythons_with_the_stack_of_javas_root_cause() -> None:
+    """Both are shortened: a trace of any length is kept by its begin and its end."""
+    trace = read_error(Captured("udf")).trace
+    assert trace.startswith(
+        'Traceback (most recent call last):\n  File "/home/me/pipeline.py", line 6, in lookup\n'
+    )
+    assert "KeyError: 'JP'\n\norg.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exc" in trace
+    assert trace.count("KeyError") == 1
+    assert "\tat org.apache.spark.api.python.BasePythonRunner" in trace
+    captured = Captured("udf")
+    captured.args = (captured.args[0].replace("KeyError: ", "KeyError: " + "x\n" * 50_000),)
+    assert len(read_error(captured).trace) < 17_000
+
+
+def test_an_exception_of_the_driver_is_told_with_its_kind_and_its_line() -> None:
+    """A text such as 'JP' alone says nothing."""
+
+    def lookup() -> None:
+        raise KeyError("JP")
+
+    with pytest.raises(KeyError) as raised:
+        lookup()
+    read = read_error(raised.value)
+    assert read.said == "KeyError: 'JP'"
+    assert read.place is not None
+    assert (read.place.function, read.place.file) == ("lookup", __file__)
+    assert 'raise KeyError("JP")' in read.trace
+
+
+def test_notes_that_an_operator_made_in_the_worker_come_along() -> None:
+    """They follow what was raised, and are not part of it."""
+    text = RECORDED["udf"]["text"] + "\nweir: subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)\n"
+    read = read_error(RuntimeError(text))
+    assert read.notes == ("subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)",)
+    assert read.said == "KeyError: 'JP'"
+
+
+# -- the step ----------------------------------------------------------------------------------------------------
+
+
+def _lookup(code: str) -> int:
+    return {"DE": 1}[code]
+
+
+def _parse(code: str) -> int:
+    return int(code)
+
+
+def _told(function: Callable[[str], int]) -> TaskErrored:
+    """How the failure of a function in the vertex ``parsed`` is told."""
+    job = Job("j")
+    looked_up = job.source("codes", lambda spark: spark).transform(
+        "looked_up", lambda frame: frame.map(_lookup)
+    )
+    looked_up.transform("parsed", lambda frame: frame.map(_parse)).sink(
+        "out", Foreach(lambda frame, step: frame.x)
+    )
+    (vertex,) = job.vertices()
+    pipeline = Pipeline(
+        job_name="j", vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+    )
+    session: Any = None
+    try:
+        function("JP")
+    except Exception as error:
+        return TaskFailures(session, vertex, pipeline, "/w/spark.log").errored(error, "batch 7")
+    raise AssertionError("it did not fail")
+
+
+def test_a_failure_names_the_step_whose_function_is_or_refers_to_the_one_that_failed() -> None:
+    """Spark does not say which it was; where it cannot be told, all of the chain are named."""
+    at = _lookup.__code__.co_firstlineno + 1
+    told = _told(_lookup)
+    assert (
+        told.message
+        == f"KeyError: 'JP' (in _lookup, {__file__}, line {at}; step 'looked_up'; batch 7; log: /w/spark.log)"
+    )
+    assert (told.fatal, told.cause.key) == (False, f"KeyError in _lookup, {__file__}, line {at}")
+    assert "; step 'parsed'; " in _told(_parse).message
+    everyone = "; one of step 'codes', step 'looked_up', step 'parsed', sink 'out'; "
+    assert everyone in _told(lambda code: {}[code]).message
+
+
+def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
+    """``Foreach`` calls it in the driver."""
+
+    def stage(frame: Any, step: Any) -> None:
+        raise KeyError(step)
+
+    job = Job("j")
+    job.source("codes", lambda spark: spark).sink("out", Foreach(stage))
+    (vertex,) = job.vertices()
+    pipeline = Pipeline(
+        job_name="j", vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+    )
+    session: Any = None
+    with pytest.raises(KeyError) as raised:
+        stage(None, 1)
+    told = TaskFailures(session, vertex, pipeline, None).errored(raised.value, "batch 7")
+    assert told.message.endswith("; sink 'out'; batch 7)")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
@@ -15,9 +18,15 @@ from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 from weir.core.task_messages import PlanningCalled, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
+from weir.sinks.base import SinkContext
+from weir.sinks.foreach import Foreach, StepInfo
 from weir.spark.plan_checks import check_result, check_source
+from weir.state.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
+
+# Spark's workers do not have this module.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
@@ -177,17 +186,97 @@ def test_a_bounded_file_source_is_not_taken_for_one_that_cannot_be_bounded(
 
 
 def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """The step and the error's first line, as the user's mistake."""
+    """The step, the error's first line and its place, as the user's mistake."""
 
     def broken(_: SparkSession) -> DataFrame:
         raise KeyError("amount")
 
     job, _ = one_source(broken, bounded=False)
     with (
-        pytest.raises(PipelineError, match="step 'numbers' raised 'amount'"),
+        pytest.raises(
+            PipelineError, match=r"step 'numbers' raised KeyError: 'amount' \(in broken, .*py, line \d+\)"
+        ),
         Rig(spark, job, tmp_path / "q"),
     ):
         pass
+
+
+def strict(one: int) -> int:
+    """A UDF that knows even numbers only."""
+    return {0: 0, 2: 2}[one]
+
+
+def by_udf(frame: DataFrame) -> DataFrame:
+    """The frame with the strict column."""
+    return frame.withColumn("strict", F.udf(strict, "int")("id"))
+
+
+def by_arrow(frame: DataFrame) -> DataFrame:
+    """The frame as Arrow batches, of which the first raises."""
+
+    def strict_batches(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            raise KeyError(batch.column("id")[1].as_py())
+            yield batch
+
+    return frame.mapInArrow(strict_batches, frame.schema)
+
+
+def by_cast(frame: DataFrame) -> DataFrame:
+    """The frame with a column that the JVM cannot compute."""
+    return frame.withColumn("strict", F.concat(F.lit("x"), "id").cast("int"))
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (by_udf, ("KeyError: 1", "strict")),
+        (by_arrow, ("KeyError: 1", "strict_batches")),
+        (by_cast, ("[CAST_INVALID_INPUT] The value 'x0'", "cast")),
+    ],
+)
+def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its_batch(
+    spark: SparkSession,
+    landing: Landing,
+    tmp_path: Path,
+    step: Callable[[DataFrame], DataFrame],
+    told: tuple[str, str],
+) -> None:
+    """It may go away, and has a trace of both languages; the next attempt would know it again."""
+    said, where = told
+    job = Job("checks")
+    job.source("numbers", landing.source).transform("strictly", step).sink("out", Collected())
+    with Rig(spark, job, tmp_path / "query") as rig:
+        error = rig.wait_for(TaskErrored)
+    assert error.message.startswith(said)
+    assert f" (in {where}, {__file__}, line " in error.message
+    assert error.message.endswith("; step 'strictly'; batch 0)")
+    assert not error.fatal
+    assert f" in {where}, {__file__}, line " in error.cause.key
+    assert "\tat org.apache.spark." in error.cause.trace
+
+
+def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_good(
+    spark: SparkSession, landing: Landing, tmp_path: Path
+) -> None:
+    """Trying again cannot help; the sink and the line of its function are told."""
+
+    def stage(frame: DataFrame, _: StepInfo) -> None:
+        frame.select("amount").collect()
+
+    job = Job("checks")
+    job.source("numbers", landing.source).sink("out", Foreach(stage))
+    job.sinks["out"].open(
+        SinkContext(
+            job_id="0" * 32, job_name="checks", sink="out", attempt=1, file_system=lambda _: LocalFileSystem()
+        )
+    )
+    with Rig(spark, job, tmp_path / "query") as rig:
+        error = rig.wait_for(TaskErrored)
+    assert error.fatal
+    assert error.message.startswith("[UNRESOLVED_COLUMN.WITH_SUGGESTION] ")
+    assert f" (in stage, {__file__}, line " in error.message
+    assert error.message.endswith("; sink 'out'; batch 0)")
 
 
 def test_a_plan_that_spark_refuses_is_named(spark: SparkSession, landing: Landing, tmp_path: Path) -> None:

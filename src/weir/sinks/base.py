@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import abc
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from weir.core.types import JobId, OperatorId, Payload
 from weir.state.filesystem import FileSystem
@@ -86,10 +86,12 @@ class Sink(abc.ABC):
     """A sink with two-phase commit. The module's docstring has the rules.
 
     ``requires_final_checkpoint``: whether a bounded job must not end before a checkpoint has committed the last
-    rows (PROTOCOL P36).
+    rows (PROTOCOL P36). ``function``: the user's own function that it calls, so that an error can be traced to it; None
+    if there is none.
     """
 
     requires_final_checkpoint: bool = True
+    function: Callable[..., Any] | None = None
 
     @abc.abstractmethod
     def describe(self) -> str:

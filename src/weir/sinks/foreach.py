@@ -78,7 +78,7 @@ class Foreach(Sink):
         newest_committed: NewestCommittedFunction | None = None,
         describe: str | None = None,
     ) -> None:
-        self._fn = fn
+        self.function: StageFunction = fn
         self._commit = commit
         self._clean = clean
         self._newest_committed = newest_committed
@@ -100,7 +100,7 @@ class Foreach(Sink):
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
         """Call ``fn``. Raises ``SinkError`` if it returns something that is not JSON."""
-        value = self._fn(frame, StepInfo(**self._identity, position=step.position))
+        value = self.function(frame, StepInfo(**self._identity, position=step.position))
         if self._commit is None or value is None:
             return None
         if (kind := _type_that_is_not_json(value)) is not None:

@@ -1,18 +1,85 @@
-"""What a Spark error says in one line."""
+"""What a Spark error says: in one line, where the user's code has a part in it, and whether it can go away."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from weir.errors import InvariantError, PipelineError
+from weir.errors import InvariantError, WeirError
+from weir.kernel.failures import FINAL, is_final_by_name, key_of, shortened
+from weir.kernel.tracebacks import HEADER, Frame, print_exception, read_exception, read_text
 
 #: What Spark writes around the message of the exception that ended a query. The message may be empty.
 _STREAM_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception:|SQLSTATE: XXKST.*$")
+#: Weir's own errors that are final, as a worker prints them.
+_FINAL_OWN = re.compile(
+    "|".join(rf"weir\.errors\.{kind.__name__}: " for kind in FINAL if issubclass(kind, WeirError))
+)
+#: Spark's conditions that are: a column, function or field that does not exist, types and schemas that do not fit, SQL that
+#: is none.
+_FINAL_CONDITION = re.compile(
+    r"\[(?:UNRESOLVED_\w+|MISSING_ATTRIBUTES|AMBIGUOUS_(?:REFERENCE|COLUMN_\w+)|FIELD_NOT_FOUND|DATATYPE_MISMATCH"
+    r"|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE|INSERT_COLUMN_ARITY_MISMATCH"
+    r"|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
+)
+#: The line of the pipeline that made the expression which failed in the JVM.
+_CALLED_FROM = re.compile(r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)')
+_JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
+#: Frames of Java's root cause that are kept.
+_JAVA_FRAMES = 30
 
 
-def is_final(error: BaseException) -> bool:
-    """Whether Weir itself said, in a worker or in the batch, that the pipeline is wrong: it would fail again."""
-    return f"{PipelineError.__module__}.{PipelineError.__name__}: " in str(error)
+@dataclass(frozen=True, kw_only=True)
+class ErrorText:
+    """What is to be told of an error."""
+
+    #: One line, as ``first_cause`` has it.
+    said: str
+    #: The line of the user's that has led to it; None if it is not known.
+    place: Frame | None
+    #: What Weir noted of it in the worker.
+    notes: tuple[str, ...]
+    #: Of the Python traceback; none of an error in the JVM.
+    frames: tuple[Frame, ...]
+    #: Trying again cannot help.
+    final: bool
+    #: As ``Cause`` has it.
+    key: str
+    trace: str
+
+
+def read_error(error: BaseException) -> ErrorText:
+    """Take apart what Spark raised, or the user's code in the driver."""
+    text = str(error)
+    java = str(getattr(error, "_stackTrace", None) or (text if "\n\tat " in text else ""))
+    from_worker = read_text(text)
+    raised = from_worker or (None if java else read_exception(error))
+    if isinstance(error, WeirError):
+        said = text.removesuffix(".")
+    else:
+        said = first_cause(error) if from_worker or java else read_exception(error).error
+    # Of an error in the JVM, or in a package's code in a worker, the line in the driver is what is known.
+    place = (raised and raised.place) or _called_from(text) or read_exception(error).place
+    root = _root_cause(java)
+    kind = _JAVA_CLASS.search(root) if raised is None else None
+    return ErrorText(
+        said=said,
+        place=place,
+        notes=() if raised is None else raised.notes,
+        frames=() if raised is None else raised.frames,
+        final=(
+            isinstance(error, FINAL)
+            or _FINAL_OWN.search(text) is not None
+            or _FINAL_CONDITION.search(said) is not None
+            or (raised is not None and is_final_by_name(raised))
+        ),
+        key=key_of(raised.kind if raised is not None else kind[0] if kind else "", place, said),
+        trace=shortened(
+            "\n\n".join(
+                one for one in (from_worker.text if from_worker else print_exception(error), root) if one
+            )
+        ),
+    )
 
 
 def first_cause(error: BaseException) -> str:
@@ -27,11 +94,9 @@ def first_cause(error: BaseException) -> str:
         return own[-1].split(": ", 1)[-1]
     if isinstance(error, InvariantError):
         return text
-    _, traceback, raised = text.rpartition("Traceback (most recent call last):\n")
-    # Places and code are indented; the exception is not.
-    python = [line for line in raised.splitlines() if line and not line[0].isspace()] if traceback else []
-    if python:
-        return _short(python[0])
+    raised = read_text(text)
+    if raised is not None:
+        return _short(raised.error)
     java = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
     said = _STREAM_FAILED.sub("", [*java[:1], lines[0]][0]).strip()
     roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -42,3 +107,20 @@ def first_cause(error: BaseException) -> str:
 
 def _short(cause: str) -> str:
     return cause.removesuffix(".")[:500]
+
+
+def _called_from(text: str) -> Frame | None:
+    found = _CALLED_FROM.search(text)
+    if found is None:
+        return None
+    return Frame(file=found["file"], line=int(found["line"]), function=found["function"])
+
+
+def _root_cause(java: str) -> str:
+    """What Java threw first, with its stack; "" if there is no stack."""
+    lines = java.splitlines()
+    starts = [at for at, line in enumerate(lines) if line.startswith(("Caused by: ", ": "))] or [0]
+    frames = [line for line in lines[starts[-1] + 1 :] if line.startswith("\tat ")]
+    if not frames:
+        return ""
+    return "\n".join([lines[starts[-1]].partition(HEADER.strip())[0].strip(), *frames[:_JAVA_FRAMES]])

@@ -17,7 +17,7 @@ from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
 from weir.spark.channel_input import channel_frame, check_channel_schema
-from weir.spark.error_text import first_cause
+from weir.spark.error_text import first_cause, read_error
 from weir.spark.jvm import Jvm
 from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline
@@ -121,7 +121,7 @@ class Frames:
             raise
         except Exception as error:
             raise PipelineError(
-                f"The function of step {step.name!r} raised {first_cause(error)}. Correct it and run again."
+                f"The function of step {step.name!r} raised {_told(error)}. Correct it and run again."
             ) from error
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
@@ -150,3 +150,9 @@ class Frames:
                 f"The operator of step {step.name!r} cannot run in Spark's workers: {first_cause(error)}. Give it a valid"
                 " output_schema, and hold what cannot be pickled (locks, connections) only from its open() on."
             ) from error
+
+
+def _told(error: Exception) -> str:
+    """What the user's function raised, and in which line."""
+    read = read_error(error)
+    return read.said if read.place is None else f"{read.said} (in {read.place})"

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError
+from weir.kernel.tracebacks import NOTE
 from weir.operators.base import ListCheckpointed, Operator
 from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
@@ -114,7 +115,7 @@ class OperatorFunction:
         self._results = results
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One partition of one batch."""
+        """One partition of one batch. An error of the user's gets a note of where it was."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -133,14 +134,18 @@ class OperatorFunction:
             output_schema=self._output_schema,
         )
         run = _Run(order, context)
-        one = run.begin(self._operator)
-        rows = 0
-        for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
-            rows += put_out.num_rows
-            yield fitted(put_out, self._output_schema, self._operator_id)
-        result = run.result(one) | {"rows": rows}
-        self._results.add({(order["batch"], context.subtask): result})
-        run.keep(one)
+        try:
+            one = run.begin(self._operator)
+            rows = 0
+            for put_out in run.batches(one, (self._split(one, batch) for batch in batches)):
+                rows += put_out.num_rows
+                yield fitted(put_out, self._output_schema, self._operator_id)
+            result = run.result(one) | {"rows": rows}
+            self._results.add({(order["batch"], context.subtask): result})
+            run.keep(one)
+        except Exception as error:
+            error.add_note(f"{NOTE}subtask {context.subtask} of {self._operator_id!r}{run.at}")
+            raise
 
     def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records without the column of their key groups."""
@@ -162,6 +167,8 @@ class _Run:
         self._operator_id = context.operator_id
         self._subtask = context.subtask
         self._declined: str | None = None
+        #: Which records the operator is being given, for messages; "" if none.
+        self.at = ""
 
     def begin(self, operator: Operator) -> _Warm:
         """The subtask as the last batch left it, after the events of this one."""
@@ -184,8 +191,12 @@ class _Run:
 
     def batches(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What goes downstream: for the records, and behind them at the end of the input, or before a barrier."""
-        for batch in records:
+        rows = 0
+        for number, batch in enumerate(records):
+            self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
             yield from one.operator.process_batch(batch) or ()
+            rows += batch.num_rows
+        self.at = ""
         one.state.end_batch()
         yield from one.operator.end_batch() or ()
         if self._order["finish"]:

@@ -33,12 +33,12 @@ from weir.core.task_messages import (
     TaskStarted,
 )
 from weir.core.types import Committable, OperatorId
-from weir.errors import PipelineError, SinkError, WeirError, invariant
+from weir.errors import PipelineError, SinkError, invariant
 from weir.kernel.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
 from weir.spark.changed_plans import misfit
 from weir.spark.channel_input import has_event_time
-from weir.spark.error_text import first_cause, is_final
+from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
 from weir.spark.hadoop import as_spark_path
 from weir.spark.operators import BatchEnd, QueryOperators
@@ -49,6 +49,7 @@ from weir.spark.query_directory import QueryDirectory, is_stateful
 from weir.spark.query_inputs import QueryInputs
 from weir.spark.segments import OutputSegments
 from weir.spark.source_ids import source_ids
+from weir.spark.task_failures import TaskFailures
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,7 @@ class QueryTask:
         position: int,
         watermark_ms: int | None,
         finish: Callable[[int], tuple[Committable, ...]],
+        failures: TaskFailures,
         post: PostToTask,
     ) -> None:
         """``output`` of a vertex that writes a channel, ``operators`` of one that has any in Python. ``position`` and
@@ -100,6 +102,9 @@ class QueryTask:
         self._watermark_at = position
         self._tells_watermark = False
         self._finish = finish
+        self._failures = failures
+        #: Why a batch failed, for when Spark says that the query did.
+        self._failure: TaskErrored | None = None
         self._post = post
         self._query: StreamingQuery | None = None
         #: Set once ``start`` of Spark has returned: the first planning call can come before that.
@@ -196,7 +201,7 @@ class QueryTask:
             consumed = self._inputs.consumed()
             self._update_watermark()
         except Exception as error:
-            self._post(TaskErrored(message=first_cause(error)))
+            self._post(self._failures.errored(error, self._between_batches))
             return
         planned = PlanningCalled(
             call=call, position=self._position, consumed=consumed, watermark_ms=self.watermark_ms
@@ -267,16 +272,13 @@ class QueryTask:
             files = () if segment is None else tuple(segment.payload["files"])
             committables = self._staged(frame, Step(position=batch, files=files))
             end = BatchEnd() if self._operators is None else self._operators.end_batch(batch)
-        except WeirError:
-            raise
         except Exception as error:
             if self._stopping.is_set():
                 raise QueryInterruptedError from None
-            if is_final(error):
-                raise PipelineError(first_cause(error)) from None
+            self._failure = self._failures.errored(error, f"batch {batch}")
             # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
             # character, and a Java stack in it overflows the thread's own.
-            raise SinkError(f"Step {batch} failed: {first_cause(error)}") from None
+            raise SinkError(f"Batch {batch} failed.") from None
         self._post(
             StepStaged(
                 position=batch,
@@ -317,8 +319,8 @@ class QueryTask:
         except Exception as error:
             if not self._stopping.is_set():
                 changed = misfit(self._vertex, error)
-                fatal = changed is not None or is_final(error)
-                self._post(TaskErrored(message=changed or first_cause(error), fatal=fatal))
+                when = self._between_batches
+                self._post(self._failure or self._failures.errored(error, when, misfit=changed))
             return
         # Before the next query of the task takes its place: the last figures of this one.
         self.metrics()
@@ -336,7 +338,7 @@ class QueryTask:
         try:
             self._finish_sinks()
         except Exception as error:
-            self._post(TaskErrored(message=first_cause(error)))
+            self._post(self._failures.errored(error, self._between_batches))
         self._stopping.set()
         # This is the query's own thread, which a stop waits for.
         threading.Thread(target=self._stop_drained, name="weir-drained", daemon=True).start()
@@ -354,6 +356,10 @@ class QueryTask:
             self._position += 1
             self._post(StepStaged(position=self._position, committables=committables))
         self._post(Drained(position=self._position))
+
+    @property
+    def _between_batches(self) -> str:
+        return "before its first batch" if self._position < 0 else f"after batch {self._position}"
 
     @property
     def _ends_by_itself(self) -> bool:

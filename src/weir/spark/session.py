@@ -280,6 +280,12 @@ def _launch(plan: SessionPlan) -> None:
         plan.launch()
 
 
+def log_of(session: SparkSession) -> str | None:
+    """Where Spark's own log goes; None if the session was not made by Weir, or has no file for it."""
+    found = re.search(r'-Dweir\.log=([^"]+)"', session.sparkContext.getConf().get(_JAVA_OPTIONS) or "")
+    return None if found is None else found[1]
+
+
 def check_alive(session: SparkSession) -> None:
     """Raises ``UnsupportedEnvironmentError`` if the session's JVM has gone: no attempt can begin in this process."""
     try:

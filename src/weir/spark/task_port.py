@@ -31,8 +31,9 @@ from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
 from weir.spark.segments import OutputSegments
-from weir.spark.session import check_alive
+from weir.spark.session import check_alive, log_of
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
+from weir.spark.task_failures import TaskFailures
 from weir.state.filesystem import join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
@@ -86,6 +87,7 @@ class SparkTaskPort:
         #: Those of the newest attempt, also when it is over.
         self._frames: Frames | None = None
         self._partitions = StatePartitions(session, pipeline.vertices)
+        self._log = log_of(session)
 
     def close(self) -> None:
         """Let the JVM forget the inputs of the queries. The tasks have been stopped before."""
@@ -147,6 +149,7 @@ class SparkTaskPort:
             position=position,
             watermark_ms=restored_watermark_ms(restored),
             finish=lambda position: self._sinks.finish(vertex.sinks, position),
+            failures=TaskFailures(self._session, vertex, self._pipeline, self._log),
             post=post,
         )
         snapshots = TaskSnapshots(
