@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console, RenderableType
 from typer.core import TyperGroup
@@ -290,8 +291,8 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     Returns once a completed checkpoint has what was changed: from then on it survives any failure.
     """
     try:
-        decoded = json.loads(request)
-    except ValueError as error:
+        decoded = msgspec.json.decode(request)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise typer.BadParameter(f"{request!r} is no JSON ({error}).", param_hint="JSON") from error
     if not isinstance(decoded, dict):
         raise typer.BadParameter(f"{request!r} is no JSON object: write {{...}}.", param_hint="JSON")

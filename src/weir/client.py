@@ -35,8 +35,9 @@ from weir.client_answers import (
 )
 from weir.config.values import TOKEN
 from weir.core.job_status import JobStatus
+from weir.core.json_values import KEPT, read_back
 from weir.core.types import CheckpointType
-from weir.errors import JobNotFoundError, RestError
+from weir.errors import CoordinatorError, JobNotFoundError, RestError
 from weir.rest.tokens import find_own_server
 
 #: The variable of the environment that holds a token.
@@ -172,8 +173,15 @@ class JobClient:
     def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
         """Ask the coordinator of an operator for something, and wait until a completed checkpoint has what that has changed.
 
-        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was restored meanwhile.
+        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was restored meanwhile, and
+        ``CoordinatorError`` for a request that JSON does not keep.
         """
+        try:
+            request = read_back(request)
+        except ValueError as error:
+            raise CoordinatorError(
+                f"The request to the coordinator of {operator!r} cannot be sent, since {error}: make it a map of {KEPT}."
+            ) from error
         path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='')}"
         answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
         return answer

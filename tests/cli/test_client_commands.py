@@ -11,6 +11,7 @@ import pytest
 from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
+from weir.client import connect
 from weir.core.job_status import JobStatus
 from weir.core.view import CheckpointCounts, CheckpointStatsSnapshot
 from weir.errors import CoordinatorError, JobError
@@ -223,12 +224,36 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
     assert "no operator 'scores' with a coordinator; there are: score" in unknown.stderr
 
 
-@pytest.mark.parametrize(("text", "says"), [("{set: 1}", "is no JSON"), ("[1]", "is no JSON object")])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{set: 1}", "is no JSON"),
+        ("[1]", "is no JSON object"),
+        ('{"set": {"limit": NaN}}', "is no JSON"),
+        ('{"set": {"limit": 1e999}}', "is no JSON"),
+    ],
+)
 def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(weir: Weir, text: str, says: str) -> None:
     """A typo on the command line is a usage error."""
     result = weir("send", "orders", "score", text, "-m", "http://127.0.0.1:1")
     assert result.exit_code == 2
     assert says in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_request_that_json_would_change_is_refused_before_it_is_sent(
+    address: str, gateway: FakeGateway
+) -> None:
+    """By its place."""
+    gateway.prepared = [CoordinatorAnswer(answer=None, checkpoint_id=7)]
+    with (
+        connect("orders", address) as client,
+        pytest.raises(
+            CoordinatorError,
+            match=r"cannot be sent, since JSON does not keep \(1, 2\) \(tuple\) at \['set'\]\['a'\]",
+        ),
+    ):
+        client.send("score", {"set": {"a": (1, 2)}})
+    assert gateway.calls == []
 
 
 def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGateway) -> None:

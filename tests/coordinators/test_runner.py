@@ -216,7 +216,42 @@ def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
     bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": object()})), reset(), snapshot())
     declined = bench.next()
     assert isinstance(declined, CoordinatorSnapshotFailed)
-    assert "use text, numbers, booleans, lists and maps only" in declined.message
+    assert declined.message.startswith(
+        "The state of the coordinator of 'op' cannot be kept, since JSON does not keep <object"
+    )
+    assert "(object) at ['kept']: make it a map of text, finite numbers" in declined.message
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        (float("inf"), "inf (float) at ['kept'][0]"),
+        ((1, 2), "(1, 2) (tuple) at ['kept'][0]"),
+        ({1: 2}, "the key 1 (int) at ['kept'][0]"),
+        (b"ab", "b'ab' (bytes) at ['kept'][0]"),
+    ],
+)
+def test_a_state_that_json_would_change_declines_the_checkpoint(bench: Bench, value: Any, part: str) -> None:
+    """A restored coordinator would go on with another one."""
+    bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": [value]})), reset(), snapshot())
+    declined = bench.next()
+    assert isinstance(declined, CoordinatorSnapshotFailed)
+    assert (
+        f"The state of the coordinator of 'op' cannot be kept, since JSON does not keep {part}"
+        in declined.message
+    )
+
+
+def test_an_event_that_json_would_change_fails_the_job_by_its_place(bench: Bench) -> None:
+    """The subtask would get another one."""
+    one = Recorded(send=lambda self: self.context.send_event(0, {"pair": (1, 2)}))
+    bench.tell(bench.runner(op=one), reset(), event("send"))
+    failed = bench.next()
+    assert isinstance(failed, CoordinatorFailed)
+    assert (
+        "An event of the coordinator of 'op' cannot be kept, since JSON does not keep (1, 2) (tuple)"
+        in failed.message
+    )
 
 
 def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence(bench: Bench) -> None:
@@ -282,6 +317,35 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
     bench.tell(runner, reset())
     with pytest.raises(CoordinatorError, match="is no change of rules"):
         asked(bench, runner, request_).result(10)
+    bench.tell(runner, snapshot())
+    assert isinstance(bench.next(), CoordinatorSnapshotTaken)
+
+
+def test_an_answer_that_json_would_change_undoes_the_request(bench: Bench) -> None:
+    """What the coordinator did for it is undone with the restore that follows."""
+
+    class Answers(Recorded):
+        def handle_request(self, request: Payload) -> Payload:
+            return {"rate": float("nan")}
+
+    runner = bench.runner(op=Answers())
+    bench.tell(runner, reset())
+    with pytest.raises(
+        CoordinatorError,
+        match=r"An answer of the coordinator of 'op' cannot be kept, since JSON does not keep",
+    ):
+        asked(bench, runner, {}).result(10)
+    assert isinstance(bench.next(), CoordinatorFailed)
+
+
+def test_a_request_that_json_would_change_is_refused(bench: Bench) -> None:
+    """Before the coordinator hears of it."""
+    runner = bench.runner(op=BroadcastRules())
+    bench.tell(runner, reset())
+    with pytest.raises(
+        CoordinatorError, match=r"A request to the coordinator of 'op' cannot be kept, .* \['set'\]\['a'\]"
+    ):
+        asked(bench, runner, {"set": {"a": (1, 2)}}).result(10)
     bench.tell(runner, snapshot())
     assert isinstance(bench.next(), CoordinatorSnapshotTaken)
 

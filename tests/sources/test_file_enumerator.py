@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
+from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.sources import FileSource
@@ -97,8 +97,8 @@ class Bench:
 
     def state(self) -> Payload:
         """As a checkpoint keeps it."""
-        state = self.enumerator.checkpoint_coordinator(7)
-        return msgspec.json.decode(msgspec.json.encode(state), type=dict[str, Any])
+        state: Payload = read_back(self.enumerator.checkpoint_coordinator(7))
+        return state
 
 
 def splits(*names: str, end: bool = False) -> Payload:

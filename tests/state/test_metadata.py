@@ -211,8 +211,12 @@ def test_a_payload_that_would_be_read_back_different_is_refused(value: Any) -> N
     """A tuple would become a list, a number as a key a text, an infinite number nothing."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
-    with pytest.raises(StorageError, match="Checkpoint 7 cannot be stored"):
+    with pytest.raises(StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of sink 'out'\)"):
         encode(bad)
+    with pytest.raises(
+        StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of master hook 'lock'\)"
+    ):
+        encode(replace(SAMPLE, hook_states={"lock": {"value": value}}))
 
 
 def test_the_checksum_for_the_record_is_that_of_the_whole_file() -> None:

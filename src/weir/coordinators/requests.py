@@ -60,7 +60,12 @@ class OpenRequests:
 
     def refuse(self, future: Answer, why: str) -> None:
         """Nothing was done."""
-        _settle(future, CoordinatorError(f"The coordinator of {self._operator!r} has not done it: {why}."))
+        _settle(
+            future,
+            CoordinatorError(
+                f"The coordinator of {self._operator!r} has not done it: {why.removesuffix('.')}."
+            ),
+        )
 
     def _fail(self, why: str) -> None:
         for one in self._open:

@@ -14,10 +14,9 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from weir.coordinators.base import OperatorCoordinator
 from weir.coordinators.requests import OpenRequests
+from weir.core.json_values import KEPT, read_back
 from weir.core.operator_events import (
     CoordinatorEffect,
     CoordinatorEvent,
@@ -138,7 +137,8 @@ class _Coordinated:
         return self._parallelism
 
     def send_event(self, subtask: int, event: Payload) -> None:
-        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not exist, or no JSON values."""
+        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not exist, and for an event that
+        JSON does not keep."""
         if not 0 <= subtask < self._parallelism:
             raise CoordinatorError(
                 f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the operator has the"
@@ -149,7 +149,7 @@ class _Coordinated:
                 operator=self._name,
                 attempt=self._attempt,
                 subtask=subtask,
-                payload=self._json(event, "an event"),
+                payload=self._json(event, "An event of"),
             )
         )
 
@@ -237,12 +237,18 @@ class _Coordinated:
             self._requests.refuse(future, "the job does not run at the moment, try again when it does")
             return
         try:
-            answer = self._coordinator.handle_request(self._json(request, "a request"))
-            answer = None if answer is None else self._json(answer, "an answer")
-        except (ValueError, TypeError, LookupError, CoordinatorError) as error:
+            request = self._json(request, "A request to")
+        except CoordinatorError as error:
+            self._requests.refuse(future, describe(error))
+            return
+        try:
+            answer = self._coordinator.handle_request(request)
+            answer = None if answer is None else self._json(answer, "An answer of")
+        except (ValueError, TypeError, LookupError) as error:
             why = str(error) if isinstance(error, ValueError) else describe(error)
             self._requests.refuse(future, why)
         except Exception as error:
+            # Part of it may be done: that is undone with the job, which is restored.
             self._requests.refuse(future, describe(error))
             raise
         else:
@@ -304,7 +310,7 @@ class _Coordinated:
         attempt = self._attempt
         state = self._coordinator.checkpoint_coordinator(checkpoint_id)
         try:
-            state = None if state is None else self._json(state, "a state")
+            state = None if state is None else self._json(state, "The state of")
         except CoordinatorError as error:
             self._post(
                 CoordinatorSnapshotFailed(
@@ -320,11 +326,13 @@ class _Coordinated:
         )
 
     def _json(self, value: Payload, what: str) -> Payload:
-        """The value as it is read back: a copy, which the coordinator cannot change any more."""
+        """The value as it is read back: an equal copy, which the coordinator cannot change any more."""
         try:
-            return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])
-        except (TypeError, ValueError, OverflowError) as error:
+            if not isinstance(value, dict):
+                raise ValueError(f"it is not a map but {type(value).__name__}")
+            read: Payload = read_back(value)
+            return read
+        except ValueError as error:
             raise CoordinatorError(
-                f"The coordinator of {self._name!r} gives {what} that is no map of JSON values ({error}): use text,"
-                " numbers, booleans, lists and maps only."
+                f"{what} the coordinator of {self._name!r} cannot be kept, since {error}: make it a map of {KEPT}."
             ) from error

@@ -20,7 +20,8 @@ class Serializer(Protocol):
 
 
 class JsonSerializer:
-    """Text, numbers, booleans, None, lists and maps with text as keys."""
+    """Text, finite numbers, booleans, None, lists and maps with text as keys. State refuses what would be read back
+    different."""
 
     def encode(self, value: Any) -> bytes:
         """As JSON."""

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from weir.core.json_values import KEPT, encode_each
+from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
 from weir.operators.base import KEY_GROUPS
 from weir.operators.keyed import KeyedState
@@ -45,6 +47,8 @@ class ListState(Generic[T]):
         self.redistribution = redistribution
         self._serializer = serializer
         self._items: list[T] = [serializer.decode(item) for item in items]
+        #: Of JSON, what is read back of the elements that were encoded last.
+        self._known: dict[bytes, Any] = {}
 
     def get(self) -> list[T]:
         """The elements, as a list of their own."""
@@ -63,7 +67,9 @@ class ListState(Generic[T]):
         self._items = []
 
     def encoded(self) -> list[bytes]:
-        """The elements as bytes."""
+        """The elements as bytes. Raises ``ValueError`` or what the serializer raises for one that cannot be kept."""
+        if self._serializer is JSON:
+            return encode_each(self._items, self._known)
         return [self._serializer.encode(item) for item in self._items]
 
 
@@ -79,10 +85,12 @@ class StateStore:
         lists: Lists | None = None,
         groups: Mapping[str, Mapping[int, bytes]] | None = None,
         *,
+        operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
     ) -> None:
-        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over, ``owned`` the subtask's key
-        groups."""
+        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over to the operator, ``owned`` the
+        subtask's key groups."""
+        self._operator_id = operator_id
         self._owned = owned
         #: The keys of the records that are processed, and their key groups.
         self._records: tuple[pa.Array, pa.Array] | None = None
@@ -157,7 +165,8 @@ class StateStore:
                 lists[name] = (state.redistribution.value, state.encoded())
             except (TypeError, ValueError, OverflowError) as error:
                 raise OperatorStateError(
-                    f"An element of the state {name!r} cannot be kept ({error}): give the state a serializer for it."
+                    f"The state {name!r} of operator {self._operator_id!r} cannot be kept, since {error}: make it of {KEPT},"
+                    " or give the state a serializer, such as weir.operators.serializers.BYTES."
                 ) from error
         return encode_lists(lists)
 

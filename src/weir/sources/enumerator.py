@@ -83,7 +83,7 @@ class FileEnumerator(OperatorCoordinator):
         """What is discovered, assigned and rejected."""
         return {
             "listed": self._listed,
-            "discovered": list(self._discovered),
+            "discovered": msgspec.to_builtins(list(self._discovered)),
             "assigned": list(self._assigned),
             "rejected": self._rejected,
             "rejects": list(self._rejects),

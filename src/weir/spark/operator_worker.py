@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError
 from weir.kernel.tracebacks import NOTE
@@ -82,12 +83,20 @@ class Context:
     input_ended: bool = False
 
     def send_event_to_coordinator(self, event: Payload) -> None:
-        """See ``OperatorContext``. Raises ``TypeError`` for what is no JSON value."""
+        """See ``OperatorContext``. Raises ``OperatorStateError`` without a coordinator, and for what JSON does not keep."""
         if not self.has_coordinator:
             raise OperatorStateError(
                 f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its step one with coordinator=."
             )
-        self.sent.append(json.loads(json.dumps(event)))
+        try:
+            if not isinstance(event, dict):
+                raise ValueError(f"it is not a map but {type(event).__name__}")
+            self.sent.append(read_back(event))
+        except ValueError as error:
+            raise OperatorStateError(
+                f"Operator {self.operator_id!r} sends an event that cannot be kept, since {error}: make it a map of"
+                f" {KEPT}."
+            ) from error
 
     def end_input(self) -> None:
         """See ``OperatorContext``."""
@@ -252,11 +261,12 @@ class _Run:
             if group * context.parallelism // order["key_groups"] == self._subtask
         ]
         groups = {
-            name: {int(group): _read(found) for group, found in by_group.items() if int(group) in owned}
+            name: {int(group): _read(place) for group, place in by_group.items() if int(group) in owned}
             for name, by_group in order["groups"].items()
         }
         operator = copy.deepcopy(operator)
-        state = StateStore(lists, {name: found for name, found in groups.items() if found}, owned=owned)
+        found = {name: by_group for name, by_group in groups.items() if by_group}
+        state = StateStore(lists, found, operator_id=self._operator_id, owned=owned)
         operator.open(context)
         operator.initialize_state(state)
         if isinstance(operator, ListCheckpointed):

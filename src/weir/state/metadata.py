@@ -17,6 +17,7 @@ import hashlib
 
 import msgspec
 
+from weir.core.json_values import KEPT, changed_part
 from weir.core.types import CompletedCheckpoint
 from weir.errors import CheckpointDamagedError, StorageError
 
@@ -43,9 +44,9 @@ def encode(checkpoint: CompletedCheckpoint) -> bytes:
         body = msgspec.json.encode(fields, order="sorted")
         same = _from_body(body, checkpoint.external_path) == checkpoint
     except (TypeError, ValueError, OverflowError) as error:
-        raise _not_json(checkpoint, str(error)) from error
+        raise _not_json(checkpoint, _different(checkpoint) or str(error)) from error
     if not same:
-        raise _not_json(checkpoint, "it would be read back different")
+        raise _not_json(checkpoint, _different(checkpoint) or "it would be read back different")
     return _frame(_checksum(VERSION, body), body)
 
 
@@ -98,10 +99,18 @@ def _from_body(body: bytes, path: str) -> CompletedCheckpoint:
     return msgspec.json.decode(msgspec.json.encode(fields), type=CompletedCheckpoint)
 
 
+def _different(checkpoint: CompletedCheckpoint) -> str | None:
+    """What would be read back different, and whose it is."""
+    payloads = [(f"sink {one.sink!r}", one.payload) for task in checkpoint.tasks for one in task.committables]
+    states = [(f"master hook {name!r}", state) for name, state in checkpoint.hook_states.items()]
+    found = ((owner, changed_part(value)) for owner, value in payloads + states)
+    return next((f"{part} of {owner}" for owner, part in found if part is not None), None)
+
+
 def _not_json(checkpoint: CompletedCheckpoint, why: str) -> StorageError:
     return StorageError(
-        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since a part of it is no JSON value ({why}): let the"
-        " payloads of sinks and the states of master hooks hold text, numbers, booleans, lists and maps only."
+        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since JSON does not keep a part of it ({why}): let the"
+        f" payloads of sinks and the states of master hooks hold {KEPT} only."
     )
 
 

@@ -1,0 +1,85 @@
+"""Values of users' code that become JSON: what would be read back different is refused by its place (MISSION B7, C).
+
+JSON makes ``null`` of NaN, text of a date and of a ``Decimal``, a list of a tuple, and text of a number that is a key.
+Code that goes on with what it gave would differ, without a word, from code that was restored. So every such value is read
+back when it is written, and must be equal.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+#: What JSON does keep, for messages.
+KEPT = "text, finite numbers, booleans, None, lists, and maps with text as keys"
+
+#: What msgspec raises for a value that it cannot write, or not read back.
+_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
+
+
+def read_back(value: Any) -> Any:
+    """What is read back of a value: an equal copy. Raises ``ValueError``, whose text names the part that is not equal."""
+    try:
+        read = msgspec.json.decode(msgspec.json.encode(value))
+        same = read == value
+    except _ERRORS as error:
+        raise _changes(value) from error
+    if not same:
+        raise _changes(value)
+    return read
+
+
+def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
+    """Each value as JSON. ``known`` has what was read back of those of the last call, so that only others are read; all are
+    compared. Raises ``ValueError`` as ``read_back`` does."""
+    try:
+        encoded = [msgspec.json.encode(value) for value in values]
+        read = [known[data] if data in known else msgspec.json.decode(data) for data in encoded]
+        same = read == values
+    except _ERRORS as error:
+        raise _changes(values) from error
+    if not same:
+        raise _changes(values)
+    known.clear()
+    known.update(zip(encoded, read, strict=True))
+    return encoded
+
+
+def changed_part(value: Any) -> str | None:
+    """The first part of a value that JSON does not keep, with its type and place; None if it is read back equal."""
+    try:
+        return _changed_part(value, "")
+    except RecursionError:
+        return "a value that is nested too deeply, or holds itself"
+
+
+def _changed_part(value: Any, place: str) -> str | None:
+    if isinstance(value, dict):
+        odd = [key for key in value if not (isinstance(key, str) and _is_kept(key))]
+        if odd:
+            return f"the key {_named(odd[0], place)}"
+        parts: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list):
+        parts = enumerate(value)
+    else:
+        return None if _is_kept(value) else _named(value, place)
+    found = (_changed_part(part, f"{place}[{key!r}]") for key, part in parts)
+    return next((one for one in found if one is not None), None)
+
+
+def _is_kept(value: Any) -> bool:
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(value)) == value)
+    except _ERRORS:
+        return False
+
+
+def _named(value: Any, place: str) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__}){f' at {place}' if place else ''}"
+
+
+def _changes(value: Any) -> ValueError:
+    return ValueError(f"JSON does not keep {changed_part(value) or _named(value, '')}")
