@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.errors import OperatorStateError
+from weir.operators import PandasOperator
 from weir.operators.keyed import KeyedState
 from weir.operators.serializers import BYTES
 from weir.operators.state import Lists, StateStore, decode_lists, redistributed
@@ -63,11 +68,76 @@ def test_a_list_of_another_kind_is_refused() -> None:
         StateStore(kept(split=[1])).union_list_state("split")
 
 
-def test_an_element_that_cannot_be_kept_is_refused() -> None:
+@pytest.mark.parametrize("kind", ["list_state", "union_list_state", "broadcast_state"])
+@pytest.mark.parametrize(
+    ("element", "part"),
+    [
+        (float("nan"), r"nan (float) at [1]"),
+        ({"a": [0, Decimal("1.5")]}, r"Decimal('1.5') (Decimal) at [1]['a'][1]"),
+        ([date(2024, 1, 1)], r"datetime.date(2024, 1, 1) (date) at [1][0]"),
+        (b"ab", r"b'ab' (bytes) at [1]"),
+        ((1, 2), r"(1, 2) (tuple) at [1]"),
+        ({"a": {1: 2}}, r"the key 1 (int) at [1]['a']"),
+        (np.int64(3), r"np.int64(3) (int64) at [1]"),
+        ({"a"}, r"{'a'} (set) at [1]"),
+        ("\ud800", r"'\ud800' (str) at [1]"),
+    ],
+)
+def test_an_element_that_json_would_change_is_refused_by_its_place(
+    kind: str, element: Any, part: str
+) -> None:
+    """With operator, state, type, and the way out: a restored operator would go on with another value."""
+    store = StateStore(operator_id="score")
+    getattr(store, kind)("things").update(["kept", element])
+    with pytest.raises(OperatorStateError) as refused:
+        store.dump_lists()
+    says = str(refused.value)
+    assert (
+        f"The state 'things' of operator 'score' cannot be kept, since JSON does not keep {part}: make it of"
+        in says
+    )
+    assert "or give the state a serializer, such as weir.operators.serializers.BYTES" in says
+
+
+def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> None:
+    """The tuple has the text of the list that was kept before, and NaN that of None."""
+    for before, after in (([1, 2], (1, 2)), (None, float("nan"))):
+        store = StateStore()
+        things = store.list_state("things")
+        things.update([before])
+        store.dump_lists()
+        things.update([after])
+        with pytest.raises(OperatorStateError, match="JSON does not keep"):
+            store.dump_lists()
+
+
+def test_an_element_that_is_changed_after_it_was_kept_is_kept_anew() -> None:
+    """What was read back of it last is nobody else's."""
+    store = StateStore()
+    thing = {"n": [1]}
+    store.list_state("things").add(thing)
+    store.dump_lists()
+    thing["n"].append(2)
+    assert StateStore(decode_lists(store.dump_lists())).list_state("things").get() == [{"n": [1, 2]}]
+
+
+def test_a_list_that_holds_itself_is_refused() -> None:
+    """It has no end."""
+    store = StateStore()
+    endless: list[Any] = []
+    endless.append(endless)
+    store.list_state("things").add(endless)
+    with pytest.raises(OperatorStateError, match="nested too deeply, or holds itself"):
+        store.dump_lists()
+
+
+def test_an_element_that_a_serializer_cannot_keep_is_refused() -> None:
     """With the state's name."""
     store = StateStore()
-    store.list_state("things").add(object())
-    with pytest.raises(OperatorStateError, match="'things'"):
+    store.list_state("things", BYTES).add("text")
+    with pytest.raises(
+        OperatorStateError, match="'things' of operator '' cannot be kept, since str are no bytes"
+    ):
         store.dump_lists()
 
 
@@ -208,11 +278,76 @@ def test_a_key_that_is_not_in_the_batch_is_refused() -> None:
 
 
 def test_two_values_for_one_key_are_refused() -> None:
-    """Which one would count?"""
+    """Which one would count? Whether the key is new, known, or known among new ones."""
     state = counts()
-    state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
+    keys = pa.array([1, 2, 3])
+    state.begin_batch(keys, group_of(keys))
+    for _ in range(2):
+        with pytest.raises(OperatorStateError, match="two values for one key, 1: put each key once"):
+            state.put(pa.array([2, 1, 1]), pa.array([0, 1, 2]))
+        state.put(pa.array([1]), pa.array([7]))
+    with pytest.raises(OperatorStateError, match="two values for one key, 1"):
+        state.put(pa.array([1, 3, 1]), pa.array([1, 2, 3]))
+
+
+NAN_OF_OTHER_BITS = float(np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0])
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_the_two_zeros_are_one_key_and_all_nan_are_one(kind: pa.DataType) -> None:
+    """As in Spark, which gives them one key group; whatever their bits are, also after a restore."""
+    state = KeyedState("counts", pa.int64(), 0, {})
+    first, second = (
+        pa.array([0.0, float("nan"), None], kind),
+        pa.array(np.array([-0.0, -NAN_OF_OTHER_BITS])).cast(kind),
+    )
+    state.begin_batch(first, pa.array([1, 2, 3], pa.int32()))
+    state.put(first, pa.array([10, 20, 30]))
+    state.begin_batch(second, pa.array([1, 2], pa.int32()))
+    assert state.get(second).to_pylist() == [10, 20]
+    state.put(second, pa.array([11, 21]))
+    state = KeyedState("counts", pa.int64(), 0, state.changed_groups())
+    assert state.get(pa.concat_arrays([first, second])).to_pylist() == [11, 21, 30, 11, 21]
     with pytest.raises(OperatorStateError, match="two values for one key"):
-        state.put(pa.array([1, 1]), pa.array(np.array([1, 2])))
+        state.put(pa.array([0.0, -0.0], kind), pa.array([1, 2]))
+
+
+def test_a_negative_zero_that_was_kept_is_found_as_zero() -> None:
+    """In state of a Weir that told them apart."""
+    table = pa.table({"key": [-0.0], "value": [5]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    state = KeyedState("counts", pa.int64(), 0, {1: sink.getvalue().to_pybytes()})
+    assert state.get(pa.array([0.0])).to_pylist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "outside"),
+    [(pa.date32(), 3_000_000), (pa.timestamp("us", "UTC"), 2**60), (pa.timestamp("us"), -(2**60))],
+)
+def test_a_date_that_python_does_not_have_is_refused_by_row_and_column(
+    kind: pa.DataType, outside: int
+) -> None:
+    """Years 1 to 9999."""
+    values = pa.array([0, outside], pa.int32() if pa.types.is_date(kind) else pa.int64()).cast(kind)
+    state = KeyedState("last", kind, None, {})
+    keys = pa.array([1, 2])
+    state.begin_batch(keys, group_of(keys))
+    with pytest.raises(
+        OperatorStateError,
+        match="Row 1 of the values of the keyed state 'last' has a date outside of the years 1 to 9999, which Python",
+    ):
+        state.put(keys, values)
+
+
+def test_a_date_that_pandas_does_not_have_is_refused_by_row_and_column() -> None:
+    """A frame of such rows cannot be made."""
+    good, bad = pa.array([0, 0, 0]), pa.array([0, 0, 3_000_000], pa.int32()).cast(pa.date32())
+    with pytest.raises(
+        OperatorStateError, match="Row 2 of the column 'day' has a date outside of the years 1 to 9999"
+    ):
+        PandasOperator().process_batch(pa.record_batch([good, bad], ["id", "day"]))
 
 
 def test_a_null_is_refused_where_there_is_a_default() -> None:

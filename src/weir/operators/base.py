@@ -132,7 +132,9 @@ class PandasOperator(Operator):
         """The batch as a DataFrame."""
         import pyarrow as pa
 
-        frames = self.process_frame(batch.to_pandas()) or ()
+        from weir.operators.python_values import to_pandas
+
+        frames = self.process_frame(to_pandas(batch)) or ()
         return [
             one for frame in frames for one in pa.Table.from_pandas(frame, preserve_index=False).to_batches()
         ]

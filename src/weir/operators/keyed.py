@@ -1,7 +1,8 @@
 """``KeyedState``: one value for each key, read and written for whole Arrow arrays of keys at once.
 
 What costs in Python is a call for each key, so there is none: keys are looked up by Arrow, values are gathered and scattered
-by NumPy. A subtask holds the keys of its key groups; a group is written only when one of its values has changed.
+by NumPy. A subtask holds the keys of its key groups; a group is written only when one of its values has changed. As for
+Spark, ``0.0`` and ``-0.0`` are one key, and so are all NaN.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 
 from weir.errors import OperatorStateError
 from weir.operators.base import KEY_GROUPS
+from weir.operators.python_values import to_python
 from weir.operators.raw import is_raw
 
 
@@ -37,23 +39,26 @@ class KeyedState:
 
     def get(self, keys: pa.Array) -> pa.Array:
         """The value of each key, or the default."""
-        places = self._places(keys)
+        places = self._places(_normal(keys))
         known = places >= 0
         values = self._defaults(len(places))
         values[known] = self._values[places[known]]
         return self._to_arrow(values)
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
-        """Give each key a value. Keys are those of the batch that is processed, each once."""
+        """Give each key a value. Keys are those of the batch that is processed, each once. Raises ``OperatorStateError`` for
+        another key, for one with two values, and for values that cannot be kept."""
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(
                 f"The keyed state {self._name!r} is given a null, but has the default {self._default}: give it default=None."
             )
         array = self._to_numpy(values.cast(self._value_type) if values.type != self._value_type else values)
+        keys = _normal(keys)
         places = self._places(keys)
         new = places < 0
         if new.any():
             places[new] = self._add(keys.filter(pa.array(new)))
+        self._check_once(places, keys)
         self._values[places] = array
         self._changed[self._groups[places]] = True
 
@@ -61,7 +66,7 @@ class KeyedState:
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
         """A batch is processed: its keys and their key groups."""
-        self._current = (keys, groups.to_numpy(zero_copy_only=False).astype(np.int16))
+        self._current = (_normal(keys), groups.to_numpy(zero_copy_only=False).astype(np.int16))
 
     def changed_groups(self) -> dict[int, bytes]:
         """Every group with a value that has changed since the last call, as bytes."""
@@ -93,11 +98,6 @@ class KeyedState:
 
     def _add(self, keys: pa.Array) -> np.ndarray[Any, Any]:
         """Make room for new keys; where they stand."""
-        unique = keys.unique()
-        if len(unique) != len(keys):
-            raise OperatorStateError(
-                f"The keyed state {self._name!r} is given two values for one key: put each key once."
-            )
         if self._current is None:
             raise OperatorStateError(
                 f"The keyed state {self._name!r} cannot be written: give the step key_by, and write in process_batch"
@@ -110,11 +110,29 @@ class KeyedState:
                 f"The keyed state {self._name!r} is given a key that is not in the batch: put values for the keys of the"
                 " batch only, since others may belong to another subtask."
             )
+        unique = keys.unique()
+        if len(unique) != len(keys):
+            raise self._two_values(keys)
         first = 0 if self._keys is None else len(self._keys)
         self._keys = keys if self._keys is None else pa.concat_arrays([self._keys, keys])
         self._groups = np.concatenate([self._groups, batch_groups[at.to_numpy(zero_copy_only=False)]])
         self._values = np.concatenate([self._values, self._defaults(len(keys))])
         return np.arange(first, first + len(keys))
+
+    def _check_once(self, places: np.ndarray[Any, Any], keys: pa.Array) -> None:
+        """Each place is written by one key: the last that writes its number there finds it again, any other does not."""
+        numbers = np.arange(len(places))
+        written = np.empty(len(self._values), numbers.dtype)
+        written[places] = numbers
+        if not np.array_equal(written[places], numbers):
+            raise self._two_values(keys)
+
+    def _two_values(self, keys: pa.Array) -> OperatorStateError:
+        counts = keys.value_counts()
+        twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0]
+        return OperatorStateError(
+            f"The keyed state {self._name!r} is given two values for one key, {twice}: put each key once."
+        )
 
     def _load(self, groups: Mapping[int, bytes]) -> None:
         tables, numbers = [], []
@@ -129,7 +147,7 @@ class KeyedState:
             tables.append(table)
             numbers.append(np.full(len(table), group, np.int16))
         whole = pa.concat_tables(tables).combine_chunks()
-        self._keys = _array(whole["key"])
+        self._keys = _normal(_array(whole["key"]))
         self._values = self._to_numpy(_array(whole["value"]).cast(self._value_type))
         self._groups = np.concatenate(numbers)
 
@@ -143,11 +161,19 @@ class KeyedState:
         if plain and not default_is_null and not values.null_count:
             return np.array(values.to_numpy(zero_copy_only=False))
         objects = np.empty(len(values), object)
-        objects[:] = values.to_pylist()
+        objects[:] = to_python(values, f"the values of the keyed state {self._name!r}")
         return objects
 
     def _to_arrow(self, values: np.ndarray[Any, Any]) -> pa.Array:
         return pa.array(values, self._value_type)
+
+
+def _normal(keys: pa.Array) -> pa.Array:
+    """The keys with one zero and one NaN, which Arrow would tell apart by their bits."""
+    if not pa.types.is_floating(keys.type):
+        return keys
+    nan = pa.scalar(float("nan"), keys.type)
+    return pc.if_else(pc.is_nan(keys), nan, pc.add(keys, pa.scalar(0.0, keys.type)))
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
