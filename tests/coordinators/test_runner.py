@@ -28,7 +28,7 @@ from weir.core.operator_events import (
     SubtasksReady,
 )
 from weir.core.types import Payload
-from weir.errors import CoordinatorError
+from weir.errors import CoordinatorError, PipelineError
 from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
 from weir.kernel.ports import CoordinatorAnswer
 
@@ -319,6 +319,55 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
         asked(bench, runner, request_).result(10)
     bench.tell(runner, snapshot())
     assert isinstance(bench.next(), CoordinatorSnapshotTaken)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        ({"oftn": 10}, r"since it has the key 'oftn': send \{\"set\".*; the rules are often"),
+        ({"set": {"oftn": 10}}, r"there is no rule 'oftn' to be set; there are: often"),
+        ({"set": {"often": 6, "oftn": 10}}, r"there is no rule 'oftn' to be set; there are: often"),
+        ({"remove": ["oftn"]}, r"there is no rule 'oftn' to be removed; there are: often"),
+    ],
+)
+def test_a_rule_or_key_that_nobody_knows_is_refused(bench: Bench, request_: Payload, says: str) -> None:
+    """With those that there are; nothing is changed."""
+    runner = bench.runner(op=BroadcastRules({"often": 5}))
+    bench.tell(runner, reset())
+    with pytest.raises(CoordinatorError, match=says):
+        asked(bench, runner, request_).result(10)
+    bench.tell(runner, snapshot())
+    events = [bench.next() for _ in range(3)]
+    assert isinstance(taken := events[-1], CoordinatorSnapshotTaken)
+    assert taken.state == {"rules": {"often": 5}}
+
+
+@pytest.mark.parametrize(
+    ("rules", "restored", "name"),
+    [
+        (BroadcastRules({"often": 5}), {"seldom": 1}, "seldom"),
+        (BroadcastRules({"often": 5}), {}, "often"),
+        (BroadcastRules({"often": 5}, new_rules="accept"), {}, "oftn"),
+        (BroadcastRules(), {}, "oftn"),
+    ],
+)
+def test_a_rule_that_is_known_can_be_set(
+    bench: Bench, rules: BroadcastRules, restored: Payload, name: str
+) -> None:
+    """It is in force, or was removed, or new ones are accepted."""
+    runner = bench.runner(op=rules)
+    bench.tell(runner, reset(state={"rules": restored}))
+    answer = asked(bench, runner, {"set": {name: 10}})
+    bench.tell(runner, snapshot(8), NotifyCoordinator(operator="op", checkpoint_id=8, completed=True))
+    assert answer.result(10).answer == {"rules": restored | {name: 10}}
+
+
+def test_rules_that_cannot_be_are_refused_when_they_are_made() -> None:
+    """Before the job runs."""
+    with pytest.raises(PipelineError, match=r"JSON does not keep \(1, 2\) \(tuple\) at \['pair'\]"):
+        BroadcastRules({"pair": (1, 2)})
+    with pytest.raises(PipelineError, match="new_rules='take': choose one of refuse, accept"):
+        BroadcastRules({}, new_rules="take")
 
 
 def test_an_answer_that_json_would_change_undoes_the_request(bench: Bench) -> None:

@@ -407,7 +407,9 @@ class Marked(RulesOperator):
 def rules_job(place: Place) -> weir.Job:
     job = weir.Job("rules")
     stream = job.source("numbers", numbers(place)).transform("ids", lambda frame: frame.select("id"))
-    stream = stream.process("mark", Marked(), coordinator=BroadcastRules({"a": 1}), parallelism=2)
+    stream = stream.process(
+        "mark", Marked(), coordinator=BroadcastRules({"a": 1}, new_rules="accept"), parallelism=2
+    )
     stream.sink("marked", weir.sinks.Files(str(place.directory / "out")))
     return job
 
