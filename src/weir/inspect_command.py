@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.text import Text
 
+from weir.coordinators.rejects import rejects_in
 from weir.core.types import CompletedCheckpoint, TaskState
 from weir.saved_operator_state import SavedOperatorState
 from weir.saved_state import read_savepoint
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Rows of a table, where ``--limit`` does not say how many.
 _TABLE_ROWS = 20
+#: What is shown of a reject.
+_REJECT = ("file", "line", "why")
 
 
 def read_metadata(path: str) -> CompletedCheckpoint:
@@ -90,6 +93,15 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
             files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
     parts.append(vertices)
     parts += [part for table in (offsets, states) if table.row_count for part in (Text(""), table)]
+    for rejects in rejects_in(checkpoint.coordinator_states):
+        newest = rejects.newest[-_TABLE_ROWS:]
+        hidden = f", the newest {len(newest)} are" if rejects.count > len(newest) else ""
+        table = make_table(*_REJECT)
+        for one in newest:
+            table.add_row(*[Text(_as_text(one.get(name, ""))) for name in _REJECT])
+        parts += (
+            [Text(""), Text(f"{rejects.operator} rejected {rejects.count}{hidden}"), table] if newest else []
+        )
     parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
     if files.row_count:
         parts += [Text(""), files]
@@ -166,6 +178,8 @@ def _stores(state: SavedOperatorState) -> Iterator[tuple[str, tuple[str, ...], I
         batches = table.to_batches()
         yield name, columns, (tuple(row.values()) for batch in batches for row in batch.to_pylist())
     if state.coordinator is not None:
+        for rejects in rejects_in({"": state.coordinator}):
+            yield "rejects", _REJECT, (tuple(one.get(name) for name in _REJECT) for one in rejects.newest)
         yield "coordinator", ("state",), [(state.coordinator,)]
 
 

@@ -179,6 +179,33 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     assert (asked.exit_code, "no keyed state" in asked.stderr) == (1, True)
 
 
+def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -> None:
+    """The newest of each with line and reason, and all that are kept with the operator's name."""
+    directory = tmp_path / "savepoint-012345-dddddddddddd"
+    directory.mkdir()
+    rejects = [{"file": f"file-{number}", "line": 7, "why": "broken"} for number in range(29)]
+    state = {"rejected": 30, "rejects": [*rejects, {"file": "whole", "why": "gone"}]}
+    task = TaskState(vertex="in", position=2, operators=(OperatorState(operator_id="in", name="source in"),))
+    checkpoint = replace(
+        completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task,), coordinator_states={"in": state}
+    )
+    CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
+        checkpoint
+    )
+    lines = [" ".join(line.split()) for line in weir("inspect", str(directory)).stdout.splitlines()]
+    assert "in rejected 30, the newest 20 are" in lines
+    assert ("file-9 7 broken" in lines, "file-10 7 broken" in lines, "whole gone" in lines) == (
+        False,
+        True,
+        True,
+    )
+    rows = weir("inspect", str(directory), "--operator", "in", "--json").stdout.splitlines()
+    stores = [json.loads(row) for row in rows]
+    assert stores[0] == {"store": "rejects", "file": "file-0", "line": 7, "why": "broken"}
+    assert stores[29] == {"store": "rejects", "file": "whole", "line": None, "why": "gone"}
+    assert stores[30] == {"store": "coordinator", "state": state}
+
+
 def _inline(data: bytes) -> dict[str, str]:
     return {"inline": base64.b64encode(data).decode()}
 

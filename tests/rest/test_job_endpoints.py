@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import httpx
 import pytest
-from fake_job import JOB_ID, OTHER_ID, FakeGateway
+from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
 
 from weir.core.job_status import JobStatus
 
@@ -20,6 +21,17 @@ def test_the_overview_has_exactly_the_mandatory_fields_of_job_details(http: http
         "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "pending-operators",
     }  # fmt: skip
     assert (job["jid"], job["name"], job["state"], job["end-time"]) == (JOB_ID, "orders", "RUNNING", -1)
+
+
+def test_what_sources_could_not_read_is_listed_by_operator(http: httpx.Client, gateway: FakeGateway) -> None:
+    """As the newest completed checkpoint has it; other coordinators have no rejects."""
+    assert http.get(f"{JOB}/rejects").json() == {"checkpointId": None, "operators": []}
+    rejects = [{"file": "a", "line": 7, "why": "broken"}, {"file": "b", "why": "gone"}]
+    states = {"in": {"rejected": 5, "rejects": rejects}, "score": {"rules": {}}}
+    newest = replace(completed(7, "/data/chk-7"), coordinator_states=states)
+    gateway.current = replace(gateway.current, latest_completed=newest)
+    operators = [{"operator": "in", "rejected": 5, "rejects": rejects}]
+    assert http.get(f"{JOB}/rejects").json() == {"checkpointId": 7, "operators": operators}
 
 
 def test_the_overview_counts_tasks_by_lower_case_state_with_their_total(http: httpx.Client) -> None:

@@ -207,11 +207,13 @@ def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path)
 def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
     """They are part of the state; any other question is refused."""
     bench = Bench(tmp_path)
+    rows = [{"line": 3, "why": "bad"}, {"line": 5, "why": "worse"}]
     bench.enumerator.handle_event_from_operator(0, 1, {"rejected": "a", "why": "broken"})
+    bench.enumerator.handle_event_from_operator(1, 1, {"rejected": "b", "rows": rows})
     bench.restore(bench.state())
-    told = {"rejected": 1, "rejects": [{"file": "a", "why": "broken"}]}
-    assert bench.enumerator.handle_request({"rejects": True}) == told
-    with pytest.raises(ValueError, match=r'send \{"rejects": true\}'):
+    listed = [{"file": "a", "why": "broken"}, *({"file": "b", **row} for row in rows)]
+    assert bench.enumerator.handle_request({"rejects": True}) == {"rejected": 3, "rejects": listed}
+    with pytest.raises(ValueError, match=r'which knows one: send \{"rejects": true\}'):
         bench.enumerator.handle_request({"reject": True})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -114,14 +115,98 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         batch(reader, {"splits": ["a"]})
 
 
-def test_a_rejected_file_gives_no_row_at_all(tmp_path: Path) -> None:
-    """Not even those that stand before the broken line; the files beside it are read."""
-    good = "".join(f'{{"id": {number}}}\n' for number in range(200_000))
-    (tmp_path / "a").write_text(good + '{"id": "x"}\n')
-    (tmp_path / "b").write_text('{"id": 5}\n')
-    reader, context = opened(tmp_path, "json", rejects=True)
-    assert [row["id"] for row in batch(reader, {"splits": ["a", "b"]})] == [5]
+@pytest.mark.parametrize(
+    ("format", "row", "bad"),
+    [("json", '{{"id": {}}}\n', '{"id": "x"}\n'), ("csv", "{},,\n", "x,,\n"), ("csv", "{},,\n", "1,,,\n")],
+)
+def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
+    tmp_path: Path, format: str, row: str, bad: str
+) -> None:
+    """By its line, in a file of any size; the rows around it are read in their order."""
+    header = "id,ts,more\n" if format == "csv" else ""
+    lines = [row.format(number) for number in range(100_000)]
+    lines[0], lines[77_777], lines[-1] = bad, bad, bad.rstrip()
+    (tmp_path / "a").write_text(header + "".join(lines))
+    (tmp_path / "b").write_text(header + row.format(5))
+    reader, context = opened(tmp_path, format, rejects=True)
+    read = [row["id"] for row in batch(reader, {"splits": ["a", "b"]})]
+    assert read == [number for number in range(100_000) if number not in (0, 77_777, 99_999)] + [5]
+    rejected, asked = context.sent
+    first = 1 + len(header.splitlines())
+    assert rejected["rejected"] == "a"
+    assert [one["line"] for one in rejected["rows"]] == [first, first + 77_777, first + 99_999]
+    assert all("ArrowInvalid" in one["why"] for one in rejected["rows"])
+    assert asked == {"ask": True}
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "ids", "lines"),
+    [
+        ("json", '{"id": 1}\r\n\r\n{"id": \n{"id": 2}', [1, 2], [3]),
+        ("json", 'null\n{"id": 1}\n  null\n5\n"a"\n[1]\n{"id": 2}\n', [1, 2], [1, 3, 4, 5, 6]),
+        ("json", '{"id": 1, "x": 1}\n{"id": 2, "x": "a"}\n', [1, 2], []),
+        ("csv", 'more,id\n"a\nb",1\n"c\nd",x\n\n"e",2\n', [1, 2], [4]),
+        ("csv", 'more,id\n5" pipe,1\n6" pipe,x\n7" pipe,2', [1, 2], [3]),
+        ("csv", "\nmore,id\r\na,1\r\nb\r\nc,2\r\n", [1, 2], [4]),
+        ("csv", "more,id", [], []),
+    ],
+)
+def test_records_are_told_apart_as_arrow_does(
+    tmp_path: Path, format: str, text: str, ids: list[int], lines: list[int]
+) -> None:
+    """Blank lines, quoted line ends, quotes within a value, and a column nobody asked for harm no row."""
+    (tmp_path / "a").write_text(text, newline="")
+    reader, context = opened(tmp_path, format, rejects=True)
+    assert [row["id"] for row in batch(reader, {"splits": ["a"]})] == ids
+    rows = [row["line"] for event in context.sent for row in event.get("rows", ())]
+    assert (rows, len(context.sent)) == (lines, 1 + bool(lines))
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, format: str) -> None:
+    """The job would fail for good."""
+    (tmp_path / "a").write_text('{"id": 1}\n{}\n' if format == "json" else "id,more\n1,a\n,b\n")
+    reader, context = opened(tmp_path, format, rejects=True)
+    context.output_schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    assert batch(reader, {"splits": ["a"]}) == [{"id": 1}]
+    (row,) = context.sent[0]["rows"]
+    assert row["why"] == "ValueError: a null in 'id', which the schema declares as NOT NULL"
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "why"),
+    [
+        (
+            "json",
+            b"x\n" * 2_000,
+            "ValueError: more than 1000 of its rows cannot be read, the first in line 1: ArrowInvalid",
+        ),
+        ("csv", b"id,id\n1,1\n", "ArrowInvalid: .*multiple columns named id"),
+        ("csv", b'id,more\nx,"' + b"a" * 200_000, "ValueError: the record in line 2 has no end"),
+        ("parquet", b"no parquet", "ArrowInvalid"),
+        ("json", None, "FileNotFoundError"),
+    ],
+)
+def test_a_file_of_which_no_row_can_be_told_is_rejected_as_a_whole(
+    tmp_path: Path, format: str, content: bytes | None, why: str
+) -> None:
+    """It is of another format, or gone; the files beside it are read."""
+    if content is not None:
+        (tmp_path / "a").write_bytes(content)
+    write(tmp_path / "b", format)
+    reader, context = opened(tmp_path, format, rejects=True)
+    assert batch(reader, {"splits": ["a", "b"]}) == ROWS
     rejected, asked = context.sent
     assert rejected["rejected"] == "a"
-    assert "ArrowInvalid" in rejected["why"]
+    assert re.match(why, rejected["why"])
     assert asked == {"ask": True}
+
+
+def test_a_line_of_json_that_is_null_fails_the_job_by_its_file(tmp_path: Path) -> None:
+    """Arrow would take the process with it."""
+    (tmp_path / "a").write_text('null\n{"id": 1}\n')
+    reader, _ = opened(tmp_path, "json")
+    with pytest.raises(
+        StorageError, match=r"a cannot be read \(ValueError: a line is null, and not an object\)"
+    ):
+        batch(reader, {"splits": ["a"]})

@@ -73,6 +73,11 @@ class CheckpointCoordinator(CheckpointLedger):
         """The timer and the queue; for reading only."""
         return self._trigger
 
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The newest completed checkpoint of this job."""
+        return self._store.latest
+
     def covers(self, vertex: VertexId) -> bool:
         """Whether a checkpoint is under way whose tasks are triggered after ``vertex`` has ended its records."""
         if self._trigger.will_commit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weir.core.job_status import JobStatus
-from weir.core.types import SnapshotKind, SnapshotMetrics, TaskStatus, VertexId
+from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, TaskStatus, VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,3 +144,5 @@ class JobView:
     exceptions: tuple[ExceptionView, ...] = ()
     #: Flink's configuration keys in force, as text.
     configuration: dict[str, str] = field(default_factory=dict)
+    #: The newest completed checkpoint of this job, whole.
+    latest_completed: CompletedCheckpoint | None = None

@@ -271,6 +271,7 @@ class RunningJob:
             savepoint=self._savepoint,
             exceptions=tuple(self._exceptions),
             configuration=self._configuration,
+            latest_completed=self._master.coordinator.latest,
         )
 
 

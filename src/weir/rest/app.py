@@ -117,6 +117,7 @@ class _Handlers:
             ("GET", f"{job}/config", self.job_config, 200),
             ("GET", f"{job}/exceptions", self.exceptions, 200),
             ("GET", f"{job}/execution-result", self.execution_result, 200),
+            ("GET", f"{job}/rejects", self.rejects, 200),
             ("PATCH", f"{job}/clientHeartbeat", self.client_heartbeat, 202),
             ("GET", checkpoints, self.checkpoints, 200),
             ("POST", checkpoints, self.trigger_checkpoint, 202),
@@ -162,6 +163,10 @@ class _Handlers:
 
     async def execution_result(self, job_id: str) -> Json:
         return job_json.execution_result_json(await self._view(job_id), self._clock.wall_ms())
+
+    async def rejects(self, job_id: str) -> Json:
+        """Weir's own: what its sources could not read."""
+        return job_json.rejects_json(self._view(job_id))
 
     async def client_heartbeat(self, job_id: str) -> Json:
         await self._view(job_id)

@@ -17,6 +17,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from weir.coordinators.rejects import rejects_in
 from weir.core.job_status import JobStatus
 from weir.core.types import TaskStatus, VertexId
 from weir.core.view import ExceptionView, JobView, VertexView
@@ -161,6 +162,18 @@ def job_details_json(view: JobView, now_ms: int) -> Json:
         },
         "stream-graph": None,
         "pending-operators": 0,
+    }
+
+
+def rejects_json(view: JobView) -> Json:
+    """``GET /jobs/:jobid/rejects``, Weir's own: what the newest completed checkpoint has of what sources could not read."""
+    newest = view.latest_completed
+    found = [] if newest is None else rejects_in(newest.coordinator_states)
+    return {
+        "checkpointId": None if newest is None else newest.checkpoint_id,
+        "operators": [
+            {"operator": one.operator, "rejected": one.count, "rejects": list(one.newest)} for one in found
+        ],
     }
 
 

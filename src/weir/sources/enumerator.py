@@ -6,7 +6,7 @@
     reader       {"ask": true} when a process opens it, and behind each batch in which it has read
     enumerator   {"splits": [name, ...]} as soon as there are files .. the event forces the batch that reads them
     enumerator   {"end": true}, alone or with the last files, to who asks when a bounded input is all assigned
-    reader       {"rejected": name, "why": text}
+    reader       {"rejected": name, "why": text} of a file, or {"rejected": name, "rows": [{"line": 7, "why": text}, ...]}
 
 The rules of this file:
 
@@ -32,7 +32,7 @@ from weir.core.types import Payload
 
 _log = logging.getLogger(__name__)
 
-#: Files in one event, and rejects that are remembered, the newest.
+#: Files in one event, and rejected files and rows that are remembered, the newest.
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
 
@@ -90,8 +90,10 @@ class FileEnumerator(OperatorCoordinator):
         }
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """A reader asks for files, or could not read one."""
-        if "rejected" in event:
+        """A reader asks for files, or could not read one, or some of its rows."""
+        if "rows" in event:
+            self._reject_rows(event["rejected"], event["rows"])
+        elif "rejected" in event:
             self._reject(event["rejected"], event["why"])
         elif subtask < self.context.current_parallelism:
             # One that is not there any more asked before the job was restored with fewer readers.
@@ -99,9 +101,11 @@ class FileEnumerator(OperatorCoordinator):
             self._assign_soon()
 
     def handle_request(self, request: Payload) -> Payload:
-        """``{"rejects": true}``: the files that could not be read."""
+        """``{"rejects": true}``: what could not be read."""
         if request != {"rejects": True}:
-            raise ValueError(f'{request} is no question to a file source: send {{"rejects": true}}')
+            raise ValueError(
+                f'{request} is no question to a file source, which knows one: send {{"rejects": true}}'
+            )
         return {"rejected": self._rejected, "rejects": list(self._rejects)}
 
     # -- inside
@@ -114,7 +118,7 @@ class FileEnumerator(OperatorCoordinator):
         #: Names, in the order in which they were assigned.
         self._assigned: dict[str, None] = dict.fromkeys(state.get("assigned", ()))
         self._rejected: int = state.get("rejected", 0)
-        self._rejects: deque[dict[str, str]] = deque(state.get("rejects", ()), maxlen=MAX_REJECTS)
+        self._rejects: deque[Payload] = deque(state.get("rejects", ()), maxlen=MAX_REJECTS)
         #: Readers that have asked.
         self._waiting: set[int] = set()
         self._assigns_soon = False
@@ -168,3 +172,15 @@ class FileEnumerator(OperatorCoordinator):
         _log.warning("The file %s/%s was rejected: %s", self._directory, name, why)
         self._rejected += 1
         self._rejects.append({"file": name, "why": why})
+
+    def _reject_rows(self, name: str, rows: list[Payload]) -> None:
+        first = f"line {rows[0]['line']}: {rows[0]['why']}"
+        _log.warning(
+            "Rows of the file %s/%s were rejected: %d, the first in %s",
+            self._directory,
+            name,
+            len(rows),
+            first,
+        )
+        self._rejected += len(rows)
+        self._rejects += [{"file": name, **row} for row in rows]

@@ -34,8 +34,10 @@ class FileSource:
         schema: Of the rows, as Spark's DDL text.
         discovery_interval: Seconds between two looks into the directory.
         bounded: What is there at the first look is the whole input: it is read, and the job finishes.
-        on_error: What becomes of a file that cannot be read. ``fail``: the job fails, and says which. ``reject``: the file
-            gives no row, and ``weir send JOB STEP '{"rejects": true}'`` tells of it. Each file is in memory as a whole then.
+        on_error: What becomes of what cannot be read. ``fail``: the job fails, and says which file. ``reject``: a line of
+            JSON or CSV gives no row, or of the other formats a file, which is listed by ``weir inspect``, by
+            ``GET /jobs/ID/rejects``, and by ``weir send JOB STEP '{"rejects": true}'``; of a text file with more than 1,000
+            such lines no row is read. Each file is in memory as a whole then.
         max_bytes_per_split_batch: How many bytes of files a subtask is given for a batch; one file at least.
     """
 

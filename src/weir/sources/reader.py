@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,11 @@ from weir.operators.base import Operator, OperatorContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Characters of an error that travel with an event.
-_WHY = 500
+#: Formats that have a row in each line.
+_TEXT = ("json", "csv")
+#: A line of JSON that is no object. Arrow crashes on it where it is the first of a block.
+_NULL = re.compile(rb"\n[ \t\r]*null")
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class FileReader(Operator):
@@ -22,7 +26,7 @@ class FileReader(Operator):
     batches."""
 
     def __init__(self, directory: str, *, format: str, schema: str, rejects: bool) -> None:
-        """``schema`` as Spark's DDL text. ``rejects``: a file that cannot be read does not fail the job."""
+        """``schema`` as Spark's DDL text. ``rejects``: what cannot be read does not fail the job."""
         self.output_schema = schema
         self._directory = directory
         self._format = format
@@ -52,29 +56,75 @@ class FileReader(Operator):
         self._asks = False
 
     def _read(self, name: str) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
+        from weir.sources.text_records import UNREADABLE, why
 
         path = Path(self._directory, name)
         try:
             batches = self._batches(path)
             # Rows that went downstream cannot be taken back.
-            yield from (list(batches) if self._rejects else batches)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"[:_WHY]
+            yield from (list(self._with_values(batches)) if self._rejects else batches)
+        except UNREADABLE as error:
             if not self._rejects:
                 raise StorageError(
-                    f"The file {path} cannot be read ({why}): put it right, or pass over such files with"
+                    f"The file {path} cannot be read ({why(error)}): put it right, or pass over what cannot be read with"
                     " FileSource(on_error='reject')."
                 ) from error
-            self.context.send_event_to_coordinator({"rejected": name, "why": why})
+            yield from self._salvaged(path, error)
+
+    def _salvaged(self, path: Path, error: Exception) -> list[pa.RecordBatch]:
+        """What can be read of a file; the rest is reported, by lines where the format has them."""
+        from weir.sources.text_records import UNREADABLE, salvage, why
+
+        if self._format in _TEXT:
+            try:
+                found = salvage(path.read_bytes(), self._format, self._parsed)
+            except UNREADABLE as worse:
+                error = worse
+            else:
+                if found.bad:
+                    self.context.send_event_to_coordinator({"rejected": path.name, "rows": found.bad})
+                return found.batches
+        self.context.send_event_to_coordinator({"rejected": path.name, "why": why(error)})
+        return []
 
     def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
         import pyarrow.dataset as ds
         from pyarrow.fs import LocalFileSystem
 
-        if self._format in ("json", "csv") and path.stat().st_size == 0:
+        if self._format in _TEXT and path.stat().st_size == 0:
             # No line is no row; Arrow calls it broken.
             return
+        if self._format == "json":
+            with path.open("rb") as file:
+                _check_objects(iter(lambda: file.read(_CHUNK_BYTES), b""))
         schema = self.context.output_schema
         found = ds.dataset(str(path), schema=schema, format=self._format, filesystem=LocalFileSystem())
         yield from (batch for batch in found.to_batches() if batch.num_rows)
+
+    def _parsed(self, data: bytes) -> list[pa.RecordBatch]:
+        """The rows of a text file, as ``_batches`` reads them."""
+        import pyarrow as pa
+        import pyarrow.dataset as ds
+
+        if self._format == "json":
+            _check_objects([data])
+        format = ds.JsonFileFormat() if self._format == "json" else ds.CsvFileFormat()
+        found = format.make_fragment(pa.py_buffer(data)).to_batches(schema=self.context.output_schema)
+        return list(self._with_values(batch for batch in found if batch.num_rows))
+
+    def _with_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches. Raises ``ValueError`` for a null where none may be."""
+        schema = self.context.output_schema
+        for batch in batches:
+            for field, column in zip(schema, batch.columns, strict=True):
+                if not field.nullable and column.null_count:
+                    raise ValueError(f"a null in {field.name!r}, which the schema declares as NOT NULL")
+            yield batch
+
+
+def _check_objects(chunks: Iterable[bytes]) -> None:
+    before = b"\n"
+    for chunk in chunks:
+        if _NULL.search(before + chunk):
+            raise ValueError("a line is null, and not an object")
+        before = chunk[-16:]
