@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.sources import FileSource
 from weir.sources.enumerator import FileEnumerator
+from weir.sources.known_files import FoundFile, KnownFiles
 
 WAKE: Payload = {}
 
@@ -85,10 +88,26 @@ class Bench:
         self.enumerator.start(self.context)
         self.enumerator.reset_to_checkpoint(None if state is None else 7, state)
 
-    def land(self, *names: str, size: int = 10) -> None:
+    def land(self, *names: str, size: int = 10, at: int = 0) -> None:
+        """``at``: seconds, of the modification time."""
         for name in names:
             (self.directory / name).write_bytes(b"x" * size)
-            os.utime(self.directory / name, (1_700_000_000,) * 2)
+            os.utime(self.directory / name, (1_700_000_000 + at,) * 2)
+
+    def remove(self, *names: str) -> None:
+        for name in names:
+            (self.directory / name).unlink()
+
+    def look(self) -> list[str]:
+        """Another look, after which everything is assigned that may be; the names."""
+        sent, found = self.context.look_again(), list[str]()
+        while sent := sent or self.ask(0):
+            found += [name for _, event in sent for name in event.get("splits", ())]
+            sent = []
+        return found
+
+    def rejects(self) -> list[str]:
+        return [one["file"] for one in self.state()["rejects"]]
 
     def ask(self, *subtasks: int) -> list[tuple[int, Payload]]:
         for subtask in subtasks:
@@ -196,6 +215,214 @@ def test_a_file_that_was_removed_before_it_was_assigned_is_forgotten(tmp_path: P
     assert bench.ask(0) == [(0, splits("b"))]
 
 
+def forgetful(directory: Path, **options: Any) -> Bench:
+    """It has read ``a``, and forgotten it: of the removed files it keeps names for 100 seconds."""
+    bench = Bench(directory, parallelism=1, name_retention=100, **options)
+    bench.context.run()
+    bench.land("a", "still there")
+    assert bench.look() == ["a", "still there"]
+    bench.remove("a")
+    bench.land("b", at=50)
+    assert bench.look() == ["b"]
+    bench.land("c", at=151)
+    assert bench.look() == ["c"]
+    return bench
+
+
+def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_late(tmp_path: Path) -> None:
+    """Every file is read once, over restores too."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100)
+    bench.context.run()
+    bench.land("always there")
+    read = []
+    for number in range(100):
+        bench.land(f"file-{number}", at=10 * number)
+        read += bench.look()
+        if number % 3 == 0:
+            bench.restore(bench.state(), parallelism=1)
+            bench.context.run()
+        if number:
+            bench.remove(f"file-{number - 1}")
+    state = bench.state()
+    assert read == ["always there", *(f"file-{number}" for number in range(100))]
+    assert state["assigned"] == ["always there", "file-98", "file-99"]
+    assert len(state["removed"]) == 11
+
+
+def test_a_name_is_kept_while_its_file_is_there_and_beyond(tmp_path: Path) -> None:
+    """However old the file is; and one that comes back unchanged within the retention is not read again."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100)
+    bench.context.run()
+    bench.land("old", at=-1_000_000)
+    bench.land("goes")
+    assert bench.look() == ["old", "goes"]
+    bench.remove("goes")
+    bench.land("new", at=90)
+    assert bench.look() == ["new"]
+    bench.land("goes")
+    bench.land("newer", at=1_000)
+    assert bench.look() == ["newer"]
+    assert bench.state()["assigned"] == ["old", "new", "goes", "newer"]
+    assert bench.rejects() == []
+
+
+def test_a_late_file_is_read_where_no_name_was_forgotten(tmp_path: Path) -> None:
+    """Its time may be of long ago, and equal to others."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100)
+    bench.context.run()
+    bench.land("a", at=1_000)
+    assert bench.look() == ["a"]
+    bench.land("late", at=0)
+    bench.land("equal", at=1_000)
+    assert bench.look() == ["late", "equal"]
+
+
+@pytest.mark.parametrize("late", ["a", "never seen"])
+def test_a_file_that_may_have_been_read_and_forgotten_fails_the_job_by_name(
+    tmp_path: Path, late: str
+) -> None:
+    """Read again it would be doubled, passed over it might be lost; one that is younger than the forgotten ones is read."""
+    bench = forgetful(tmp_path)
+    bench.land("no doubt", at=51)
+    assert bench.look() == ["no doubt"]
+    bench.land(late, at=50)
+    assert bench.look() == []
+    (failure,) = bench.context.failures
+    assert failure.startswith(f"{late} in {tmp_path}: whether the file was read already cannot be told")
+    assert "copy it in again under another name and with a new modification time" in failure
+    assert bench.context.timers == []
+
+
+def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice(tmp_path: Path) -> None:
+    """And goes on to be known."""
+    bench = forgetful(tmp_path, on_error="reject")
+    bench.land("a")
+    assert bench.look() == []
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    assert bench.look() == []
+    assert bench.rejects() == ["a"]
+    assert bench.context.failures == []
+
+
+def test_a_removed_name_that_is_used_again_is_said(tmp_path: Path) -> None:
+    """The file would be lost without a word."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100, on_error="reject")
+    bench.context.run()
+    bench.land("a", "b")
+    bench.look()
+    bench.remove("a")
+    bench.look()
+    bench.land("a", at=1)
+    assert bench.look() == []
+    assert bench.rejects() == ["a"]
+
+
+def test_a_look_that_finds_nothing_forgets_nothing(tmp_path: Path) -> None:
+    """The directory may not be mounted."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100)
+    bench.context.run()
+    bench.land("a", "b")
+    bench.look()
+    bench.remove("a", "b")
+    assert bench.look() == []
+    assert bench.state()["assigned"] == ["a", "b"]
+
+
+def test_a_file_that_waits_to_be_assigned_is_not_doubtful(tmp_path: Path) -> None:
+    """Although names as old as it are forgotten meanwhile."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100, max_bytes_per_split_batch=1)
+    bench.context.run()
+    bench.land("a", at=-1)
+    bench.context.look_again()
+    assert bench.ask(0) == [(0, splits("a"))]
+    bench.land("waits")
+    bench.context.look_again()
+    bench.remove("a")
+    bench.land("b", at=10)
+    bench.context.look_again()
+    bench.land("c", at=200)
+    bench.context.look_again()
+    assert bench.state()["forgotten_ns"] == (1_700_000_000 + 10) * 10**9
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    assert bench.look() == ["waits", "b", "c"]
+
+
+def test_a_file_that_comes_while_no_driver_runs_is_read_though_it_is_a_little_older(tmp_path: Path) -> None:
+    """The look that makes names forgotten still knows them."""
+    bench = Bench(tmp_path, parallelism=1, name_retention=100)
+    bench.context.run()
+    bench.land("a", "b", at=10)
+    bench.look()
+    bench.remove("a")
+    bench.look()
+    bench.land("little older", at=9)
+    bench.land("c", at=500)
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    assert bench.look() == ["little older", "c"]
+    assert bench.state()["removed"] == {}
+
+
+#: Which of a few files comes or goes, and a time.
+STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=4, max_size=30)
+
+
+@given(STEPS)
+@settings(max_examples=500, deadline=None)
+def test_no_file_is_read_twice_and_none_is_lost_without_a_word(steps: list[tuple[int, int]]) -> None:
+    """Files come with whatever times, go, and come back as they were; each look is behind a restore."""
+    known = KnownFiles({}, retention_ns=3)
+    times, there = dict[str, int](), set[str]()
+    read, said = set[str](), set[str]()
+    for number, (which, at) in enumerate(steps):
+        times.setdefault(f"file-{which}", at)
+        there ^= {f"file-{which}"}
+        times[f"new-{number}"] = at if which else number
+        there |= {f"new-{number}"}
+        there -= {f"new-{number - 2}"}
+        new, doubtful = known.look([FoundFile(name, 1, times[name]) for name in sorted(there)], ())
+        assert not {file.name for file in new} & read
+        read |= {file.name for file in new}
+        said |= {file.name for file in doubtful}
+        assert there <= read | said
+        known.add(file.name for file in (*new, *doubtful))
+        known = KnownFiles(read_back(known.dump()), retention_ns=3)
+
+
+def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Path) -> None:
+    """It was read by an attempt that is undone, or waited; what the checkpoint has was read for good."""
+    bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=1)
+    bench.context.run()
+    bench.land("in the checkpoint", at=0)
+    bench.land("waits", at=2)
+    bench.context.look_again()
+    assert bench.ask(0) == [(0, splits("in the checkpoint"))]
+    state = bench.state()
+    bench.land("read since", "read since, and there", at=1)
+    assert bench.look() == ["read since", "read since, and there", "waits"]
+    bench.remove("in the checkpoint", "read since", "waits")
+    bench.enumerator.reset_to_checkpoint(7, state)
+    bench.context.run()
+    assert bench.look() == ["read since, and there"]
+    assert bench.rejects() == ["read since", "waits"]
+    assert "is in no completed checkpoint, and was removed" in bench.state()["rejects"][0]["why"]
+    bench.land("read since", at=1)
+    assert bench.look() == ["read since"]
+
+
+def test_a_file_that_waited_and_is_gone_when_another_driver_begins_is_said(tmp_path: Path) -> None:
+    """The checkpoint names it."""
+    bench = Bench(tmp_path, parallelism=1)
+    bench.land("a", "b")
+    bench.context.run()
+    bench.remove("a")
+    bench.restore(bench.state(), parallelism=1)
+    bench.context.run()
+    assert bench.rejects() == ["a"]
+
+
 def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path) -> None:
     """It is not there."""
     bench = Bench(tmp_path / "gone")
@@ -225,6 +452,7 @@ def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
         ({"on_error": "skip"}, "on_error='skip': choose one of fail, reject"),
         ({"schema": " "}, "needs a schema"),
         ({"discovery_interval": 0}, "discovery_interval=0: give it a number above 0"),
+        ({"name_retention": 0}, "name_retention=0: give it a number above 0"),
         ({"max_bytes_per_split_batch": -1}, "max_bytes_per_split_batch=-1"),
     ],
 )

@@ -14,8 +14,12 @@ The rules of this file:
    assigns it is sent in the same epoch, so a restored reader has read exactly the files that are assigned there.
 2. Who waits for files is in no snapshot: readers ask anew in each attempt. One that asks twice waits once.
 3. All that wait share what is there, each up to ``batch_bytes``. Those that ask in one batch are served together.
-4. An unbounded input is what the newest look has found, as far as it was not assigned before: a file that was removed
-   meanwhile is forgotten. A bounded input is what the first look has found.
+4. An unbounded input is what the newest look has found, as far as it was not assigned before (``known_files.py`` says what
+   is kept of that): a file that was removed meanwhile is forgotten. A bounded input is what the first look has found.
+5. A doubtful file fails the job by name, or is rejected; never is it read or passed over without a word.
+6. A file that was seen before a restore, is not assigned in the checkpoint, and is not there at the first look afterwards is
+   listed with the rejects: its rows are in no checkpoint, and if they were read, then by an attempt that is undone. Of what
+   was found after the checkpoint only the driver that found it knows.
 """
 
 from __future__ import annotations
@@ -29,20 +33,22 @@ import msgspec
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.types import Payload
+from weir.sources.known_files import FoundFile, KnownFiles
 
 _log = logging.getLogger(__name__)
 
 #: Files in one event, and rejected files and rows that are remembered, the newest.
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
-
-
-class FoundFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the directory."""
-
-    name: str
-    size: int
-    mtime_ns: int
+_DOUBTFUL = (
+    "whether the file was read already cannot be told, since it is not younger than removed files whose names are forgotten"
+    " (FileSource(name_retention=...)), or has the name of a removed one: move it away; if it was not read, copy it in"
+    " again under another name and with a new modification time"
+)
+_MISSING = (
+    "the file was found before the job was restored, is in no completed checkpoint, and was removed: its rows are in no"
+    " checkpoint and no table unless it is put back"
+)
 
 
 def list_files(directory: str) -> list[FoundFile]:
@@ -65,16 +71,32 @@ def list_files(directory: str) -> list[FoundFile]:
 class FileEnumerator(OperatorCoordinator):
     """The module's docstring has its rules."""
 
-    def __init__(self, directory: str, *, interval_ms: int, bounded: bool, batch_bytes: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        interval_ms: int,
+        bounded: bool,
+        batch_bytes: int,
+        rejects: bool,
+        retention_ns: int,
+    ) -> None:
+        """``rejects``: a doubtful file does not fail the job. ``retention_ns``: see ``KnownFiles``."""
         self._directory = directory
         self._interval_ms = interval_ms
         self._bounded = bounded
         self._batch_bytes = batch_bytes
+        self._goes_on = rejects
+        self._retention_ns = retention_ns
+        #: Files that the attempts of this driver have seen, until the first look of the next.
+        self._expected: set[str] = set()
         self._begin({})
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
         """Go on from there: wake the readers, and look for files."""
+        self._expected |= self._known.names | {file.name for file in self._discovered}
         self._begin(state or {})
+        self._expected |= {file.name for file in self._discovered}
         for subtask in range(self.context.current_parallelism):
             self.context.send_event(subtask, {})
         self._discover()
@@ -84,7 +106,7 @@ class FileEnumerator(OperatorCoordinator):
         return {
             "listed": self._listed,
             "discovered": msgspec.to_builtins(list(self._discovered)),
-            "assigned": list(self._assigned),
+            **self._known.dump(),
             "rejected": self._rejected,
             "rejects": list(self._rejects),
         }
@@ -115,8 +137,8 @@ class FileEnumerator(OperatorCoordinator):
         self._listed: bool = state.get("listed", False)
         #: Files that are to be assigned, in their order.
         self._discovered = deque(msgspec.convert(state.get("discovered", []), list[FoundFile]))
-        #: Names, in the order in which they were assigned.
-        self._assigned: dict[str, None] = dict.fromkeys(state.get("assigned", ()))
+        #: Files that are assigned.
+        self._known = KnownFiles(state, retention_ns=self._retention_ns)
         self._rejected: int = state.get("rejected", 0)
         self._rejects: deque[Payload] = deque(state.get("rejects", ()), maxlen=MAX_REJECTS)
         #: Readers that have asked.
@@ -131,8 +153,19 @@ class FileEnumerator(OperatorCoordinator):
         if files is None:
             self.context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
             return
+        expected, self._expected = self._expected - {file.name for file in files} - self._known.names, set()
+        for name in sorted(expected):
+            self._reject(name, _MISSING)
+        new, doubtful = self._known.look(files, {file.name for file in self._discovered})
+        if doubtful and not self._goes_on:
+            more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
+            self.context.fail_job(f"{doubtful[0].name}{more} in {self._directory}: {_DOUBTFUL}")
+            return
+        for file in doubtful:
+            self._reject(file.name, _DOUBTFUL)
+        self._known.add(file.name for file in doubtful)
         self._listed = True
-        self._discovered = deque(file for file in files if file.name not in self._assigned)
+        self._discovered = deque(new)
         self._assign()
         if not self._bounded:
             self.context.schedule(self._interval_ms, self._discover)
@@ -165,7 +198,7 @@ class FileEnumerator(OperatorCoordinator):
             if names and size < 0:
                 break
             names.append(self._discovered.popleft().name)
-        self._assigned.update(dict.fromkeys(names))
+        self._known.add(names)
         return names
 
     def _reject(self, name: str, why: str) -> None:

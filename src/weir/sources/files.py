@@ -25,7 +25,13 @@ class FileSource:
     """Reads each file of a directory once, oldest first; which of them a subtask reads is decided as it asks.
 
     Files are told apart by their names, and are read when they are found: move a file in when it is complete, and never
-    change it. Names that begin with ``.`` or ``_``, and directories, are passed over.
+    change it or its name. Names that begin with ``.`` or ``_``, and directories, are passed over.
+
+    A file may be removed once a completed checkpoint has its rows. What checkpoints keep of files that were read are names:
+    of those that are there, and for ``name_retention`` of those that were removed. So each file is read exactly once, also
+    one that comes late with a time of long ago, unless names have been forgotten that might be its own: then it is not read,
+    and said by name (see ``on_error``). A name must not be used again while it is kept: the file is not read, which is said
+    if it is younger than the one that was removed can have been.
 
     Args:
         path: A local directory.
@@ -34,6 +40,8 @@ class FileSource:
         schema: Of the rows, as Spark's DDL text.
         discovery_interval: Seconds between two looks into the directory.
         bounded: What is there at the first look is the whole input: it is read, and the job finishes.
+        name_retention: Seconds for which the name of a removed file is kept. They are counted in the modification times of
+            the files that come after it, not by a clock.
         on_error: What becomes of what cannot be read. ``fail``: the job fails, and says which file. ``reject``: a line of
             JSON or CSV gives no row, or of the other formats a file, which is listed by ``weir inspect``, by
             ``GET /jobs/ID/rejects``, and by ``weir send JOB STEP '{"rejects": true}'``; of a text file with more than 1,000
@@ -49,6 +57,7 @@ class FileSource:
         schema: str,
         discovery_interval: float = 1.0,
         bounded: bool = False,
+        name_retention: float = 24 * 60 * 60.0,
         on_error: str = "fail",
         max_bytes_per_split_batch: int = 64 * 1024 * 1024,
     ) -> None:
@@ -63,6 +72,7 @@ class FileSource:
             raise PipelineError("FileSource needs a schema, such as schema='id long, ts timestamp'.")
         for name, value in (
             ("discovery_interval", discovery_interval),
+            ("name_retention", name_retention),
             ("max_bytes_per_split_batch", max_bytes_per_split_batch),
         ):
             if value <= 0:
@@ -72,6 +82,7 @@ class FileSource:
         self._schema = schema
         self._interval_ms = max(1, round(discovery_interval * 1000))
         self.bounded = bounded
+        self._retention_ns = round(name_retention * 1e9)
         self._rejects = on_error == "reject"
         self._batch_bytes = max_bytes_per_split_batch
 
@@ -82,6 +93,8 @@ class FileSource:
             interval_ms=self._interval_ms,
             bounded=self.bounded,
             batch_bytes=self._batch_bytes,
+            rejects=self._rejects,
+            retention_ns=self._retention_ns,
         )
 
     def reader(self) -> FileReader:
