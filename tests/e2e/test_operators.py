@@ -343,6 +343,33 @@ def test_output_that_was_not_declared_fails_the_job_for_good(place: Place) -> No
     )
 
 
+class Pairs(ListCheckpointed, Operator):
+    """Keeps a tuple, which would come back as a list."""
+
+    def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        return [batch]
+
+    def snapshot_list(self, checkpoint_id: int | None) -> list[Any]:
+        return ["kept", (1, 2)]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.timeout(300)
+def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -> None:
+    """Before any checkpoint has it."""
+    job = weir.Job("pairs")
+    stream = job.source("numbers", numbers(place)).process("pairs", Pairs(), parallelism=1)
+    stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
+    place.land(1)
+    with LiveJob(job, settings(place)) as live:
+        result = live.result()
+    assert result.status is JobStatus.FAILED
+    says = (
+        "of operator 'pairs' cannot be kept, since JSON does not keep (1, 2) (tuple) at [1]: make it of text"
+    )
+    assert says in (result.failure or "")
+
+
 class Told(Operator):
     """Puts out which checkpoints it was told of; a batch lasts for as long as the mark is there."""
 

@@ -407,6 +407,10 @@ def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Pat
     bench.context.run()
     assert bench.look() == ["read since, and there"]
     assert bench.rejects() == ["read since", "waits"]
+    for undone in (state, bench.state()):
+        bench.enumerator.reset_to_checkpoint(7, undone)
+        bench.context.run()
+        assert bench.rejects() == ["read since", "waits"], "said again if no checkpoint has it, else not"
     assert "is in no completed checkpoint, and was removed" in bench.state()["rejects"][0]["why"]
     bench.land("read since", at=1)
     assert bench.look() == ["read since"]

@@ -311,3 +311,13 @@ def test_running_on_hard_links_changes_none_of_the_originals(spark: SparkSession
     continue_from(spark, query, landing, linked, 3)
     assert hashes(rig.path) == before
     assert len(hashes(linked)) > len(before)
+
+
+# -- keys ----------------------------------------------------------------------------------------------------------
+
+
+def test_both_zeros_and_all_nan_have_one_hash(spark: SparkSession) -> None:
+    """So their keyed state lies in one key group."""
+    keys = "double('0.0'), double('-0.0'), float('0.0'), float('-0.0'), double('NaN'), -double('NaN')"
+    row = spark.range(1).selectExpr(*(f"xxhash64({key})" for key in keys.split(", "))).collect()[0]
+    assert len(set(row)) == 3 and row[0] == row[1] and row[2] == row[3] and row[4] == row[5]

@@ -88,7 +88,7 @@ class FileEnumerator(OperatorCoordinator):
         self._batch_bytes = batch_bytes
         self._goes_on = rejects
         self._retention_ns = retention_ns
-        #: Files that the attempts of this driver have seen, until the first look of the next.
+        #: Files that the attempts of this driver have seen, as far as they may be missing.
         self._expected: set[str] = set()
         self._begin({})
 
@@ -133,8 +133,9 @@ class FileEnumerator(OperatorCoordinator):
     # -- inside
 
     def _begin(self, state: Payload) -> None:
-        #: Whether the first look was taken.
+        #: Whether a first look was taken, ever and in this attempt.
         self._listed: bool = state.get("listed", False)
+        self._looked = False
         #: Files that are to be assigned, in their order.
         self._discovered = deque(msgspec.convert(state.get("discovered", []), list[FoundFile]))
         #: Files that are assigned.
@@ -153,9 +154,9 @@ class FileEnumerator(OperatorCoordinator):
         if files is None:
             self.context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
             return
-        expected, self._expected = self._expected - {file.name for file in files} - self._known.names, set()
-        for name in sorted(expected):
-            self._reject(name, _MISSING)
+        if not self._looked:
+            self._looked = True
+            self._say_missing({file.name for file in files})
         new, doubtful = self._known.look(files, {file.name for file in self._discovered})
         if doubtful and not self._goes_on:
             more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
@@ -169,6 +170,13 @@ class FileEnumerator(OperatorCoordinator):
         self._assign()
         if not self._bounded:
             self.context.schedule(self._interval_ms, self._discover)
+
+    def _say_missing(self, there: set[str]) -> None:
+        """Rule 6. Those that are missing stay expected: the checkpoint that says so may fail."""
+        self._expected -= there | self._known.names
+        said = {one["file"] for one in self._rejects if one["why"] == _MISSING}
+        for name in sorted(self._expected - said):
+            self._reject(name, _MISSING)
 
     def _assign_soon(self) -> None:
         """Behind the events that wait already."""
