@@ -352,6 +352,9 @@ class Pairs(ListCheckpointed, Operator):
     def snapshot_list(self, checkpoint_id: int | None) -> list[Any]:
         return ["kept", (1, 2)]
 
+    def restore_list(self, elements: list[Any]) -> None:
+        return
+
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
@@ -461,7 +464,7 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
     place.land(1)
     with LiveJob(rules_job(place), conf) as live:
         wait_until(lambda: _marked(place).total() == place.rows().total(), "every row is committed")
-        newest = retained(place.directory / "checkpoints" / live.job_id)[-1]
+    newest = retained(place.directory / "checkpoints" / live.job_id)[-1]
     with weir.read_savepoint(str(newest)) as saved:
         state = saved.operator_state("mark")
         assert (state.coordinator, state.lists["rules"]) == ({"rules": {"b": 2}}, [[["b", 2]], [["b", 2]]])
