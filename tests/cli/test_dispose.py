@@ -27,8 +27,10 @@ def written(directory: Path, kind: SnapshotKind, base: Path) -> Path:
     """A snapshot with one file, as Weir writes it."""
     directory.mkdir(parents=True)
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(base), job_id=JOB_ID)
-    checkpoint = replace(completed(8, str(directory), kind), tasks=(TASK,))
-    place = Path(storage.file_path(checkpoint, TASK.files[0]))
+    file = TASK.files[0] if kind.is_savepoint else replace(TASK.files[0], path="shared/8/clean~2_a")
+    checkpoint = replace(completed(8, str(directory), kind), tasks=(replace(TASK, files=(file,)),))
+    place = Path(storage.file_path(checkpoint, file))
+    place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("hello")
     storage.write_metadata(checkpoint)
     storage.verify(checkpoint)

@@ -146,7 +146,11 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
         writer.write_batch(pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": [1, None]}))
     lists = encode_lists({"rules": ("union", [b'"x"', b"[1]"])})
-    kept = {"lists": {"0": _inline(lists)}, "groups": {"seen": {"0": _inline(sink.getvalue())}}}
+    kept = {
+        "parallelism": 1,
+        "lists": {"0": _inline(lists)},
+        "groups": {"seen": {"0": _inline(sink.getvalue())}},
+    }
     task = TaskState(
         vertex="score",
         position=2,

@@ -78,7 +78,7 @@ class Scene:
             vertex="v0",
             position=0,
             operators=(OperatorState(operator_id="v0", name="v0"),),
-            files=(StateHandle(key="state", path=state, size=1, checksum="c"),),
+            files=(StateHandle(key="state", path=state, size=1, checksum="crc32:00000000"),),
             committables=tuple(committables),
         )
         return CompletedCheckpoint(
@@ -98,7 +98,9 @@ class Scene:
         """Its metadata and its record."""
         path = checkpoint.external_path
         self.disk.put(f"{path}/_metadata", metadata.encode(checkpoint), durable=True)
-        reference = CheckpointReference(checkpoint_id=checkpoint.checkpoint_id, path=path, checksum="c")
+        reference = CheckpointReference(
+            checkpoint_id=checkpoint.checkpoint_id, path=path, checksum=f"sha256:{0:064x}"
+        )
         self._references = (*self._references, reference)[-retained:]
         self.record(completed=checkpoint.checkpoint_id)
 
@@ -324,7 +326,7 @@ def savepoint(scene: Scene) -> CompletedCheckpoint:
         vertex="v0",
         position=0,
         operators=(),
-        files=(StateHandle(key="state", path="state", size=1, checksum="c"),),
+        files=(StateHandle(key="state", path="state", size=1, checksum="crc32:00000000"),),
     )
     return CompletedCheckpoint(
         job_id=JOB,

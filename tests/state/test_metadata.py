@@ -17,6 +17,7 @@ from weir.core.types import (
     Committable,
     CompletedCheckpoint,
     InFlightSegment,
+    OperatorState,
     SnapshotKind,
     StateHandle,
     TaskState,
@@ -26,9 +27,20 @@ from weir.state.metadata import checksum_of, decode, encode
 
 PATH = "/c/chk-7"
 SAMPLE = checkpoint(
-    7, PATH, files=(StateHandle(key="state/0/0/1.zip", path="shared/7/1.zip", size=9, checksum="crc32:0"),)
+    7,
+    PATH,
+    files=(StateHandle(key="state/0/0/1.zip", path="shared/7/1.zip", size=9, checksum="crc32:00000000"),),
 )
 
+NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,9}\Z")
+KEYS = st.lists(
+    st.text(
+        st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/~\\"), min_size=1, max_size=9
+    ).filter(lambda name: name not in (".", "..")),
+    min_size=1,
+    max_size=3,
+).map("/".join)
+TIMESTAMPS = st.integers(0, 253402300799999)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -38,22 +50,29 @@ JSON_VALUES = st.recursive(
 OPTIONAL_IDS = st.none() | st.integers(1, 2**40)
 CHECKPOINTS = st.builds(
     CompletedCheckpoint,
-    job_id=st.text(),
+    job_id=st.from_regex(r"\A[0-9a-f]{32}\Z"),
     checkpoint_id=st.integers(1, 2**62),
     kind=st.sampled_from(SnapshotKind),
-    timestamp_ms=INTEGERS,
-    completion_timestamp_ms=INTEGERS,
+    timestamp_ms=TIMESTAMPS,
+    completion_timestamp_ms=TIMESTAMPS,
     attempt=st.integers(1, 1000),
     tasks=st.lists(
         st.builds(
             TaskState,
-            vertex=st.text(),
+            vertex=NAMES,
             position=st.integers(-1, 2**40),
-            entries=st.dictionaries(st.text(), st.text(), max_size=3),
+            operators=st.builds(
+                OperatorState,
+                operator_id=NAMES,
+                name=NAMES.map("source {}".format),
+                fully_finished=st.booleans(),
+            ).map(lambda one: (one,)),
+            entries=st.dictionaries(KEYS, st.text(), max_size=3),
             committables=st.lists(
                 st.builds(
                     Committable,
-                    sink=st.text(),
+                    sink=NAMES,
+                    position=st.integers(-1, 2**40),
                     payload=st.dictionaries(st.text(), JSON_VALUES, max_size=3),
                     barrier=OPTIONAL_IDS,
                     epoch=OPTIONAL_IDS,
@@ -63,14 +82,16 @@ CHECKPOINTS = st.builds(
             in_flight=st.lists(
                 st.builds(
                     InFlightSegment,
-                    channel=st.text(),
+                    channel=NAMES,
                     position=st.integers(0, 2**40),
+                    size=st.integers(0, 2**40),
                     payload=st.dictionaries(st.text(), JSON_VALUES, max_size=3),
                 ),
                 max_size=2,
             ).map(tuple),
         ),
         max_size=3,
+        unique_by=lambda task: task.vertex,
     ).map(tuple),
     external_path=st.text(),
     drained=st.booleans(),

@@ -22,10 +22,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from weir.core.types import OperatorId, OperatorState, VertexId
+from weir.core.types import NAME, OperatorId, OperatorState, VertexId
 from weir.errors import PipelineError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_NAME = re.compile(NAME)
 
 
 class StepKind(enum.Enum):

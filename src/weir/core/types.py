@@ -3,20 +3,48 @@
 Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones since the Unix epoch,
 all others on the kernel's monotonic clock. A *position* says how far a task has come; it grows by one with each
 step (under Spark a step is a micro-batch, but that word stops at ``weir/spark``).
+
+Names and numbers have types that say what they may be. Whoever reads one back from a disk, where anyone may have written it,
+decodes it into these types and so checks it: names become parts of paths, and a path must not lead out of its directory.
 """
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from msgspec import Meta
+
+#: What a step may be named, and its ``uid``: as the name of a file it stays in its directory.
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
+_INT_MAX = 2**63 - 1
+#: One name of a path below a directory. ``~`` stands for ``/`` where such a path becomes the name of one file.
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f-\x9f]{1,255}"
+_KEY_PART = _PART.replace("[^/", "[^/~")
 
 #: 32 hexadecimal digits; drawn anew by ``--fresh`` and ``--from-savepoint`` (PROTOCOL P19).
-JobId: TypeAlias = str
+JobId: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 #: The name of a vertex (a chain of steps that runs as one task). Unique in the job.
-VertexId: TypeAlias = str
+VertexId: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 #: The name of a step, or its ``uid`` where one is given. Unique in the job; state is matched by it.
-OperatorId: TypeAlias = str
+OperatorId: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
+#: What people call an operator: its kind and the name of its step.
+OperatorLabel: TypeAlias = Annotated[str, Meta(pattern=rf"\A(?:[a-z]+ )?{NAME}\Z")]
+#: The path of a file or of an entry below a task's own directory.
+StateKey: TypeAlias = Annotated[str, Meta(max_length=1024, pattern=rf"\A{_KEY_PART}(?:/{_KEY_PART})*\Z")]
+#: The path of a file below the directory of its snapshot, or of its job.
+RelativePath: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=rf"\A{_PART}(?:/{_PART})*\Z")]
+#: A plain path or a URI.
+AbsolutePath: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\x00]*\Z")]
+#: Ids and attempts are counted from 1.
+Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=_INT_MAX)]
+#: Bytes, and whatever else is counted from 0.
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=_INT_MAX)]
+#: How far a task has come; -1 before the first step.
+Position: TypeAlias = Annotated[int, Meta(ge=-1, le=_INT_MAX)]
+#: Milliseconds since the Unix epoch, up to the end of the year 9999.
+Timestamp: TypeAlias = Annotated[int, Meta(ge=0, le=253402300799999)]
 #: What a sink needs to commit something that it staged: JSON values only, never a pickle.
 Payload: TypeAlias = dict[str, Any]
 
@@ -78,13 +106,13 @@ class StateHandle:
     ``key`` names the file in the task's own directory and is its identity for incremental checkpoints.
     """
 
-    key: str
+    key: StateKey
     #: Relative to the job's checkpoint directory for a checkpoint, to the savepoint's directory for a savepoint.
-    path: str
+    path: RelativePath
     #: Bytes.
-    size: int
+    size: Count
     #: ``crc32:`` and 8 hexadecimal digits.
-    checksum: str
+    checksum: Annotated[str, Meta(pattern=r"\Acrc32:[0-9a-f]{8}\Z")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +121,12 @@ class Committable:
 
     sink: OperatorId
     #: The step that staged it.
-    position: int
+    position: Position
     payload: Payload
     #: The first checkpoint whose barrier came after it; None until there was one.
-    barrier: int | None = None
+    barrier: Ordinal | None = None
     #: The completed checkpoint under whose id it is (to be) committed; None until one completed.
-    epoch: int | None = None
+    epoch: Ordinal | None = None
     #: Copies of the files that it staged: only in an intermediate savepoint, which may be restored where they are not
     #: (PROTOCOL P14).
     files: tuple[StateHandle, ...] = ()
@@ -120,9 +148,9 @@ class InFlightSegment:
     #: The producer, after which the channel is named.
     channel: VertexId
     #: The producer's step.
-    position: int
+    position: Count
     #: Bytes of its files.
-    size: int
+    size: Count
     #: What the port needs to let the consumer read it: JSON values.
     payload: Payload
 
@@ -132,7 +160,7 @@ class SentEvent:
     """An event that a subtask of an operator has sent to its coordinator (MISSION C7)."""
 
     operator: OperatorId
-    subtask: int
+    subtask: Count
     payload: Payload
 
 
@@ -141,7 +169,7 @@ class OperatorState:
     """What the metadata says of one operator of a task (PROTOCOL P43: finished flags live here)."""
 
     operator_id: OperatorId
-    name: str
+    name: OperatorLabel
     #: All records of this operator are processed, and it is not started again on restore.
     fully_finished: bool = False
 
@@ -152,12 +180,12 @@ class TaskState:
 
     vertex: VertexId
     #: The last step that is part of the snapshot; -1 before the first.
-    position: int
+    position: Position
     operators: tuple[OperatorState, ...]
     #: Tasks whose channels it reads, in the order in which it knows their watermarks.
     inputs: tuple[VertexId, ...] = ()
     #: Small entries of the task's directory by their names, kept inside the metadata.
-    entries: dict[str, str] = field(default_factory=dict)
+    entries: dict[StateKey, str] = field(default_factory=dict)
     files: tuple[StateHandle, ...] = ()
     #: Everything staged and not confirmed, of every epoch up to this checkpoint (PROTOCOL P5).
     committables: tuple[Committable, ...] = ()
@@ -205,13 +233,12 @@ class CompletedCheckpoint:
     """A checkpoint or savepoint whose metadata and record are durable (MISSION A11)."""
 
     job_id: JobId
-    checkpoint_id: int
+    checkpoint_id: Ordinal
     kind: SnapshotKind
-    #: Milliseconds since the Unix epoch.
-    timestamp_ms: int
-    completion_timestamp_ms: int
+    timestamp_ms: Timestamp
+    completion_timestamp_ms: Timestamp
     #: The attempt that took it.
-    attempt: int
+    attempt: Ordinal
     tasks: tuple[TaskState, ...]
     #: Directory of ``_metadata``: absolute path or URI.
     external_path: str
@@ -219,7 +246,7 @@ class CompletedCheckpoint:
     drained: bool = False
     #: Jobs whose rows lie at the job's targets before its own, each with the checkpoint up to which it knows of them: those
     #: that it went on from by a snapshot, and those that a user accepted (PROTOCOL P21).
-    ancestors: dict[JobId, int] = field(default_factory=dict)
+    ancestors: dict[JobId, Ordinal] = field(default_factory=dict)
     #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has no entry (P44).
     hook_states: dict[str, Payload] = field(default_factory=dict)
     #: What operator coordinators want back on restore, by operator, sorted; one that returned nothing has no entry.

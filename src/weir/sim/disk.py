@@ -206,6 +206,10 @@ class ProcessFileSystem:
             return FileStatus(name=name, size=len(self._disk.files[path]), is_directory=False)
         return FileStatus(name=name, size=0, is_directory=True) if self._disk.is_directory(path) else None
 
+    def is_link(self, path: str) -> bool:
+        """Never: the disk has none."""
+        return False
+
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name."""
         self._begin("list", path)

@@ -99,6 +99,10 @@ class HadoopFileSystem:
                 return None
             raise _failure("look at", path, error) from error
 
+    def is_link(self, path: str) -> bool:
+        """Never: ``hdfs:`` has links switched off, and ``s3a:`` has none."""
+        return False
+
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if there is no such directory."""
         try:

@@ -48,11 +48,15 @@ class FileSystem(Protocol):
         ...
 
     def read(self, path: str) -> bytes:
-        """The content. Raises ``FileNotFoundError`` if there is no such file."""
+        """The content. Raises ``FileNotFoundError`` if there is no such file, and ``StorageError`` if it is no plain one."""
         ...
 
     def status(self, path: str) -> FileStatus | None:
         """What is at the path, or None."""
+        ...
+
+    def is_link(self, path: str) -> bool:
+        """Whether the last name of the path is a symbolic link, wherever that leads."""
         ...
 
     def list(self, path: str) -> list[FileStatus]:

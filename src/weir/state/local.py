@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.state.filesystem import CreateResult, FileStatus
@@ -98,8 +99,8 @@ class LocalFileSystem:
 
     def read(self, path: str) -> bytes:
         """The content. Raises ``FileNotFoundError`` if there is no such file."""
-        with _explained("read", path, expected=FileNotFoundError):
-            return _local(path).read_bytes()
+        with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
+            return file.read()
 
     def status(self, path: str) -> FileStatus | None:
         """What is at the path, or None."""
@@ -110,6 +111,11 @@ class LocalFileSystem:
             except (FileNotFoundError, NotADirectoryError):
                 return None
         return _status(target.name, found)
+
+    def is_link(self, path: str) -> bool:
+        """Whether the last name of the path is a symbolic link, wherever that leads."""
+        with _explained("look at", path):
+            return _local(path).is_symlink()
 
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if there is no such directory."""
@@ -167,9 +173,11 @@ class LocalFileSystem:
         """
         old, new = _local(source), _local(target)
         with _explained(f"link or copy {source} to", target):
-            original = old.stat()
+            original = old.lstat()
+            if not stat.S_ISREG(original.st_mode):
+                raise _not_plain(source)
             try:
-                existing = new.stat()
+                existing = new.lstat()
             except FileNotFoundError:
                 existing = None
             if existing is not None and existing.st_size == original.st_size:
@@ -194,7 +202,7 @@ class LocalFileSystem:
         """Size in bytes and ``crc32:`` checksum of the content."""
         size = 0
         crc = 0
-        with _explained("read", path), _local(path).open("rb") as file:
+        with _explained("read", path), _open_plain(path) as file:
             while block := file.read(CHECKSUM_BLOCK_SIZE):
                 size += len(block)
                 crc = zlib.crc32(block, crc)
@@ -244,6 +252,23 @@ def _local(path: str) -> Path:
         if path.startswith("//"):
             path = path[path.find("/", 2) :]
     return Path(path)
+
+
+def _open_plain(path: str) -> BinaryIO:
+    """A file for reading. A pipe or a device might never come to an end, or never begin."""
+    file = open(_local(path), "rb", opener=_open_at_once)  # noqa: SIM115 - Path.open takes no opener
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _not_plain(path)
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _not_plain(path: str) -> StorageError:
+    return StorageError(f"Cannot read {path}: it is no plain file; put a copy of the file there.")
 
 
 def _status(name: str, found: os.stat_result) -> FileStatus:

@@ -9,26 +9,35 @@ known by whoever found it, so that savepoints can be moved. ``checksum`` is the 
 (format and version) followed by the exact bytes of ``checkpoint``. The frame around it has one spelling only; so any
 byte that is missing or different anywhere in the file is noticed, and a damaged version number is not mistaken for a
 file of a newer Weir.
+
+A checksum keeps out damage, and no attacker. So this is the one place where a checkpoint is decoded, and it says what every
+name and number in it may be (the types of ``weir/core/types.py``, and ``_check_one_meaning``): a snapshot may come from
+anywhere, and its names become paths that are read, written and deleted. Nothing behind this file sees an unchecked one.
+What the texts and payloads in it mean is decoded by those who read them, in the same way (``records.decoded``).
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from weir.core.json_values import KEPT, changed_part
-from weir.core.types import CompletedCheckpoint
+from weir.core.types import CompletedCheckpoint, Ordinal, StateHandle
 from weir.errors import CheckpointDamagedError, StorageError
+from weir.state.records import decoded, is_canonical
 
 FORMAT = "weir-checkpoint"
 VERSION = 1
 METADATA_FILE = "_metadata"
+#: Where the files of a checkpoint lie, below its job's directory: not where the job keeps its log and its ids.
+_FILE_OF_CHECKPOINT = re.compile(r"(?:shared/[0-9]+|chk-[0-9]+)/.+")
 
 
 class _Frame(msgspec.Struct):
     format: str
-    version: int
+    version: Ordinal
     checksum: str
     checkpoint: msgspec.Raw
 
@@ -36,47 +45,50 @@ class _Frame(msgspec.Struct):
 def encode(checkpoint: CompletedCheckpoint) -> bytes:
     """The content of ``_metadata``. Equal checkpoints give equal bytes.
 
-    Raises ``StorageError`` if it would not be read back equal, since a payload holds something that is no JSON value.
+    Raises ``StorageError`` if it would not be read back equal, such as a payload that holds something that is no JSON value.
     """
     try:
         fields = msgspec.to_builtins(checkpoint)
         del fields["external_path"]
         body = msgspec.json.encode(fields, order="sorted")
         same = _from_body(body, checkpoint.external_path) == checkpoint
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _not_json(checkpoint, _different(checkpoint) or str(error)) from error
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _not_stored(checkpoint, _different(checkpoint) or str(error)) from error
     if not same:
-        raise _not_json(checkpoint, _different(checkpoint) or "it would be read back different")
+        raise _not_stored(checkpoint, _different(checkpoint) or "it would be read back different")
     return _frame(_checksum(VERSION, body), body)
 
 
 def decode(data: bytes, path: str) -> CompletedCheckpoint:
     """The checkpoint in the content of a ``_metadata`` file that was found in the directory ``path``.
 
-    Raises ``CheckpointDamagedError`` if any byte differs from what was written, and ``StorageError`` if a newer Weir
-    wrote it.
+    Raises ``CheckpointDamagedError`` if any byte differs from what was written or a name or number is none that can be, and
+    ``StorageError`` if a newer Weir wrote it.
     """
     try:
-        frame = msgspec.json.decode(data, type=_Frame)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(path, f"is not the metadata of a checkpoint ({error})") from error
+        frame = decoded(data, _Frame)
+    except ValueError as error:
+        raise damaged(path, METADATA_FILE, f"is not the metadata of a checkpoint ({error})") from error
     body = bytes(frame.checkpoint)
     found = _checksum(frame.version, body)
     if found != frame.checksum:
-        raise _damaged(path, f"has checksum {found}, expected {frame.checksum}")
+        raise damaged(path, METADATA_FILE, f"has checksum {found}, expected {frame.checksum}")
     if frame.format != FORMAT:
-        raise _damaged(path, f"has format {frame.format!r}, expected {FORMAT!r}")
+        raise damaged(path, METADATA_FILE, f"has format {frame.format!r}, expected {FORMAT!r}")
     if frame.version > VERSION:
         raise StorageError(
             f"The checkpoint {path} has version {frame.version}, and this Weir knows versions up to {VERSION}: use the"
             " newer Weir that wrote it."
         )
     if _frame(found, body) != data:
-        raise _damaged(path, f"has checksum {checksum_of(data)}, expected {checksum_of(_frame(found, body))}")
+        expected = checksum_of(_frame(found, body))
+        raise damaged(path, METADATA_FILE, f"has checksum {checksum_of(data)}, expected {expected}")
     try:
+        if not is_canonical(body):
+            raise ValueError("a field is named twice, or spelled as Weir does not spell it")
         return _from_body(body, path)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _damaged(path, f"does not describe a checkpoint ({error})") from error
+    except ValueError as error:
+        raise damaged(path, METADATA_FILE, f"does not describe a checkpoint ({error})") from error
 
 
 def checksum_of(data: bytes) -> str:
@@ -93,12 +105,6 @@ def _frame(checksum: str, body: bytes) -> bytes:
     return head.encode() + body + b"}\n"
 
 
-def _from_body(body: bytes, path: str) -> CompletedCheckpoint:
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    fields["external_path"] = msgspec.Raw(msgspec.json.encode(path))
-    return msgspec.json.decode(msgspec.json.encode(fields), type=CompletedCheckpoint)
-
-
 def _different(checkpoint: CompletedCheckpoint) -> str | None:
     """What would be read back different, and whose it is."""
     payloads = [(f"sink {one.sink!r}", one.payload) for task in checkpoint.tasks for one in task.committables]
@@ -107,17 +113,45 @@ def _different(checkpoint: CompletedCheckpoint) -> str | None:
     return next((f"{part} of {owner}" for owner, part in found if part is not None), None)
 
 
-def _not_json(checkpoint: CompletedCheckpoint, why: str) -> StorageError:
-    return StorageError(
-        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since JSON does not keep a part of it ({why}): let the"
-        f" payloads of sinks and the states of master hooks hold {KEPT} only."
+def damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
+    """The error for a file of the checkpoint at a path, or for what one of its entries says."""
+    return CheckpointDamagedError(
+        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy, or use another"
+        " checkpoint or savepoint.",
+        path=path,
+        file=file,
     )
 
 
-def _damaged(path: str, what: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(
-        f"The file {METADATA_FILE} of the checkpoint {path} is damaged: it {what}; restore it from a copy, or use"
-        " another checkpoint or savepoint.",
-        path=path,
-        file=METADATA_FILE,
+def _from_body(body: bytes, path: str) -> CompletedCheckpoint:
+    fields = decoded(body, dict[str, msgspec.Raw])
+    fields["external_path"] = msgspec.Raw(msgspec.json.encode(path))
+    checkpoint = decoded(msgspec.json.encode(fields), CompletedCheckpoint)
+    _check_one_meaning(checkpoint)
+    return checkpoint
+
+
+def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
+    """Raise ``ValueError`` if a name stands for two things: it would be checked as the one and used as the other."""
+    vertices = [task.vertex for task in checkpoint.tasks]
+    if len(set(vertices)) < len(vertices):
+        raise ValueError("a vertex is there twice")
+    files: dict[str, tuple[int, str]] = {}
+    for task in checkpoint.tasks:
+        keys: dict[str, StateHandle] = {}
+        for handle in task.all_files:
+            is_own = checkpoint.kind.is_savepoint or _FILE_OF_CHECKPOINT.fullmatch(handle.path)
+            if handle.path == METADATA_FILE or not is_own:
+                raise ValueError(f"{handle.path!r} is no file of a {checkpoint.kind.value.lower()}")
+            if handle.key in task.entries or keys.setdefault(handle.key, handle) != handle:
+                raise ValueError(f"{handle.key!r} of vertex {task.vertex!r} is there twice")
+            content = (handle.size, handle.checksum)
+            if files.setdefault(handle.path, content) != content:
+                raise ValueError(f"{handle.path!r} has two sizes or checksums")
+
+
+def _not_stored(checkpoint: CompletedCheckpoint, why: str) -> StorageError:
+    return StorageError(
+        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since it would not be read back as it is ({why}): let the"
+        f" payloads of sinks and the states of master hooks hold {KEPT} only."
     )

@@ -13,7 +13,8 @@ Rules of this file:
 
 1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its own directory. Both
    are resolved from where the metadata was *found*, so either may be moved as a whole.
-2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says.
+2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says. What the metadata
+   names is checked where that is decoded (``metadata.py``); that no link leads out is checked by ``file_path``.
 3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
 """
 
@@ -26,7 +27,6 @@ from dataclasses import dataclass
 
 from weir.core.types import CompletedCheckpoint, JobId, StateHandle
 from weir.errors import (
-    CheckpointDamagedError,
     CheckpointNotFoundError,
     StorageError,
     UnsupportedEnvironmentError,
@@ -34,14 +34,14 @@ from weir.errors import (
 )
 from weir.state import metadata
 from weir.state.filesystem import CreateResult, FileSystem, join
-from weir.state.metadata import METADATA_FILE
+from weir.state.metadata import METADATA_FILE, damaged
 from weir.state.numbered_log import NumberedLog
 from weir.state.resolve import normalize
 
 #: How often the next checkpoint id may be taken by someone else before that is an error.
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
-_CHECKPOINT = re.compile(r"chk-(\d+)")
+_CHECKPOINT = re.compile(r"chk-([0-9]+)")
 #: How many neighbours a message about a missing checkpoint names.
 _NAMED_NEIGHBOURS = 10
 
@@ -169,7 +169,7 @@ class CheckpointStorage:
             raise CheckpointNotFoundError(_not_found(fs, directory)) from error
         found = metadata.checksum_of(data)
         if expected_checksum is not None and found != expected_checksum:
-            raise _damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
+            raise damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
         return metadata.decode(data, directory)
 
     def checksum(self, path: str) -> str:
@@ -186,34 +186,39 @@ class CheckpointStorage:
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
         """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or differs."""
-        fs = self.fs(checkpoint.external_path)
         handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
         for handle in handles.values():
-            path = self.file_path(checkpoint, handle)
-            if fs.status(path) is None:
-                raise _damaged(checkpoint.external_path, handle.path, "is missing")
-            size, checksum = fs.checksum(path)
-            if size != handle.size:
-                raise _damaged(
-                    checkpoint.external_path, handle.path, f"has {size} bytes, expected {handle.size} bytes"
-                )
-            if checksum != handle.checksum:
-                raise _damaged(
-                    checkpoint.external_path,
-                    handle.path,
-                    f"has checksum {checksum}, expected {handle.checksum}",
-                )
+            self.verify_file(checkpoint, handle)
+
+    def verify_file(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> None:
+        """Read a state file; raises ``CheckpointDamagedError`` if it is missing or differs."""
+        path = self.file_path(checkpoint, handle)
+        fs = self.fs(path)
+        status = fs.status(path)
+        if status is None:
+            raise damaged(checkpoint.external_path, handle.path, "is missing")
+        if status.size != handle.size:
+            what = f"has {status.size} bytes, expected {handle.size} bytes"
+            raise damaged(checkpoint.external_path, handle.path, what)
+        _, checksum = fs.checksum(path)
+        if checksum != handle.checksum:
+            what = f"has checksum {checksum}, expected {handle.checksum}"
+            raise damaged(checkpoint.external_path, handle.path, what)
 
     def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
-        """Where a state file lies, given where its checkpoint was found."""
-        directory = checkpoint.external_path
+        """Where a state file lies, given where its checkpoint was found.
+
+        Raises ``CheckpointDamagedError`` if it, or a directory on the way to it, is a link, which may lead anywhere.
+        """
+        path = checkpoint.external_path
         if not checkpoint.kind.is_savepoint:
-            directory = _parent(directory)
-        if not _is_below(handle.path):
-            raise _damaged(
-                checkpoint.external_path, handle.path, "is named by a path that leaves the checkpoint"
-            )
-        return join(directory, handle.path)
+            path = _parent(path)
+        fs = self.fs(path)
+        for name in handle.path.split("/"):
+            path = join(path, name)
+            if fs.is_link(path):
+                raise damaged(checkpoint.external_path, handle.path, f"is reached by a link ({path})")
+        return path
 
     def discard(
         self, checkpoint_id: int, files: tuple[str, ...], target: str | None, *, subsumed: bool
@@ -380,13 +385,4 @@ def _not_found(fs: FileSystem, directory: str) -> str:
     return (
         f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained checkpoint or that of a"
         " savepoint."
-    )
-
-
-def _damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(
-        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy, or use another"
-        " checkpoint or savepoint.",
-        path=path,
-        file=file,
     )
