@@ -160,7 +160,7 @@ def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
 def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> None:
     """A job that could not begin leaves the lease of a live driver alone."""
     record = LeaseRecord(
-        attempt=3, host="h", pid=1, pid_started=0.0, rest_address="", timestamp_ms=0, timeout_ms=1
+        attempt=3, host="h", pid=1, pid_started=0.0, rest_address="http://h:1", timestamp_ms=0, timeout_ms=1
     )
     world.lease.write(record)
     world.keeper.stop()

@@ -187,7 +187,7 @@ def test_a_finished_job_says_so(base: str) -> None:
 def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> None:
     """The newest of its retained checkpoints is the way on."""
     references = tuple(
-        CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum="sha256:0") for n in (4, 5)
+        CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum=f"sha256:{0:064x}") for n in (4, 5)
     )
     record(run(base), RecordStatus.CANCELED, checkpoints=references)
     with pytest.raises(JobEndedError, match="--from-savepoint /c/chk-5,"):
@@ -425,7 +425,7 @@ def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_pa
     """Once the run has checkpoints of its own, the savepoint may be deleted, and the same command still works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
-    reference = CheckpointReference(checkpoint_id=1, path=f"{base}/x/chk-1", checksum="sha256:0")
+    reference = CheckpointReference(checkpoint_id=1, path=f"{base}/x/chk-1", checksum=f"sha256:{0:064x}")
     record(began, RecordStatus.FAILED, checkpoints=(reference,))
     Path(savepoint, "_metadata").unlink()
     assert run(base, from_savepoint=savepoint).job_id == began.job_id
@@ -455,7 +455,9 @@ def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
         timestamp_ms=NOW_MS,
         status=RecordStatus.RUNNING,
         completed=checkpoint_id,
-        checkpoints=(CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum="sha256:0"),),
+        checkpoints=(
+            CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum=f"sha256:{0:064x}"),
+        ),
     )
 
 

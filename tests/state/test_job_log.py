@@ -46,7 +46,7 @@ def begin(
 
 def reference(checkpoint_id: int) -> CheckpointReference:
     return CheckpointReference(
-        checkpoint_id=checkpoint_id, path=f"/c/chk-{checkpoint_id}", checksum=f"sha256:{checkpoint_id}"
+        checkpoint_id=checkpoint_id, path=f"/c/chk-{checkpoint_id}", checksum=f"sha256:{checkpoint_id:064x}"
     )
 
 

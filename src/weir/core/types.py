@@ -37,6 +37,8 @@ StateKey: TypeAlias = Annotated[str, Meta(max_length=1024, pattern=rf"\A{_KEY_PA
 RelativePath: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=rf"\A{_PART}(?:/{_PART})*\Z")]
 #: A plain path or a URI.
 AbsolutePath: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\x00]*\Z")]
+#: SHA-256 of a whole ``_metadata`` file (``state.metadata.checksum_of``), by which a snapshot is known wherever it lies.
+MetadataChecksum: TypeAlias = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
 #: Ids and attempts are counted from 1.
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=_INT_MAX)]
 #: Bytes, and whatever else is counted from 0.

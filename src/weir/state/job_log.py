@@ -31,11 +31,12 @@ from dataclasses import dataclass, replace
 import msgspec
 from tenacity.nap import sleep as nap
 
-from weir.core.types import JobId, Recorded
+from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded, Timestamp
 from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
 from weir.state.filesystem import FileSystem
 from weir.state.numbered_log import Entry, NumberedLog
 from weir.state.recording import Recorder
+from weir.state.records import decoded
 
 _logger = logging.getLogger(__name__)
 
@@ -76,10 +77,10 @@ class RecordStatus(enum.Enum):
 class CheckpointReference:
     """Where a completed checkpoint is, and the checksum of its ``_metadata`` file (``metadata.checksum_of``)."""
 
-    checkpoint_id: int
-    #: Directory of ``_metadata``: absolute path or URI.
-    path: str
-    checksum: str
+    checkpoint_id: Ordinal
+    #: Directory of ``_metadata``.
+    path: AbsolutePath
+    checksum: MetadataChecksum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,27 +88,26 @@ class JobRecord:
     """The state of a job as of one record."""
 
     #: Its number in the log.
-    number: int
+    number: Ordinal
     kind: RecordKind
     version: int = RECORD_VERSION
     job_id: JobId
     job_name: str
-    attempt: int
+    attempt: Ordinal
     #: Random token of the driver that wrote it.
     writer: str
-    #: Milliseconds since the Unix epoch.
-    timestamp_ms: int
+    timestamp_ms: Timestamp
     status: RecordStatus = RecordStatus.RUNNING
     #: The newest completed checkpoint; None before the first.
-    completed: int | None = None
+    completed: Ordinal | None = None
     #: All retained checkpoints, newest last.
     checkpoints: tuple[CheckpointReference, ...] = ()
     #: The savepoint with which the job was stopped.
-    savepoint: str | None = None
+    savepoint: AbsolutePath | None = None
     #: The savepoint or checkpoint that the job was first started from.
-    restored_from: str | None = None
+    restored_from: AbsolutePath | None = None
     #: Of its ``_metadata``: a snapshot is known by that, wherever it lies.
-    restored_checksum: str | None = None
+    restored_checksum: MetadataChecksum | None = None
     #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
@@ -117,7 +117,7 @@ class JobRecord:
 
 
 class _Header(msgspec.Struct):
-    version: int
+    version: Ordinal
 
 
 class JobLog:
@@ -325,14 +325,17 @@ def _encode(record: JobRecord) -> bytes:
 def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
     path = log.path(entry.number)
     try:
-        version = msgspec.json.decode(entry.data, type=_Header).version
+        version = decoded(entry.data, _Header).version
         if version > RECORD_VERSION:
             raise StorageError(
                 f"The job record {path} has version {version}, and this Weir knows versions up to {RECORD_VERSION}:"
                 " run the job with the newer Weir that wrote it."
             )
-        return msgspec.json.decode(entry.data, type=JobRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        record = decoded(entry.data, JobRecord)
+        if record.number != entry.number:
+            raise ValueError(f"it is the record of number {record.number}")
+        return record
+    except ValueError as error:
         raise StorageError(
             f"The job record {path} is damaged ({error}): restore it from a copy, or start the job anew from one of"
             " its checkpoints with --from-savepoint."

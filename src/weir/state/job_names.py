@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import msgspec
 from tenacity.nap import sleep as nap
 
-from weir.core.types import JobId, Recorded
+from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded
 from weir.errors import StorageError
 from weir.state.filesystem import FileSystem, join
 from weir.state.numbered_log import NumberedLog
 from weir.state.recording import Recorder
+from weir.state.records import decoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +30,11 @@ class NameRecord:
     job_id: JobId
     name: str
     #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
-    generation: int
+    generation: Ordinal
     #: The savepoint that this generation began from; the same one given again continues it, wherever it lies by then.
-    from_savepoint: str | None
+    from_savepoint: AbsolutePath | None
     #: Of its ``_metadata``, by which it is known again.
-    snapshot_checksum: str | None = None
+    snapshot_checksum: MetadataChecksum | None = None
 
 
 class JobNames:
@@ -51,8 +52,11 @@ class JobNames:
         if entry is None:
             return None
         try:
-            return msgspec.json.decode(entry.data, type=NameRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            record = decoded(entry.data, NameRecord)
+            if (record.name, record.generation) != (name, entry.number):
+                raise ValueError(f"it is generation {record.generation} of the name {record.name!r}")
+            return record
+        except ValueError as error:
             raise StorageError(
                 f"The record {log.path(entry.number)} of the job name {name!r} is damaged ({error}): restore it from"
                 f" a copy, or delete {log.directory} and start the job from one of its checkpoints."

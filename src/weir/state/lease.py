@@ -7,13 +7,15 @@ fencing it. The lease decides nothing: whoever is mistaken about it is stopped b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import psutil
 
-from weir.core.types import JobId, Recorded
+from weir.core.types import Count, JobId, Ordinal, Recorded, Timestamp
 from weir.errors import StorageError
 from weir.state.filesystem import FileSystem, join
+from weir.state.records import decoded
 
 #: Seconds by which two processes may disagree on when a third one was started (the clock was adjusted meanwhile).
 _START_TOLERANCE_S = 2.0
@@ -23,18 +25,18 @@ _START_TOLERANCE_S = 2.0
 class LeaseRecord:
     """Who holds a job."""
 
-    attempt: int
+    attempt: Ordinal
     #: Name of the driver's machine.
-    host: str
-    pid: int
+    host: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,255}\Z")]
+    pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
     #: When the process was started, in seconds since the Unix epoch (``psutil.Process.create_time``).
     pid_started: float
-    #: ``http://host:port``
-    rest_address: str
-    #: When the lease was renewed, in milliseconds since the Unix epoch.
-    timestamp_ms: int
+    #: ``http://host:port``. For people: nothing connects to it.
+    rest_address: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[A-Za-z0-9_.:\[\]%-]{1,300}\Z")]
+    #: When the lease was renewed.
+    timestamp_ms: Timestamp
     #: How long it holds from then on.
-    timeout_ms: int
+    timeout_ms: Count
 
 
 class Lease:
@@ -61,8 +63,8 @@ class Lease:
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(data, type=LeaseRecord)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decoded(data, LeaseRecord)
+        except ValueError as error:
             raise StorageError(
                 f"The lease {self._path} is damaged ({error}): make sure that no driver runs this job, delete the"
                 " file and try again."

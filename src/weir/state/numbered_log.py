@@ -28,7 +28,9 @@ from weir.errors import StorageError, invariant
 from weir.state.filesystem import CreateResult, FileSystem, join
 
 _DIGITS = 20
-_NAME = re.compile(rf"\d{{{_DIGITS}}}")
+_NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")
+#: No log comes near it; what names a higher number was not written by Weir, and no name would be left above it.
+_NUMBER_MAX = 2**62
 #: How often ``newest`` lists again when the entry it found was pruned before it could be read.
 _LIST_ATTEMPTS = 100
 _KEEP_MIN = 2
@@ -64,8 +66,14 @@ class NumberedLog:
         )
 
     def newest_number(self) -> int | None:
-        """The highest number, or None if the log is empty."""
-        return max(self._numbers(), default=None)
+        """The highest number, or None if the log is empty. Raises ``StorageError`` if Weir cannot have taken it."""
+        newest = max(self._numbers(), default=None)
+        if newest is not None and newest > _NUMBER_MAX:
+            raise StorageError(
+                f"{self.path(newest)} is no entry that Weir has written, and it hides the others of that directory: delete"
+                " the file."
+            )
+        return newest
 
     def read(self, number: int) -> bytes | None:
         """The content of one entry, or None if there is none (any more)."""
