@@ -23,7 +23,7 @@ from weir.core.types import CompletedCheckpoint, TaskState
 from weir.saved_operator_state import SavedOperatorState
 from weir.saved_state import read_savepoint
 from weir.spark.query_directory import MAX_WATERMARK_MS
-from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json
+from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
 from weir.state.resolve import FileSystems, normalize
 from weir.state.storage import CheckpointStorage
 from weir.tables import make_table, shown_time
@@ -64,7 +64,7 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
     commits = make_table("sink", "pending commits", "epochs")
     files = make_table("file", "size", "checksum")
     for task in checkpoint.tasks:
-        contents = contents_of(task)
+        contents = contents_of(task, checkpoint.external_path)
         vertices.add_row(
             Text(task.vertex),
             str(task.position),
@@ -112,7 +112,8 @@ def inspection_json(checkpoint: CompletedCheckpoint) -> str:
     """``weir inspect --json PATH``: everything that the metadata says, with its path, and what it means for each vertex."""
     fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
     fields["vertices"] = [
-        {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task))} for task in checkpoint.tasks
+        {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task, checkpoint.external_path))}
+        for task in checkpoint.tasks
     ]
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
@@ -156,7 +157,7 @@ def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) 
         return
     with _asked(path, operator, sql) as frames:
         for name, frame in frames.items():
-            named = frame.selectExpr(f"'{name}' AS store", "*") if sql is None else frame
+            named = with_store(frame, name) if sql is None else frame
             yield from rows_as_json(named, limit)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ import msgspec
 
 from weir.core.types import OperatorId, Payload, StateHandle, TaskState
 from weir.operators.state import decode_lists
-from weir.spark.operators import DIRECTORY, ENTRY
+from weir.spark.operators import DIRECTORY
+from weir.spark.saved_task import kept_operators
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,8 +36,8 @@ class SavedOperatorState:
 def read_operator_state(
     task: TaskState, operator: OperatorId, coordinator: Payload | None, read: ReadFile
 ) -> SavedOperatorState:
-    """The state of one operator of a task. Without any, all of it is empty."""
-    kept = json.loads(task.entries.get(ENTRY, "{}")).get(operator)
+    """The state of one operator of a task; without any, all of it is empty. Raises ``ValueError`` if it cannot be read."""
+    kept = kept_operators(task).get(operator)
     if kept is None:
         return SavedOperatorState(coordinator=coordinator)
     handles = {handle.key: handle for handle in task.files}
@@ -66,7 +66,7 @@ def read_operator_state(
 def _value(item: bytes) -> Any:
     try:
         return msgspec.json.decode(item)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return item
 
 
@@ -74,7 +74,12 @@ def _table(groups: Any) -> pa.Table:
     import pyarrow as pa
 
     tables = []
-    for data in groups:
-        with pa.ipc.open_stream(data) as reader:
-            tables.append(reader.read_all())
-    return pa.concat_tables(tables)
+    try:
+        for data in groups:
+            with pa.ipc.open_stream(data) as reader:
+                tables.append(reader.read_all())
+            # Arrow believes what a stream says of its own buffers.
+            tables[-1].validate(full=True)
+        return pa.concat_tables(tables)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"a keyed state cannot be read: {error}") from error

@@ -27,6 +27,7 @@ from weir.core.graph import step_name
 from weir.core.types import CompletedCheckpoint, OperatorId, SnapshotKind, StateHandle, TaskState, VertexId
 from weir.errors import StorageError
 from weir.saved_operator_state import SavedOperatorState, read_operator_state
+from weir.spark.saved_task import unfit
 from weir.spark.state_reader import StateReader, contents_of
 from weir.state.resolve import normalize
 from weir.state.storage import CheckpointStorage
@@ -118,7 +119,7 @@ class Savepoint:
     @property
     def operators(self) -> tuple[SavedOperator, ...]:
         """Every operator, in the order of the job's graph."""
-        return tuple(operator for task in self._checkpoint.tasks for operator in _operators(task))
+        return tuple(operator for task in self._checkpoint.tasks for operator in _operators(task, self.path))
 
     def keyed_state(self, operator: str) -> dict[str, DataFrame]:
         """The keyed state of the vertex of an operator, which may be named by uid, name or vertex.
@@ -130,7 +131,7 @@ class Savepoint:
         Raises ``StorageError`` if there is no such operator, or no keyed state in its vertex.
         """
         task = self._task(operator)
-        if not contents_of(task).stateful_operators:
+        if not contents_of(task, self.path).stateful_operators:
             others = ", ".join(dict.fromkeys(one.vertex for one in self.operators if one.partitions))
             raise StorageError(
                 f"Vertex {task.vertex!r} has no keyed state in {self.path}, since {_why_no_state(task)}:"
@@ -149,9 +150,13 @@ class Savepoint:
             operator,
         )
         coordinator = self._checkpoint.coordinator_states.get(uid)
-        return read_operator_state(task, uid, coordinator, self._read)
+        try:
+            return read_operator_state(task, uid, coordinator, self._read)
+        except ValueError as error:
+            raise unfit(task, self.path, error) from error
 
     def _read(self, handle: StateHandle) -> bytes:
+        self._storage.verify_file(self._checkpoint, handle)
         path = self._storage.file_path(self._checkpoint, handle)
         return self._storage.fs(path).read(path)
 
@@ -197,8 +202,8 @@ def dispose_savepoint(path: str) -> CompletedCheckpoint:
         reader.close()
 
 
-def _operators(task: TaskState) -> list[SavedOperator]:
-    contents = contents_of(task)
+def _operators(task: TaskState, path: str) -> list[SavedOperator]:
+    contents = contents_of(task, path)
     # All stateful operators of one query have the same partitions.
     partitions = max((len(one.partition_sizes) for one in contents.stateful_operators), default=0)
     return [

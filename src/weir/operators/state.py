@@ -200,8 +200,13 @@ def any_union(subtasks: list[Lists]) -> bool:
 
 
 def decode_lists(data: bytes) -> Lists:
-    """What ``dump_lists`` returned."""
-    return msgspec.msgpack.decode(data, type=Lists)
+    """What ``dump_lists`` returned. Raises ``OperatorStateError`` for anything else."""
+    try:
+        return msgspec.msgpack.decode(data, type=Lists)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise OperatorStateError(
+            f"The lists of an operator cannot be read back ({error}): go on from another checkpoint or savepoint."
+        ) from error
 
 
 def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:

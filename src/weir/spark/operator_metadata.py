@@ -13,8 +13,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from weir.core.types import StateKey
+from weir.errors import StorageError
 from weir.spark.hadoop import as_spark_path
 from weir.spark.query_directory import QueryDirectory
+from weir.state.records import converted, decoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,15 @@ class OperatorMetadata:
     properties: dict[str, Any] = field(default_factory=dict)
 
 
-_SCHEMA_FILE = re.compile(r".*/(state/\d+/_stateSchema/.+)")
+_SCHEMA_FILE = re.compile(r".*/(state/[0-9]+/_stateSchema/.+)")
+
+
+class _Store(msgspec.Struct):
+    schemas: list[str] = msgspec.field(name="stateSchemaFilePaths", default=[])
+
+
+class _Stores(msgspec.Struct):
+    stores: list[_Store] = msgspec.field(name="stateStoreInfo", default=[])
 
 
 def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
@@ -52,7 +65,8 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
 def relocate_operator_metadata(directory: QueryDirectory) -> None:
     """Let the metadata of all stateful operators name the schemas in this directory.
 
-    Files that are links into a checkpoint are replaced, never changed.
+    Files that are links into a checkpoint are replaced, never changed. Raises ``StorageError`` if one names a schema that
+    cannot be the query's own.
     """
     fs = directory.fs
     for operator in fs.list(directory.file("state")):
@@ -61,21 +75,27 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
             if not status.name.isdigit():
                 continue
             path = directory.file(f"{versions}/{status.name}")
-            version, _, body = fs.read(path).decode().partition("\n")
-            fields = json.loads(body)
-            moved = False
-            for store in fields.get("stateStoreInfo", []):
-                before = store.get("stateSchemaFilePaths", [])
-                after = [_relocated(schema, directory) for schema in before]
-                if after != before:
-                    store["stateSchemaFilePaths"], moved = after, True
-            if not moved:
+            version, _, body = fs.read(path).partition(b"\n")
+            try:
+                stores = decoded(body, _Stores).stores
+                found = [[_relocated(schema, directory) for schema in store.schemas] for store in stores]
+                text = version.decode()
+            except ValueError as error:
+                raise StorageError(
+                    f"{path} does not say where the schemas of a query's state are ({error}): go on from another checkpoint"
+                    " or savepoint."
+                ) from error
+            if found == [store.schemas for store in stores]:
                 # Left alone, it is still the file that the next incremental checkpoint refers to.
                 continue
-            text = f"{version}\n{json.dumps(fields, separators=(',', ':'))}"
-            fs.write(path, text.encode())
+            fields = json.loads(body)
+            for store, schemas in zip(fields["stateStoreInfo"], found, strict=True):
+                store["stateSchemaFilePaths"] = schemas
+            fs.write(path, f"{text}\n{json.dumps(fields, separators=(',', ':'))}".encode())
 
 
 def _relocated(schema: str, directory: QueryDirectory) -> str:
     match = _SCHEMA_FILE.fullmatch(schema)
-    return schema if match is None else as_spark_path(directory.file(match[1]))
+    if match is None:
+        raise ValueError(f"{schema!r} is no schema of its state")
+    return as_spark_path(directory.file(converted(match[1], StateKey)))

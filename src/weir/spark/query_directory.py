@@ -15,12 +15,15 @@ A query that reads channels has no ``sources/``: what it has read is its offset 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+import msgspec
+
+from weir.core.types import Count
 from weir.errors import StorageError, invariant
 from weir.state.filesystem import FileSystem, join
+from weir.state.records import decoded
 
 #: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
 MAX_WATERMARK_MS = 253402300799000
@@ -32,6 +35,29 @@ _INLINE_BYTES = 20 * 1024
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
+
+_Number = Annotated[str, msgspec.Meta(pattern=r"\A(?:0|[1-9][0-9]{0,8})\Z")]
+_UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
+
+
+class CommitEntry(TypedDict, total=False):
+    """What Weir reads of an entry of the commit log: the next batch's watermark, and the ids of each operator's state by
+    partition and store."""
+
+    nextBatchWatermarkMs: Count
+    stateUniqueIds: dict[_Number, list[list[_UniqueId]]] | None
+
+
+class BatchMetadata(msgspec.Struct):
+    """What Weir reads of the second line of an entry of the offset log."""
+
+    watermark_ms: Count | None = msgspec.field(name="batchWatermarkMs", default=None)
+    #: Settings with which Spark goes on, whatever its session says.
+    conf: dict[str, str] = {}
+
+
+class _LogOffset(msgspec.Struct, forbid_unknown_fields=True):
+    number: Count = msgspec.field(name="logOffset")
 
 
 class QueryDirectory:
@@ -75,9 +101,12 @@ class QueryDirectory:
                     files.append(key)
         return inline, files
 
-    def commit_entry(self, position: int) -> dict[str, Any]:
-        """The batch's entry in the commit log, decoded."""
-        return decode_commit(self._read(f"commits/{position}"))
+    def commit_entry(self, position: int) -> CommitEntry:
+        """The batch's entry in the commit log. Raises ``StorageError`` if it is none."""
+        try:
+            return decode_commit(self._read(f"commits/{position}"))
+        except ValueError as error:
+            raise self._unreadable(f"commits/{position}", error) from error
 
     def prune_sources(self, position: int) -> None:
         """Remove entries of file sources' logs above what the batch admitted (PROTOCOL P3)."""
@@ -99,7 +128,10 @@ class QueryDirectory:
 
     def state_partitions(self, position: int) -> int:
         """How many state partitions the query has after the batch, and will have, whatever its session says."""
-        return int(self._batch_metadata(position)["conf"][SHUFFLE_PARTITIONS])
+        try:
+            return int(decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS])
+        except (ValueError, KeyError) as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
 
     def set_state_partitions(self, position: int, partitions: int) -> None:
         """Let a query without state go on with this number of partitions."""
@@ -108,10 +140,11 @@ class QueryDirectory:
         self._write_offsets(position, fields, like=position)
 
     def _batch_metadata(self, position: int) -> dict[str, Any]:
-        """What the entry of the offset log says of its batch, beside the offsets."""
-        fields = json.loads(self._read(f"offsets/{position}").split("\n")[1])
-        invariant(isinstance(fields, dict), f"{self.path}/offsets/{position} has no metadata")
-        return dict(fields)
+        """All that the entry of the offset log says of its batch, beside the offsets."""
+        try:
+            return decoded(self._read(f"offsets/{position}").split("\n")[1], dict[str, Any])
+        except (ValueError, IndexError) as error:
+            raise self._unreadable(f"offsets/{position}", error) from error
 
     def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
         """Write an entry of the offset log with this metadata, and otherwise like that of the batch ``like``."""
@@ -157,23 +190,31 @@ class QueryDirectory:
         except FileNotFoundError as error:
             raise StorageError(f"{path} is missing, so the query's progress cannot be saved.") from error
 
+    def _unreadable(self, key: str, error: Exception) -> StorageError:
+        return StorageError(
+            f"{self.file(key)} is no entry of Spark's log ({error}): go on from another checkpoint or savepoint."
+        )
+
 
 def log_offset(offset: str) -> int | None:
     """The ``logOffset`` of a file source's offset, or None for other sources."""
-    if not re.match(r"\s*\{", offset):
+    try:
+        return decoded(offset, _LogOffset).number
+    except ValueError:
         return None
-    fields = json.loads(offset)
-    return int(fields["logOffset"]) if set(fields) == {"logOffset"} else None
 
 
-def decode_commit(text: str) -> dict[str, Any]:
-    """An entry of the commit log: a version line, then JSON."""
-    _, _, body = text.partition("\n")
-    fields = json.loads(body)
-    invariant(isinstance(fields, dict), "an entry of the commit log is no JSON object")
-    return dict(fields)
+def decode_offsets(text: str) -> tuple[BatchMetadata, list[str]]:
+    """An entry of the offset log: a version line, JSON, and the offset of each source. Raises ``ValueError``."""
+    _, metadata, *offsets = [*text.split("\n"), ""]
+    return decoded(metadata, BatchMetadata), offsets[:-1]
 
 
-def is_stateful(commit: dict[str, Any]) -> bool:
+def decode_commit(text: str) -> CommitEntry:
+    """An entry of the commit log: a version line, then JSON. Raises ``ValueError``."""
+    return decoded(text.partition("\n")[2], CommitEntry)
+
+
+def is_stateful(commit: CommitEntry) -> bool:
     """Whether the query keeps state, and so may have windows or timers to fire."""
     return bool(commit.get("stateUniqueIds"))

@@ -41,14 +41,12 @@ from weir.durable.sink_port import KeepFile
 from weir.spark.operator_metadata import relocate_operator_metadata
 from weir.spark.operators import DIRECTORY
 from weir.spark.query_directory import QueryDirectory
+from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task, output_watermark_ms
 from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
 from weir.state.filesystem import FileSystem, join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
-
-#: The entry of a snapshot that holds the output watermark, in milliseconds.
-_WATERMARK_ENTRY = "weir-output-watermark"
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
@@ -219,7 +217,7 @@ class TaskSnapshots:
         pending.entries |= inline
         watermark_ms = self._watermark_ms()
         if watermark_ms is not None:
-            pending.entries[_WATERMARK_ENTRY] = str(watermark_ms)
+            pending.entries[WATERMARK_ENTRY] = str(watermark_ms)
         if self._operator_state is not None:
             kept, files = self._operator_state(position)
             pending.entries |= kept
@@ -298,7 +296,12 @@ def restore_directory(
     transfer: Transfer,
     directory: QueryDirectory,
 ) -> None:
-    """Fill a fresh query directory so that Spark goes on after ``state.position``."""
+    """Fill a fresh query directory so that Spark goes on after ``state.position``.
+
+    Raises ``CheckpointDamagedError`` before anything is written if the snapshot holds what no query may start on. Nothing is
+    written outside of the directory: keys stay below it (``StateKey``), and what is linked into it is a plain file.
+    """
+    check_saved_task(state, checkpoint.external_path)
     made: set[str] = set()
     for key, text in state.entries.items():
         _make_parent(directory, key, made)
@@ -311,8 +314,7 @@ def restore_directory(
 
 def restored_watermark_ms(state: TaskState | None) -> int | None:
     """What the query had put out when the snapshot was taken."""
-    text = None if state is None else state.entries.get(_WATERMARK_ENTRY)
-    return None if text is None else int(text)
+    return None if state is None else output_watermark_ms(state)
 
 
 def _make_parent(directory: QueryDirectory, key: str, made: set[str]) -> None:

@@ -11,14 +11,18 @@ A partition may have several stores (a stream-stream join has four): then each l
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
-from weir.errors import StorageError, invariant
+import msgspec
+
+from weir.errors import StorageError
 from weir.spark.query_directory import QueryDirectory
+from weir.state.records import decoded
 
 #: The stores of a stream-stream join (state format 2), in the order in which ``commits/b`` lists their ids.
 _JOIN_STORES = (
@@ -29,6 +33,25 @@ _JOIN_STORES = (
 )
 
 _VERSIONED = re.compile(r"(?P<store>state/.+)/(?P<version>\d+)_(?P<id>[0-9a-fA-F-]{36})\.(zip|changelog)")
+
+
+#: Of the list of files in a ``.zip``, unpacked.
+_METADATA_MAX_BYTES = 64 * 1024 * 1024
+
+_FileName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")]
+
+
+class _Table(msgspec.Struct):
+    name: _FileName = msgspec.field(name="dfsSstFileName")
+
+
+class _Log(msgspec.Struct):
+    name: _FileName = msgspec.field(name="dfsLogFileName")
+
+
+class _SnapshotMetadata(msgspec.Struct):
+    tables: list[_Table] = msgspec.field(name="sstFiles", default=[])
+    logs: list[_Log] = msgspec.field(name="logFiles", default=[])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,14 +123,26 @@ class StateFiles:
         fs = self._directory.fs
         if fs.status(self._directory.file(key)) is None:
             return None
-        with zipfile.ZipFile(io.BytesIO(fs.read(self._directory.file(key)))) as archive:
-            text = archive.read("metadata").decode()
-        fields = json.loads(text[text.index("{") :])
-        files = [f"{store}/SSTs/{file['dfsSstFileName']}" for file in fields.get("sstFiles", [])]
-        files += [f"{store}/logs/{file['dfsLogFileName']}" for file in fields.get("logFiles", [])]
+        named = self._named(key)
+        files = [f"{store}/SSTs/{file.name}" for file in named.tables]
+        files += [f"{store}/logs/{file.name}" for file in named.logs]
         snapshot = _Snapshot(key=key, files=tuple(files))
         self._snapshots[store, version] = snapshot
         return snapshot
+
+    def _named(self, key: str) -> _SnapshotMetadata:
+        """What a ``.zip`` says of its files; it may have come with a snapshot from elsewhere."""
+        path = self._directory.file(key)
+        try:
+            with zipfile.ZipFile(io.BytesIO(self._directory.fs.read(path))) as archive:
+                if archive.getinfo("metadata").file_size > _METADATA_MAX_BYTES:
+                    raise ValueError("its list of files is too long")
+                text = archive.read("metadata")
+            return decoded(text[text.index(b"{") :], _SnapshotMetadata)
+        except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError) as error:
+            raise StorageError(
+                f"{path} is no snapshot of Spark's state ({error}): go on from another checkpoint or savepoint."
+            ) from error
 
     def _stem(self, store: str, version: int, ids: dict[int, str]) -> str:
         unique_id = ids.get(version)
@@ -147,5 +182,6 @@ def is_uniquely_named(key: str) -> bool:
 def _store_directories(base: str, count: int) -> tuple[str, ...]:
     if count == 1:
         return (base,)
-    invariant(count == len(_JOIN_STORES), f"{base} has {count} stores, which is not known")
+    if count != len(_JOIN_STORES):
+        raise StorageError(f"{base} has {count} stores, and Weir knows state with 1 or {len(_JOIN_STORES)}.")
     return tuple(f"{base}/{name}" for name in _JOIN_STORES)

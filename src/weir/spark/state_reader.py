@@ -28,7 +28,6 @@ its type.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections import Counter
@@ -43,10 +42,12 @@ from weir.spark import class_archive
 from weir.spark.error_text import first_cause
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
 from weir.spark.operator_metadata import OperatorMetadata, operator_metadata
-from weir.spark.query_directory import QueryDirectory, decode_commit
+from weir.spark.query_directory import QueryDirectory, decode_commit, decode_offsets
+from weir.spark.saved_task import unfit
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
 from weir.state.filesystem import FileSystem
+from weir.state.records import decoded
 from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
@@ -54,7 +55,7 @@ from weir.state.transfer import Transfer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_STATE_FILE = re.compile(r"state/(?P<operator>\d+)/(?P<partition>\d+)/.+")
+_STATE_FILE = re.compile(r"state/(?P<operator>[0-9]+)/(?P<partition>[0-9]+)/.+")
 
 #: Spark's name of the operator whose stores are read by side.
 _JOIN = "symmetricHashJoin"
@@ -92,22 +93,25 @@ class VertexContents:
     stateful_operators: tuple[StatefulOperator, ...] = ()
 
 
-def contents_of(task: TaskState) -> VertexContents:
-    """What the snapshot's own entries say of a vertex."""
+def contents_of(task: TaskState, path: str) -> VertexContents:
+    """What the own entries of the snapshot at a path say of a vertex. Raises ``CheckpointDamagedError``."""
     offsets = task.entries.get(f"offsets/{task.position}")
     commit = task.entries.get(f"commits/{task.position}")
     if offsets is None or commit is None:
         return VertexContents()
-    _, metadata, *of_sources = offsets.split("\n")
-    committed = decode_commit(commit)
+    try:
+        batch, of_sources = decode_offsets(offsets)
+        committed = decode_commit(commit)
+    except ValueError as error:
+        raise unfit(task, path, error) from error
     sizes: Counter[tuple[int, int]] = Counter()
     for handle in task.files:
         match = _STATE_FILE.fullmatch(handle.key)
         if match is not None:
             sizes[int(match["operator"]), int(match["partition"])] += handle.size
-    unique_ids: Mapping[str, list[Any]] = committed.get("stateUniqueIds") or {}
+    unique_ids = committed.get("stateUniqueIds") or {}
     return VertexContents(
-        watermark_ms=json.loads(metadata).get("batchWatermarkMs"),
+        watermark_ms=batch.watermark_ms,
         next_watermark_ms=committed.get("nextBatchWatermarkMs"),
         # Positions in a channel say nothing to who looks from outside.
         source_offsets=() if task.inputs else tuple(text for text in of_sources if not _is_control(text)),
@@ -169,6 +173,8 @@ class StateReader:
             fs=self.file_systems, base_directory=checkpoint.external_path, job_id=checkpoint.job_id
         )
         directory = QueryDirectory(self.file_systems(path), path)
+        for handle in task.files:
+            storage.verify_file(checkpoint, handle)
         restore_directory(
             state=task,
             checkpoint=checkpoint,
@@ -215,9 +221,19 @@ def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
     """The answer to a query over temporary views of these names. Raises ``ConfigurationError`` if it cannot be run."""
     session = next(iter(frames.values())).sparkSession
     for name, frame in frames.items():
-        frame.createOrReplaceTempView(f"`{name}`")
+        # Names are the user's, and come from the snapshot.
+        quoted = name.replace("`", "``")
+        with _told_in_one_sentence({name: frame}):
+            frame.createOrReplaceTempView(f"`{quoted}`")
     with _told_in_one_sentence(frames):
         return session.sql(sql)
+
+
+def with_store(frame: DataFrame, name: str) -> DataFrame:
+    """The rows of a store with its name, whatever that is, in the column ``store``."""
+    from pyspark.sql import functions as F
+
+    return frame.select(F.lit(name).alias("store"), "*")
 
 
 def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
@@ -301,7 +317,7 @@ def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _is_control(offset: str) -> bool:
     """Whether this is the offset of the input that Weir adds to every query."""
-    if not offset.startswith("{"):
+    try:
+        return set(decoded(offset, dict[str, Any])) in _CONTROL_OFFSETS
+    except ValueError:
         return False
-    fields = json.loads(offset)
-    return isinstance(fields, dict) and set(fields) in _CONTROL_OFFSETS

@@ -1,0 +1,153 @@
+"""What a snapshot may hold of one query: checked before any of it is written into a directory for Spark.
+
+Names and numbers of the metadata are checked where that is decoded (``weir/state/metadata.py``). Here it is what they and
+Spark's own log entries mean to a query that starts on them:
+
+- The logs end with the batch of the snapshot. An entry above it would be a batch that Spark still has to run, with offsets
+  and lists of files that somebody else has written.
+- Spark makes objects of the classes that an offset-log entry names: it may name Weir's state store and no other class.
+- What Weir's own entries and segments in flight refer to are files of the snapshot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from weir.core.types import NAME, Count, OperatorId, StateKey
+from weir.errors import CheckpointDamagedError
+from weir.operators.base import KEY_GROUPS
+from weir.spark.operators import DIRECTORY, ENTRY
+from weir.spark.query_directory import decode_commit, decode_offsets, log_offset
+from weir.spark.session import REQUIRED
+from weir.state.metadata import METADATA_FILE, damaged
+from weir.state.records import converted, decoded
+
+if TYPE_CHECKING:
+    from weir.core.types import TaskState
+
+#: The entry of a snapshot that holds the output watermark, in milliseconds.
+WATERMARK_ENTRY = "weir-output-watermark"
+
+_LOG_ENTRY = re.compile(r"(?P<log>offsets|commits)/(?P<batch>0|[1-9][0-9]*)")
+_SOURCE_LOG = re.compile(r"sources/[0-9]+/(?P<number>[0-9]+)(?:\.compact)?")
+_OTHER_ENTRY = re.compile(r"metadata|sources/[0-9]+/.+|weir-[a-z-]+")
+_FILES = re.compile(rf"(?:sources|state)/[0-9]+/.+|(?:{DIRECTORY}|in-flight)/.+")
+_CLASS = re.compile(r"[A-Za-z_$]\.[A-Za-z_$]")
+
+_Number = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}\Z")]
+
+
+class _Location(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes, or where they are."""
+
+    inline: bytes | msgspec.UnsetType = msgspec.UNSET
+    file: Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")] | msgspec.UnsetType = (
+        msgspec.UNSET
+    )
+    offset: Count | msgspec.UnsetType = msgspec.UNSET
+    length: Count | msgspec.UnsetType = msgspec.UNSET
+
+    def __post_init__(self) -> None:
+        place = [one is not msgspec.UNSET for one in (self.file, self.offset, self.length)]
+        if (self.inline is msgspec.UNSET) != all(place) or any(place) != all(place):
+            raise ValueError("a location is neither bytes nor a part of a file")
+
+
+class _KeptOperator(msgspec.Struct, forbid_unknown_fields=True):
+    parallelism: Annotated[int, msgspec.Meta(ge=1, le=KEY_GROUPS)]
+    #: By subtask.
+    lists: dict[_Number, _Location]
+    #: By state and key group.
+    groups: dict[str, dict[_Number, _Location]]
+
+
+class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[StateKey]
+
+
+def check_saved_task(state: TaskState, path: str) -> None:
+    """Raise ``CheckpointDamagedError``, for the snapshot at ``path``, unless a query may be started on this state."""
+    try:
+        _check_names(state)
+        for key, text in state.entries.items():
+            match = _LOG_ENTRY.fullmatch(key)
+            if match is not None and match["log"] == "offsets":
+                _check_conf(decode_offsets(text)[0].conf)
+            elif match is not None:
+                decode_commit(text)
+        _check_sources(state)
+        kept_operators(state)
+        output_watermark_ms(state)
+        keys = {handle.key for handle in state.files if handle.key.startswith("in-flight/")}
+        for segment in state.in_flight:
+            if not keys.issuperset(converted(segment.payload, _KeptSegment).keys):
+                raise ValueError(
+                    f"segment {segment.position} of channel {segment.channel!r} names no file of it"
+                )
+    except ValueError as error:
+        raise unfit(state, path, error) from error
+
+
+def unfit(state: TaskState, path: str, error: ValueError) -> CheckpointDamagedError:
+    """The error for what the snapshot at a path says of one vertex."""
+    return damaged(path, METADATA_FILE, f"says of vertex {state.vertex!r} what cannot be ({error})")
+
+
+def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
+    """What the snapshot says of Python operators (``operators.py``). Raises ``ValueError``."""
+    kept = decoded(state.entries.get(ENTRY, "{}"), dict[OperatorId, _KeptOperator])
+    files = {handle.key for handle in state.files}
+    for name, operator in kept.items():
+        located = [
+            *operator.lists.values(),
+            *(one for groups in operator.groups.values() for one in groups.values()),
+        ]
+        for one in located:
+            if one.file is not msgspec.UNSET and f"{DIRECTORY}/{one.file}" not in files:
+                raise ValueError(f"operator {name!r} has its state in {one.file!r}, which is no file of it")
+    builtins: dict[OperatorId, dict[str, Any]] = msgspec.to_builtins(kept)
+    return builtins
+
+
+def output_watermark_ms(state: TaskState) -> int | None:
+    """The watermark of what the query had put out; None if nobody wanted it. Raises ``ValueError``."""
+    text = state.entries.get(WATERMARK_ENTRY)
+    return None if text is None else decoded(text, Count)
+
+
+def _check_names(state: TaskState) -> None:
+    for key in state.entries:
+        match = _LOG_ENTRY.fullmatch(key)
+        if match is None:
+            known = _OTHER_ENTRY.fullmatch(key) is not None
+        else:
+            before = int(match["log"] == "offsets")
+            known = state.position - before <= int(match["batch"]) <= state.position
+        if not known:
+            raise ValueError(f"after batch {state.position} there is no entry {key!r}")
+    for handle in state.files:
+        if not _FILES.fullmatch(handle.key):
+            raise ValueError(f"there is no state file {handle.key!r}")
+
+
+def _check_conf(conf: dict[str, str]) -> None:
+    for key, value in conf.items():
+        if _CLASS.search(value) and value != REQUIRED.get(key):
+            raise ValueError(f"{key} is {value!r}")
+
+
+def _check_sources(state: TaskState) -> None:
+    """A file source takes the entries of its log for files that were admitted (PROTOCOL P3)."""
+    offsets = state.entries.get(f"offsets/{state.position}")
+    if offsets is None:
+        return
+    newest = max(
+        (found for one in decode_offsets(offsets)[1] if (found := log_offset(one)) is not None), default=None
+    )
+    for key in (*state.entries, *(handle.key for handle in state.files)):
+        match = _SOURCE_LOG.fullmatch(key)
+        if match is not None and newest is not None and int(match["number"]) > newest:
+            raise ValueError(f"{key!r} lies beyond what was read, {newest}")
