@@ -31,18 +31,23 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote
 
-from weir.core.types import Payload
+import msgspec
+
+from weir.core.types import Count, Payload, Position, Timestamp
 from weir.errors import InvariantError, SinkError, SinkMismatchError, invariant
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
+    STAGED_BY,
+    StagedPath,
     SureSync,
     absolute_path,
+    check_staged,
     damaged_file,
     dead_attempts,
     is_hidden,
@@ -67,7 +72,32 @@ _COMMIT_TRIES = 3
 #: How far back a starting job looks for who wrote to the table. Only a log with this many newer entries of other writers,
 #: or of jobs of other names, is not seen through.
 _LOG_ENTRIES = 1000
-_STAGING_DIRECTORY = re.compile(r"weir-[0-9a-zA-Z]{1,8}-.+-\d+")
+_STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
+
+
+class _File(msgspec.Struct):
+    path: StagedPath
+    size: Count
+    #: The others once flushed.
+    partition: dict[str, str | None] | None = None
+    rows: Count | None = None
+    statistics: str | None = None
+    modified_ms: Timestamp | None = None
+
+
+class _Payload(msgspec.Struct):
+    """What a payload must be before a path is made of it."""
+
+    directory: Annotated[str, msgspec.Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
+    position: Position
+    schema: str
+    flushed: bool
+    files: list[_File]
+
+    def __post_init__(self) -> None:
+        said = [(file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files]
+        if self.flushed and any(None in one for one in said):
+            raise ValueError("of a flushed file something is missing")
 
 
 class DeltaTable(Sink):
@@ -157,6 +187,7 @@ class DeltaTable(Sink):
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync what was staged and read its footers, once per payload (PROTOCOL P23)."""
+        check_staged(payloads, _Payload, self.describe())
         sync_below(
             self._file_system,
             self._root,
@@ -171,6 +202,7 @@ class DeltaTable(Sink):
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are, before and after their commit."""
+        self._check_flushed([payload])
         return [join(self._root, _relative(payload, file)) for file in payload["files"]]
 
     def damaged(self, payload: Payload) -> str | None:
@@ -183,6 +215,7 @@ class DeltaTable(Sink):
 
         Raises ``SinkError`` if the table refuses them, and ``LostRowsError`` if one is gone; calling again is safe.
         """
+        self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
@@ -214,6 +247,24 @@ class DeltaTable(Sink):
         for directory in dead:
             mark = None if table is None else table.transaction_version(directory)
             self._clean_attempt(directory, -1 if mark is None else mark, named)
+
+    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkError`` unless all of them can be committed."""
+        from deltalake import Schema
+
+        check_staged(payloads, _Payload, self.describe())
+        if not all(payload["flushed"] for payload in payloads):
+            raise SinkError(
+                f"{self.describe()} cannot commit what was never flushed: use another checkpoint or savepoint."
+            )
+        for schema in {payload["schema"] for payload in payloads}:
+            try:
+                Schema.from_json(schema)
+            except Exception as error:
+                raise SinkError(
+                    f"{self.describe()} cannot commit rows whose schema cannot be read ({error}): use another checkpoint or"
+                    " savepoint."
+                ) from error
 
     @property
     def _context(self) -> SinkContext:
@@ -281,10 +332,6 @@ class DeltaTable(Sink):
     def _commit_filled(self, epoch: int, payloads: Sequence[Payload]) -> int:
         from deltalake.exceptions import DeltaError
 
-        invariant(
-            all(payload["flushed"] for payload in payloads),
-            "a commit contains payloads that were not flushed",
-        )
         failure: Exception | None = None
         for _ in range(_COMMIT_TRIES):
             table = self._load()

@@ -29,17 +29,20 @@ import io
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
-from weir.core.types import Payload
-from weir.errors import InvariantError, LostWriteError, SinkError, StorageError, invariant
+from weir.core.types import Count, Payload, Position
+from weir.errors import InvariantError, LostWriteError, SinkError, StorageError
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
+    STAGED_BY,
+    StagedPath,
     SureSync,
     absolute_path,
+    check_staged,
     damaged_file,
     dead_attempts,
     lost_rows,
@@ -51,6 +54,7 @@ from weir.sinks.staging import (
     write_frame,
 )
 from weir.state.filesystem import FileSystem, join
+from weir.state.records import decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,6 +71,26 @@ _TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2
 _TEXT_OPTIONS_REFUSED = frozenset(
     ("linesep", "encoding", "charset", "quote", "escape", "escapequotes", "sep", "delimiter")
 )
+
+
+class _File(msgspec.Struct):
+    path: StagedPath
+    size: Count | None = None
+    #: Once flushed.
+    rows: Count | None = None
+
+
+class _Payload(msgspec.Struct):
+    """What a payload must be before a path is made of it."""
+
+    directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
+    position: Position
+    flushed: bool
+    files: list[_File]
+
+    def __post_init__(self) -> None:
+        if self.flushed and any(file.rows is None for file in self.files):
+            raise ValueError("a flushed file has no number of rows")
 
 
 class Files(Sink):
@@ -144,6 +168,7 @@ class Files(Sink):
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync what was staged and count its rows, once per payload (PROTOCOL P23)."""
+        check_staged(payloads, _Payload, self.describe())
         sync_below(
             self._file_system,
             self._root,
@@ -158,6 +183,7 @@ class Files(Sink):
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: under their final names if a commit has begun to move them."""
+        self._check_flushed([payload])
         moves = self._moves(payload)
         staged = [join(self._root, source) for source, _, _ in moves]
         found = statuses(self._file_system, staged)
@@ -180,10 +206,7 @@ class Files(Sink):
         Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is neither staged nor
         committed: its rows are lost.
         """
-        invariant(
-            all(payload["flushed"] for payload in payloads),
-            "a commit contains payloads that were not flushed",
-        )
+        self._check_flushed(payloads)
         moves = [move for payload in payloads for move in self._moves(payload)]
         newest = self.newest_committed()
         rows = 0
@@ -217,9 +240,20 @@ class Files(Sink):
         for directory in dead_attempts(self._file_system, base, staging_prefix(self._context), attempt):
             self._file_system.delete(join(base, directory))
 
+    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
+        """Raise ``SinkError`` unless all of them can be committed."""
+        check_staged(payloads, _Payload, self.describe())
+        if not all(payload["flushed"] for payload in payloads):
+            raise SinkError(
+                f"{self.describe()} cannot commit what was never flushed: use another checkpoint or savepoint."
+            )
+
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
         """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""
-        invariant(len({target for _, target, _ in moves}) == len(moves), f"epoch {epoch} names a file twice")
+        if len({target for _, target, _ in moves}) < len(moves):
+            raise SinkError(
+                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
+            )
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
             self._file_system.make_directory(join(self._root, directory))
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
@@ -273,8 +307,8 @@ class Files(Sink):
             return None
         path = join(ledger, str(epochs[-1]))
         try:
-            return msgspec.json.decode(file_system.read(path), type=_LedgerEntry).commit
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decoded(file_system.read(path), _LedgerEntry).commit
+        except ValueError as error:
             raise SinkError(
                 f"The entry {path} of the ledger of {self.describe()} is damaged ({error}): restore it from a copy, or"
                 " write to a new directory."

@@ -120,6 +120,11 @@ class Foreach(Sink):
         """Call ``commit`` with the epoch's values, also with none (PROTOCOL P15)."""
         if self._commit is None:
             return 0
+        if any("value" not in payload for payload in payloads):
+            raise SinkError(
+                f"{self._description} cannot commit a step without a value, which the checkpoint has for it: use another"
+                " checkpoint or savepoint."
+            )
         values = [payload["value"] for payload in payloads]
         return self._commit(CommitInfo(**self._identity, epoch=epoch), values) or 0
 

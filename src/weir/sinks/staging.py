@@ -23,11 +23,15 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from weir.errors import LostRowsError, LostWriteError
+from msgspec import Meta
+
+from weir.core.types import Payload
+from weir.errors import LostRowsError, LostWriteError, SinkError
 from weir.state.filesystem import FileStatus, FileSystem, join
+from weir.state.records import converted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,6 +50,14 @@ _WRITE_OPTIONS = {
 _SLUG_MAX_CHARACTERS = 40
 #: Files of a remote file system that are looked at side by side.
 _LOOKS_MAX = 16
+
+T = TypeVar("T")
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\x00]+"
+#: A staged file's path below the directory of its step; partitions have whatever characters the rows have.
+STAGED_PATH = re.compile(rf"\A{_PART}(?:/{_PART})*\Z")
+StagedPath: TypeAlias = Annotated[str, Meta(pattern=STAGED_PATH.pattern)]
+#: How the directories of an attempt end (``staging_prefix``).
+STAGED_BY = r"[0-9a-zA-Z]{1,8}-[A-Za-z0-9_-]+-[0-9]+"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +98,18 @@ def slug(sink: str) -> str:
     if plain == sink:
         return plain
     return f"{plain}-{hashlib.sha256(sink.encode()).hexdigest()[:8]}"
+
+
+def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) -> None:
+    """Raise ``SinkError`` unless all payloads are of this kind: they may come from a checkpoint that somebody else wrote."""
+    for payload in payloads:
+        try:
+            converted(payload, kind)
+        except ValueError as error:
+            raise SinkError(
+                f"{place} cannot commit what the checkpoint says was staged for it ({error}), and leaves all files as they"
+                " are: go on from another checkpoint or savepoint."
+            ) from error
 
 
 def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:

@@ -32,8 +32,10 @@ from functools import partial
 import msgspec
 
 from weir.coordinators.base import OperatorCoordinator
-from weir.core.types import Payload
-from weir.sources.known_files import FoundFile, KnownFiles
+from weir.core.types import Count, Payload
+from weir.errors import CoordinatorError
+from weir.sources.known_files import FileName, FoundFile, KnownFiles
+from weir.state.records import converted
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,30 @@ _MISSING = (
     "the file was found before the job was restored, is in no completed checkpoint, and was removed: its rows are in no"
     " checkpoint and no table unless it is put back"
 )
+
+
+class _Reject(msgspec.Struct, frozen=True, omit_defaults=True):
+    file: str
+    why: str
+    line: Count | None = None
+
+
+class _State(msgspec.Struct, frozen=True):
+    """What a checkpoint has of the enumerator; ``assigned`` and what follows is of ``KnownFiles``."""
+
+    listed: bool = False
+    discovered: list[FoundFile] = []
+    rejected: Count = 0
+    rejects: list[_Reject] = []
+    assigned: list[FileName] = []
+    removed: dict[FileName, int] = {}
+    youngest_ns: int = 0
+    forgotten_ns: int = 0
+
+
+def _reject(reject: _Reject) -> Payload:
+    said: Payload = msgspec.to_builtins(reject)
+    return said
 
 
 def list_files(directory: str) -> list[FoundFile]:
@@ -93,9 +119,15 @@ class FileEnumerator(OperatorCoordinator):
         self._begin({})
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Go on from there: wake the readers, and look for files."""
+        """Go on from there: wake the readers, and look for files. Raises ``CoordinatorError`` for what is no such state."""
         self._expected |= self._known.names | {file.name for file in self._discovered}
-        self._begin(state or {})
+        try:
+            self._begin(state or {})
+        except ValueError as error:
+            raise CoordinatorError(
+                f"What the checkpoint says of the files in {self._directory} cannot be ({error}): go on from another"
+                " checkpoint or savepoint."
+            ) from error
         self._expected |= {file.name for file in self._discovered}
         for subtask in range(self.context.current_parallelism):
             self.context.send_event(subtask, {})
@@ -133,15 +165,16 @@ class FileEnumerator(OperatorCoordinator):
     # -- inside
 
     def _begin(self, state: Payload) -> None:
+        checked = converted(state, _State)
         #: Whether a first look was taken, ever and in this attempt.
-        self._listed: bool = state.get("listed", False)
+        self._listed = checked.listed
         self._looked = False
         #: Files that are to be assigned, in their order.
-        self._discovered = deque(msgspec.convert(state.get("discovered", []), list[FoundFile]))
+        self._discovered = deque(checked.discovered)
         #: Files that are assigned.
         self._known = KnownFiles(state, retention_ns=self._retention_ns)
-        self._rejected: int = state.get("rejected", 0)
-        self._rejects: deque[Payload] = deque(state.get("rejects", ()), maxlen=MAX_REJECTS)
+        self._rejected = checked.rejected
+        self._rejects: deque[Payload] = deque(map(_reject, checked.rejects), maxlen=MAX_REJECTS)
         #: Readers that have asked.
         self._waiting: set[int] = set()
         self._assigns_soon = False

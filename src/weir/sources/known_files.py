@@ -18,20 +18,25 @@ of late. A file with a time in the future holds rule 2 up: names are kept for lo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-from weir.core.types import Payload
+from weir.core.types import Count, Payload
 
 #: Before every modification time.
 _NEVER = -(2**63)
 
 
+#: A file of the directory that a look would show: no path, which might lead out of it.
+FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(?![._])[^/\x00]+\Z")]
+
+
 class FoundFile(msgspec.Struct, frozen=True, array_like=True):
     """A file of the directory."""
 
-    name: str
-    size: int
+    name: FileName
+    size: Count
     mtime_ns: int
 
 
