@@ -42,9 +42,9 @@ from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironment
 from weir.job_epochs import JobEpochs, read_job_epochs
 from weir.sinks.base import Commit
 from weir.sinks.delta_log import TableLog, as_dict, delta_uri
-from weir.sinks.staging import absolute_path, is_local
+from weir.sinks.staging import STAGED_PATH, absolute_path, is_local
 from weir.state.filesystem import FileSystem
-from weir.state.resolve import FileSystems
+from weir.state.resolve import FileSystems, scheme_of
 
 if TYPE_CHECKING:
     import deltalake
@@ -113,7 +113,14 @@ class ConsistentCut:
         partition_by = table.metadata().partition_columns
         root = self.paths[name]
         actions = table.get_add_actions()
-        files = [f"{root}/{unquote(path)}" for path in actions.column("path").to_pylist()]
+        paths = [unquote(path) for path in actions.column("path").to_pylist()]
+        for path in paths:
+            if not STAGED_PATH.fullmatch(path) or scheme_of(path) is not None:
+                raise StorageError(
+                    f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which is not below"
+                    f" {self.paths[name]}: read cut.table(name) with delta-rs if you trust whoever wrote the table."
+                )
+        files = [f"{root}/{path}" for path in paths]
         if not files:
             return spark.createDataFrame([], schema)
         stored = [column for column in fields if column["name"] not in partition_by]

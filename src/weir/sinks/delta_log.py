@@ -6,16 +6,19 @@ few of thousands. delta-rs says which version is the newest; an entry's file is 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
+
+from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
 from weir.errors import StorageError
 from weir.sinks.base import Commit
 from weir.sinks.staging import absolute_path, slug
+from weir.state.records import converted, decoded
 
 if TYPE_CHECKING:
     import deltalake
@@ -30,6 +33,27 @@ class Entry:
     commit: Commit | None
     #: False if the version shows the rows and the schema of the one before it.
     changes_data: bool
+
+
+_CHECKPOINT_ID = "weir.checkpoint.id"
+
+
+class _CommitInfo(msgspec.Struct):
+    job_id: JobId = msgspec.field(name="weir.job.id")
+    job_name: str = msgspec.field(name="weir.job.name")
+    sink: OperatorId = msgspec.field(name="weir.sink")
+    checkpoint_id: Annotated[str, msgspec.Meta(pattern=r"\A[1-9][0-9]{0,17}\Z")] = msgspec.field(
+        name=_CHECKPOINT_ID
+    )
+    attempt: Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,18}\Z")] = msgspec.field(
+        name="weir.attempt", default="0"
+    )
+    job_directory: str = msgspec.field(name="weir.job.directory", default="")
+    timestamp_ms: Timestamp = msgspec.field(name="timestamp", default=0)
+
+
+class _Change(msgspec.Struct):
+    changes_data: bool = msgspec.field(name="dataChange", default=True)
 
 
 class TableLog:
@@ -125,22 +149,36 @@ class TableLog:
         changes_data = False
         with self._files.open_input_file(f"_delta_log/{version:020}.json") as file:
             lines = file.read().splitlines()
-        for line in filter(None, lines):
-            action: dict[str, Any] = json.loads(line)
-            info = action.get("commitInfo", {})
-            if "weir.checkpoint.id" in info:
-                commit = Commit(
-                    timestamp_ms=info.get("timestamp", 0),
-                    job_id=info["weir.job.id"],
-                    job_name=info["weir.job.name"],
-                    job_directory=info.get("weir.job.directory", ""),
-                    sink=info["weir.sink"],
-                    checkpoint_id=int(info["weir.checkpoint.id"]),
-                    attempt=int(info.get("weir.attempt", 0)),
-                )
-            changed = [action[kind].get("dataChange", True) for kind in ("add", "remove") if kind in action]
-            changes_data = changes_data or any(changed) or "metaData" in action or "protocol" in action
+        try:
+            for line in filter(None, lines):
+                action = decoded(line, dict[str, msgspec.Raw])
+                if "commitInfo" in action:
+                    commit = _commit(bytes(action["commitInfo"])) or commit
+                changed = [
+                    decoded(bytes(action[kind]), _Change).changes_data
+                    for kind in ("add", "remove")
+                    if kind in action
+                ]
+                changes_data = changes_data or any(changed) or "metaData" in action or "protocol" in action
+        except ValueError as error:
+            raise self._unreadable(error) from error
         return Entry(version=version, commit=commit, changes_data=changes_data)
+
+
+def _commit(info: bytes) -> Commit | None:
+    """What a commit of Weir's says of itself; others write what they like there. Raises ``ValueError``."""
+    if _CHECKPOINT_ID not in decoded(info, dict[str, msgspec.Raw]):
+        return None
+    said = decoded(info, _CommitInfo)
+    return Commit(
+        timestamp_ms=said.timestamp_ms,
+        job_id=said.job_id,
+        job_name=said.job_name,
+        job_directory=said.job_directory and converted(said.job_directory, AbsolutePath),
+        sink=said.sink,
+        checkpoint_id=int(said.checkpoint_id),
+        attempt=int(said.attempt),
+    )
 
 
 def delta_uri(root: str) -> str:
