@@ -1,0 +1,13 @@
+"""The world that every attack begins in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.attacks.world import World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)

@@ -1,0 +1,345 @@
+"""A savepoint whose files are not what they seem: links, pipes, other content, and Spark's own logs with a purpose."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.attacks.world import READERS, World, inline, inspect_operator, read, restore
+
+from weir.errors import CheckpointDamagedError, OperatorStateError, StorageError, WeirError
+from weir.spark.operator_metadata import relocate_operator_metadata
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.state_files import StateFiles
+from weir.state.local import LocalFileSystem
+
+
+def refused(world: World, reader: Callable[[World], None], match: str) -> None:
+    """The reader says what is wrong; nothing is written or deleted but the directories that a restore has begun to fill."""
+    with world.untouched(but=(world.work,)), pytest.raises(CheckpointDamagedError, match=match):
+        reader(world)
+
+
+def forge(world: World, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change what the metadata says."""
+    forged = copy.deepcopy(world.fields)
+    change(forged)
+    world.write(forged)
+
+
+def set_entry(world: World, task: int, key: str, text: str) -> None:
+    """Give a task of the savepoint another entry."""
+    forge(world, lambda forged: forged["tasks"][task]["entries"].update({key: text}))
+
+
+def first_file(world: World, task: int = 0) -> Path:
+    """Where the first file of a task lies."""
+    return world.snapshot / str(world.fields["tasks"][task]["files"][0]["path"])
+
+
+# -- links, pipes and other content
+
+
+def test_a_state_file_that_is_a_link_to_a_file_of_the_user_is_refused(world: World) -> None:
+    """Even if size and checksum are those of the other file: it would travel into the job's own checkpoints."""
+    gold = b"gold"
+    first_file(world).unlink()
+    first_file(world).symlink_to(world.home / "precious")
+    described = {"size": len(gold), "checksum": f"crc32:{zlib.crc32(gold):08x}"}
+    forge(world, lambda forged: forged["tasks"][0]["files"][0].update(described))
+    refused(world, restore, "is reached by a link")
+
+
+def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: World) -> None:
+    """The last name is a plain file, and the one before it is not a directory of the savepoint."""
+    (world.snapshot / "sub").symlink_to(world.home)
+    gold = {"path": "sub/precious", "size": 4, "checksum": f"crc32:{zlib.crc32(b'gold'):08x}"}
+    forge(world, lambda forged: forged["tasks"][0]["files"][0].update(gold))
+    refused(world, restore, r"is reached by a link \(.*/sub\)")
+
+
+def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_write(world: World) -> None:
+    """As ``operators/score`` in a query's directory, workers would write the state of later batches into it."""
+    (world.snapshot / "trap").symlink_to(world.home)
+    trap = {"key": "operators/score", "path": "trap", "size": 0, "checksum": "crc32:00000000"}
+    forge(world, lambda forged: forged["tasks"][-1]["files"].append(trap))
+    refused(world, restore, "is reached by a link")
+
+
+def test_a_link_is_never_given_a_second_name(world: World) -> None:
+    """Whatever was checked before: only a plain file is linked."""
+    (world.snapshot / "link").symlink_to(world.home / "precious")
+    with world.untouched(), pytest.raises(StorageError, match="no plain file"):
+        LocalFileSystem().link_or_copy(str(world.snapshot / "link"), str(world.work / "x"))
+
+
+def test_a_copy_of_staged_output_that_is_a_link_is_refused(world: World) -> None:
+    """It would be put back into the table, where others read it."""
+    place = world.snapshot / str(world.fields["tasks"][-1]["committables"][0]["files"][0]["path"])
+    place.unlink()
+    place.symlink_to(world.home / "precious")
+    refused(world, restore, "is reached by a link")
+
+
+def test_operator_state_that_is_a_link_is_not_shown(world: World) -> None:
+    """``weir inspect --operator`` would print another file."""
+    first_file(world, -1).unlink()
+    first_file(world, -1).symlink_to(world.home / "precious")
+    for reader in (read, inspect_operator):
+        refused(world, reader, "is reached by a link")
+
+
+@pytest.mark.parametrize("what", ["pipe", "endless"])
+def test_a_pipe_or_a_device_in_place_of_the_metadata_does_not_hold_up_the_reader(
+    world: World, what: str
+) -> None:
+    """A pipe would wait for a writer, and a device would never end."""
+    (world.snapshot / "_metadata").unlink()
+    if what == "pipe":
+        os.mkfifo(world.snapshot / "_metadata")
+    else:
+        (world.snapshot / "_metadata").symlink_to("/dev/zero")
+    for name in ("inspect", "read_savepoint", "restore", "dispose"):
+        with world.untouched(), pytest.raises(WeirError, match="no plain file"):
+            READERS[name][0](world)
+
+
+def test_a_pipe_in_place_of_a_state_file_does_not_hold_up_a_restore(world: World) -> None:
+    """It has no size, and one that is said to be empty is still no plain file."""
+    first_file(world).unlink()
+    os.mkfifo(first_file(world))
+    with world.untouched(), pytest.raises(CheckpointDamagedError, match="has 0 bytes"):
+        restore(world)
+    empty = {"size": 0, "checksum": "crc32:00000000"}
+    forge(world, lambda forged: forged["tasks"][0]["files"][0].update(empty))
+    with world.untouched(), pytest.raises(StorageError, match="no plain file"):
+        restore(world)
+
+
+def test_other_content_of_the_same_size_is_damage_for_every_reader_of_it(world: World) -> None:
+    """The checksum of each file is in the metadata, and is looked at before the file is used."""
+    for task in (0, -1):
+        place = first_file(world, task)
+        place.write_bytes(b"x" * place.stat().st_size)
+    refused(world, restore, "has checksum")
+    refused(world, read, "has checksum")
+    refused(world, inspect_operator, "has checksum")
+
+
+# -- Spark's logs inside of the payload
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "v1", "v1\n", "v1\n[]", "v1\n{", 'v1\n{"batchWatermarkMs":"now"}', 'v1\n{"batchWatermarkMs":-1}',
+     'v1\n{"conf":[]}', 'v1\n{"conf":{"a":1}}', "v1\n" + "[" * 100_000, 'v1\n{"batchWatermarkMs":1e999}'],
+)  # fmt: skip
+def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: str) -> None:
+    """For whoever looks at it, before Spark sees it."""
+    set_entry(world, 0, "offsets/3", text)
+    for name in ("inspect", "read_savepoint", "restore"):
+        refused(world, READERS[name][0], "what cannot be")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "v1\n", "v1\n[]", 'v1\n{"nextBatchWatermarkMs":-5}', 'v1\n{"stateUniqueIds":{"0":7}}',
+     'v1\n{"stateUniqueIds":{"../..":[["a"]]}}', 'v1\n{"stateUniqueIds":{"0":[["../../home/precious"]]}}',
+     'v1\n{"stateUniqueIds":{"x":[["a"]]}}', 'v1\n{"stateUniqueIds":{"0":[[null]]}}'],
+)  # fmt: skip
+def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: str) -> None:
+    """Ids of the state become names of files that a snapshot reads and copies."""
+    set_entry(world, 0, "commits/3", text)
+    for name in ("inspect", "read_savepoint", "restore"):
+        refused(world, READERS[name][0], "what cannot be")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("offsets/4", 'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":9}'),
+        ("commits/4", 'v1\n{"nextBatchWatermarkMs":0}'),
+        ("offsets/04", "v1\n{}"),
+        ("sources/0/9", 'v1\n{"path":"file:///etc/passwd","timestamp":1,"batchId":9}'),
+        ("sources/0/9.compact", 'v1\n{"path":"file:///etc/passwd","timestamp":1,"batchId":9}'),
+        ("offsets", "x"),
+        ("state/0/0/_metadata/schema2", "x"),
+        ("anything", "x"),
+    ],
+)
+def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, text: str) -> None:
+    """Spark would run a batch that the attacker has planned, and read the files that it names into the table."""
+    set_entry(world, 0, key, text)
+    refused(world, restore, "what cannot be")
+
+
+@pytest.mark.parametrize(
+    "key", ["offsets/4", "commits/4", "metadata2", "sources/0/9", "sources/0/9.compact", "weir-operators2"]
+)
+def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) -> None:
+    """Large entries of sources' logs are files; all others are in the metadata."""
+    handle = world.fields["tasks"][0]["files"][0]
+    forge(world, lambda forged: forged["tasks"][0]["files"].append({**handle, "key": key}))
+    refused(world, restore, "what cannot be")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.sql.streaming.stateStore.providerClass", "com.example.Evil"),
+        ("spark.sql.streaming.stateStore.compression.codec", "com.example.Evil"),
+        ("spark.sql.streaming.anything", "java.lang.Runtime"),
+    ],
+)
+def test_an_offset_log_entry_cannot_make_spark_load_a_class(world: World, key: str, value: str) -> None:
+    """Spark goes on with the settings in its newest entry, and makes objects of the classes that they name."""
+    before = world.fields["tasks"][0]["entries"]["offsets/3"]
+    version, metadata, *rest = before.split("\n")
+    changed = json.loads(metadata)
+    changed["conf"][key] = value
+    set_entry(world, 0, "offsets/3", "\n".join((version, json.dumps(changed), *rest)))
+    refused(world, restore, "what cannot be")
+
+
+@pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9" * 5_000, "null"])
+def test_an_output_watermark_that_is_no_time_is_damage(world: World, text: str) -> None:
+    """Consumers would be told of it."""
+    set_entry(world, -1, "weir-output-watermark", text)
+    refused(world, restore, "what cannot be")
+
+
+def state_directory(world: World) -> QueryDirectory:
+    """A restored query whose state has one snapshot of Spark's."""
+    directory = world.work / "v"
+    (directory / "state" / "0" / "0").mkdir(parents=True)
+    (directory / "commits").mkdir()
+    (directory / "commits" / "0").write_text('v1\n{"stateUniqueIds":{"0":[["' + "a" * 36 + '"]]}}')
+    return QueryDirectory(LocalFileSystem(), str(directory))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [b"no zip", {"sstFiles": [{"dfsSstFileName": "../../../../home/precious"}]}, {"sstFiles": [{"dfsSstFileName": ".."}]},
+     {"logFiles": [{"dfsLogFileName": "/etc/passwd"}]}, {"sstFiles": [{}]}, {"sstFiles": 7}, "[" * 100_000, ""],
+)  # fmt: skip
+def test_a_state_snapshot_cannot_name_files_elsewhere(world: World, files: Any) -> None:
+    """What it names is copied into the job's next checkpoint."""
+    directory = state_directory(world)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as packed:
+        packed.writestr(
+            "metadata", files if isinstance(files, str) else f"v1\n{json.dumps(files, default=str)}"
+        )
+    place = Path(directory.file(f"state/0/0/1_{'a' * 36}.zip"))
+    place.write_bytes(files if isinstance(files, bytes) else archive.getvalue())
+    with world.untouched(), pytest.raises(StorageError, match="no snapshot of Spark's state"):
+        StateFiles(directory, [], -1).keys(0)
+
+
+def test_a_state_snapshot_that_unpacks_without_end_is_refused(world: World) -> None:
+    """A small archive may hold a list of files that fills the memory."""
+    directory = state_directory(world)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("metadata", "v1\n" + " " * (65 << 20) + "{}")
+    Path(directory.file(f"state/0/0/1_{'a' * 36}.zip")).write_bytes(archive.getvalue())
+    with pytest.raises(StorageError, match="too long"):
+        StateFiles(directory, [], -1).keys(0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"stateStoreInfo": [{"stateSchemaFilePaths": ["file:///etc/passwd"]}]},
+        {"stateStoreInfo": [{"stateSchemaFilePaths": ["/x/state/0/_stateSchema/../../../../home/precious"]}]},
+        {"stateStoreInfo": [{"stateSchemaFilePaths": ["hdfs://elsewhere/schema"]}]},
+        {"stateStoreInfo": [{"stateSchemaFilePaths": [7]}]},
+        {"stateStoreInfo": {"a": 1}},
+        [],
+        "x",
+    ],
+)
+def test_operator_metadata_cannot_name_a_schema_elsewhere(world: World, body: Any) -> None:
+    """Spark reads the schemas of ``transformWithState`` from the full paths that stand there."""
+    directory = state_directory(world)
+    place = Path(directory.file("state/0/_metadata/v2/0"))
+    place.parent.mkdir(parents=True)
+    place.write_text(f"v2\n{json.dumps(body)}")
+    with world.untouched(), pytest.raises(StorageError, match="schemas"):
+        relocate_operator_metadata(directory)
+
+
+# -- Python operators and segments in flight
+
+
+LOCATIONS: list[Any] = [
+    {"file": "../../../../home/precious", "offset": 0, "length": 4},
+    {"file": "score/../../../home/precious", "offset": 0, "length": 4},
+    {"file": "/etc/passwd", "offset": 0, "length": 4},
+    {"file": "score/missing", "offset": 0, "length": 4},
+    {"file": "score/0-4-00ff", "offset": -1, "length": 4},
+    {"file": "score/0-4-00ff", "offset": 0},
+    {"file": "score/0-4-00ff", "offset": 0, "length": 4, "path": "/etc/passwd"},
+    {"inline": "no base64!"},
+    {"inline": "AA==", "file": "score/0-4-00ff"},
+    {},
+    None,
+    [],
+    7,
+]
+
+
+@pytest.mark.parametrize("location", LOCATIONS)
+@pytest.mark.parametrize("place", ["lists", "groups"])
+def test_operator_state_cannot_lie_in_files_elsewhere(world: World, location: Any, place: str) -> None:
+    """Workers read them, and the driver deletes them two batches later."""
+    kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
+    kept["score"][place] = {"0": location} if place == "lists" else {"seen": {"0": location}}
+    set_entry(world, -1, "weir-operators", json.dumps(kept))
+    for reader in (restore, read, inspect_operator):
+        refused(world, reader, "what cannot be")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "7", '{"score":7}', '{"score":{}}', '{"../x":{"parallelism":1,"lists":{},"groups":{}}}', "[" * 100_000,
+     '{"score":{"parallelism":100000000,"lists":{},"groups":{}}}',
+     '{"score":{"parallelism":1,"lists":{"-1":{}},"groups":{}}}'],
+)  # fmt: skip
+def test_an_entry_of_operators_that_is_none_is_damage(world: World, text: str) -> None:
+    """Also if it asks for more subtasks than there are key groups."""
+    set_entry(world, -1, "weir-operators", text)
+    for reader in (restore, read, inspect_operator):
+        refused(world, reader, "what cannot be")
+
+
+@pytest.mark.parametrize("data", [b"", b"\x80\x04N.", b"\xff" * 40, b"\x91" * 100_000])
+def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: bytes) -> None:
+    """They are MessagePack and Arrow streams, and Arrow believes what a stream says of itself."""
+    kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
+    for place in ("lists", "groups"):
+        changed = copy.deepcopy(kept)
+        changed["score"][place] = {"0": inline(data)} if place == "lists" else {"seen": {"0": inline(data)}}
+        set_entry(world, -1, "weir-operators", json.dumps(changed))
+        for reader in (read, inspect_operator):
+            with world.untouched(), pytest.raises((CheckpointDamagedError, OperatorStateError)):
+                reader(world)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [{"files": ["/etc/passwd"]}, {"keys": ["../../home/precious"]}, {"keys": ["in-flight/query/other.parquet"]},
+     {"keys": ["commits/4"]}, {}, {"keys": 7}, {"keys": [], "files": ["/etc/passwd"]}],
+)  # fmt: skip
+def test_a_segment_in_flight_is_made_of_files_of_the_snapshot(world: World, payload: dict[str, Any]) -> None:
+    """A restored consumer reads them first of all."""
+    forge(world, lambda forged: forged["tasks"][-1]["in_flight"][0].update(payload=payload))
+    refused(world, restore, "what cannot be")

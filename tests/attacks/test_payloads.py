@@ -1,0 +1,196 @@
+"""What sinks, file sources and hooks are given back from a checkpoint that somebody else wrote."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.attacks.world import JOB, STAGED, World, find_files, restore
+
+from weir.errors import CheckpointDamagedError, CoordinatorError, SinkError
+from weir.sinks import DeltaTable, Files, Foreach
+from weir.sinks.base import Sink, SinkContext
+from weir.state.local import LocalFileSystem
+
+SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
+FILES = LocalFileSystem()
+
+OF_FILES = {
+    "directory": STAGED,
+    "position": 4,
+    "flushed": True,
+    "files": [{"path": "part-0.c000.json", "rows": 1}],
+}
+OF_DELTA = {
+    "directory": f"weir-{STAGED}",
+    "position": 4,
+    "schema": SCHEMA,
+    "flushed": True,
+    "files": [
+        {"path": "part-0.parquet", "size": 4, "partition": {}, "rows": 1, "statistics": "{}", "modified_ms": 1}
+    ],
+}  # fmt: skip
+#: A path to somewhere else, in each form that a part of a staged path can have.
+ELSEWHERE = ["../../home/documents", "/etc", "..", "a/../../../home", "", "a\0b", "a//b", None, 7, ["a"], {}]
+
+
+def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The payload with an attack in each of its fields."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    for one in ELSEWHERE:
+        found.append((f"directory {one!r}", {**payload, "directory": one}))
+        found.append((f"file {one!r}", {**payload, "files": [{**payload["files"][0], "path": one}]}))
+    for field in payload:
+        found += [
+            (f"{field} {one!r}", {**payload, field: one}) for one in (None, "x", -7, [7], {"a": 1}, 10**30)
+        ]
+        found.append((f"no {field}", {name: value for name, value in payload.items() if name != field}))
+    for field in payload["files"][0]:
+        file = {name: value for name, value in payload["files"][0].items() if name != field}
+        found += [(f"file without {field}", {**payload, "files": [file]})]
+        if field not in ("path", "statistics"):
+            found += [
+                (f"file with {field} {one!r}", {**payload, "files": [{**file, field: one}]})
+                for one in (-1, "x")
+            ]
+    return found
+
+
+def attack(world: World, sink: Sink, payload: dict[str, Any]) -> None:
+    """No method that is given the payload does anything with it."""
+    calls: list[Callable[[], object]] = [
+        lambda: sink.commit(7, [payload]),
+        lambda: sink.staged_files(payload),
+    ]
+    for call in calls:
+        with world.untouched(), pytest.raises(SinkError, match=r"go on from another|use another"):
+            call()
+
+
+def opened(world: World, sink: Sink) -> Sink:
+    sink.open(SinkContext(job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILES))
+    return sink
+
+
+@pytest.mark.parametrize(("what", "payload"), changes(OF_FILES))
+def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
+    world: World, what: str, payload: dict[str, Any]
+) -> None:
+    """A commit renames what the payload names, and deletes the directory that it names."""
+    assert what
+    attack(world, opened(world, Files(str(world.table), format="json")), payload)
+
+
+@pytest.mark.parametrize(("what", "payload"), changes(OF_DELTA))
+def test_a_delta_sink_adds_and_deletes_nothing_but_what_it_has_staged(
+    world: World, what: str, payload: dict[str, Any]
+) -> None:
+    """A commit makes what the payload names part of the table, and deletes the directory of an empty step."""
+    assert what
+    attack(world, opened(world, DeltaTable(str(world.table))), payload)
+
+
+@pytest.mark.parametrize("one", ELSEWHERE)
+def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(world: World, one: Any) -> None:
+    """What was restored and not flushed is flushed with the next checkpoint."""
+    for sink, payload in (
+        (Files(str(world.table), format="json"), OF_FILES),
+        (DeltaTable(str(world.table)), OF_DELTA),
+    ):
+        opened(world, sink)
+        for change in ({"directory": one}, {"files": [{**payload["files"][0], "path": one}]}):
+            with world.untouched(), pytest.raises(SinkError, match="leaves all files as they are"):
+                sink.flush([{**payload, "flushed": False, **change}])
+
+
+def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) -> None:
+    """Its staging directory is named by the payload."""
+    for sink, payload in (
+        (Files(str(world.table), format="json"), OF_FILES),
+        (DeltaTable(str(world.table)), OF_DELTA),
+    ):
+        empty = {**payload, "files": [], "directory": "../home", "position": 0}
+        (world.home / "0").mkdir(exist_ok=True)
+        opened(world, sink)
+        with world.untouched(), pytest.raises(SinkError):
+            sink.commit(7, [empty])
+
+
+@pytest.mark.parametrize(
+    "schema", ["", "{}", "[]", '{"fields":7}', '{"type":"struct","fields":[{}]}', "[" * 100_000]
+)
+def test_a_schema_that_is_none_is_refused_before_the_table_is_touched(world: World, schema: str) -> None:
+    """It comes with the payload, and decides how a new table is made."""
+    sink = opened(world, DeltaTable(str(world.table)))
+    with world.untouched(), pytest.raises(SinkError, match="schema"):
+        sink.commit(7, [{**OF_DELTA, "schema": schema}])
+
+
+def test_a_file_that_an_epoch_names_twice_is_refused(world: World) -> None:
+    """One of the two would be lost under the other's final name."""
+    sink = opened(world, Files(str(world.table), format="json"))
+    with world.untouched(), pytest.raises(SinkError, match="twice"):
+        sink.commit(7, [OF_FILES, OF_FILES])
+
+
+def test_a_function_of_the_users_is_given_values_or_nothing(world: World) -> None:
+    """A step without a value was never staged by it."""
+    sink = opened(world, Foreach(lambda frame, info: None, commit=lambda info, values: 0))
+    with world.untouched(), pytest.raises(SinkError, match="without a value"):
+        sink.commit(7, [{"x": 1}])
+
+
+def test_staged_output_is_put_back_into_the_table_alone(world: World) -> None:
+    """A restore copies it out of the savepoint to where the payload says that it was staged."""
+    for directory in ("../../home", "/etc", "x"):
+        forged = copy.deepcopy(world.fields)
+        forged["tasks"][-1]["committables"][0]["payload"]["directory"] = directory
+        world.write(forged)
+        with world.untouched(but=(world.work, world.table)), pytest.raises(SinkError):
+            restore(world)
+        assert not (world.table / "_weir" / "staged").exists()
+
+
+def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> None:
+    """A savepoint's rows are committed under the id of the job that it was taken of."""
+    world.write({**world.fields, "job_id": "../../../home/documents/x"})
+    with world.untouched(), pytest.raises(CheckpointDamagedError):
+        restore(world)
+
+
+# -- file sources
+
+
+@pytest.mark.parametrize(
+    "name", ["../home/precious", "/etc/passwd", "..", "a/b", "", "a\0b", ".hidden", "_x", 7, None]
+)
+@pytest.mark.parametrize("where", ["discovered", "assigned"])
+def test_a_file_source_reads_no_file_outside_of_its_directory(world: World, where: str, name: Any) -> None:
+    """What a checkpoint calls discovered is handed to the readers by its name."""
+    forged = copy.deepcopy(world.fields)
+    forged["coordinator_states"]["in"][where] = [[name, 1, 1]] if where == "discovered" else [name]
+    world.write(forged)
+    with world.untouched(), pytest.raises(CoordinatorError, match="go on from another checkpoint"):
+        find_files(world)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]}, {"assigned": {"a": 1}},
+     {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
+)  # fmt: skip
+def test_a_state_of_a_file_source_that_is_none_is_refused(world: World, state: dict[str, Any]) -> None:
+    """By name, and not with an exception in the middle of a job."""
+    world.write({**world.fields, "coordinator_states": {"in": state}})
+    with world.untouched(), pytest.raises(CoordinatorError):
+        find_files(world)
+
+
+def test_a_path_below_the_table_is_written_as_it_was_staged(world: World) -> None:
+    """What is right still works: the row of the savepoint is in the table, once."""
+    restore(world)
+    committed: Path = world.table / f"{STAGED}-4-0.json"
+    assert committed.read_text() == '{"id":1}\n'

@@ -1,0 +1,342 @@
+"""What the attacks have in common: a recorded savepoint, a way to forge one with a right checksum, and all that reads one.
+
+``recorded/`` is a savepoint that Weir has taken of a windowed aggregation on real Spark. ``fields`` adds to it what other
+jobs have: a Python operator with a coordinator, a file source, a sink with rows to commit, a segment in flight and a hook.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from rich.console import Console
+
+from weir import inspect_command
+from weir.core.types import OperatorState, StateHandle
+from weir.durable.sink_port import CommitRetries, SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.job_epochs import read_job_epochs
+from weir.kernel.concurrency import ThreadWaits
+from weir.operators.state import encode_lists
+from weir.saved_state import read_savepoint
+from weir.sinks import Files
+from weir.sources.enumerator import FileEnumerator
+from weir.spark.query_directory import QueryDirectory
+from weir.spark.snapshots import restore_directory
+from weir.spark.state_files import StateFiles
+from weir.state.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.state.local import LocalFileSystem
+from weir.state.metadata import checksum_of
+from weir.state.resolve import FileSystems
+from weir.state.storage import CheckpointStorage
+from weir.state.transfer import Transfer
+
+JOB = "0123456789abcdef" * 2
+RECORDED = Path(__file__).parent / "recorded"
+STAGED = f"{JOB[:8]}-out-1"
+
+
+class World:
+    """A savepoint that came from elsewhere, a place to restore it to, and a home that nobody may touch."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.snapshot = root / "savepoints" / "savepoint-012345-aaaaaaaaaaaa"
+        self.work = root / "work"
+        self.table = root / "table"
+        self.landing = root / "landing"
+        self.home = root / "home"
+        self.storage = CheckpointStorage(
+            fs=FileSystems(None), base_directory=str(root / "checkpoints"), job_id="f" * 32
+        )
+        shutil.copytree(RECORDED, self.snapshot)
+        for directory in (self.work, self.landing, self.home / "documents"):
+            directory.mkdir(parents=True)
+        (self.home / "documents" / "letter.txt").write_text("dear reader")
+        (self.home / "precious").write_text("gold")
+        self.fields = fields(self.snapshot)
+        self.write(self.fields)
+
+    def write(self, fields: Any) -> None:
+        """Forge the metadata, with a right checksum."""
+        self.write_body(msgspec.json.encode(fields, order="sorted"))
+
+    def write_body(self, body: bytes) -> None:
+        """Forge the metadata from the exact bytes of the checkpoint."""
+        (self.snapshot / "_metadata").write_bytes(framed(body))
+
+    def stage(self) -> None:
+        """Put the sink's staged file where its job left it."""
+        place = self.table / "_weir" / "staged" / STAGED / "4" / "part-0.c000.json"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text('{"id":1}\n')
+
+    @contextmanager
+    def untouched(self, *, but: tuple[Path, ...] = ()) -> Iterator[None]:
+        """Nothing below the root is written or deleted meanwhile, save in these directories."""
+        before = self._contents(but)
+        yield
+        after = self._contents(but)
+        changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        assert not changed, f"touched outside of its place: {sorted(changed)}"
+
+    def _contents(self, but: tuple[Path, ...]) -> dict[str, bytes | None]:
+        return {
+            str(path): None if path.is_symlink() or not path.is_file() else path.read_bytes()
+            for path in self.root.rglob("*")
+            if not any(path == one or one in path.parents for one in but)
+        }
+
+
+def framed(body: bytes) -> bytes:
+    """A ``_metadata`` file with this checkpoint in it."""
+    checksum = hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
+    head = f'{{"format":"weir-checkpoint","version":1,"checksum":"sha256:{checksum}","checkpoint":'
+    return head.encode() + body + b"}\n"
+
+
+def inline(data: bytes) -> dict[str, str]:
+    """A location that holds the bytes itself."""
+    return {"inline": base64.b64encode(data).decode()}
+
+
+def fields(snapshot: Path) -> dict[str, Any]:
+    """What the metadata says, as JSON; the files that are added to the recorded ones are written."""
+    recorded: dict[str, Any] = json.loads((RECORDED / "_metadata").read_bytes())["checkpoint"]
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict({"key": ["a", "b"], "value": [1, None]}))
+    keyed = sink.getvalue()
+    files = [
+        _put(snapshot, "operators/score/0-4-00ff", keyed),
+        _put(snapshot, "in-flight/query/00000000000000000004-0.parquet", b"parquet"),
+    ]
+    kept = {
+        "parallelism": 1,
+        "lists": {"0": inline(encode_lists({"rules": ("union", [b'"x"', b"[1]"])}))},
+        "groups": {"seen": {"0": {"file": "score/0-4-00ff", "offset": 0, "length": len(keyed)}}},
+    }
+    score = {
+        "vertex": "score",
+        "position": 4,
+        "operators": [
+            {"operator_id": "score", "name": "process score", "fully_finished": False},
+            {"operator_id": "out", "name": "sink out", "fully_finished": False},
+        ],
+        "inputs": ["query"],
+        "entries": {
+            "metadata": '{"id":"5a0e7d0c-9c6e-4a6d-9b38-1b1b6ad4c6a1"}',
+            "offsets/3": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":3}',
+            "offsets/4": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":4}',
+            "commits/4": 'v1\n{"nextBatchWatermarkMs":0}',
+            "weir-operators": json.dumps({"score": kept}),
+            "weir-output-watermark": "1000",
+        },
+        "files": files,
+        "committables": [
+            {
+                "sink": "out",
+                "position": 4,
+                "payload": {
+                    "directory": STAGED,
+                    "position": 4,
+                    "flushed": True,
+                    "files": [{"path": "part-0.c000.json", "rows": 1}],
+                },
+                "barrier": 7,
+                "epoch": 7,
+                "files": [_put(snapshot, "staged/out/4/0", b'{"id":1}\n')],
+            }
+        ],
+        "in_flight": [
+            {
+                "channel": "query",
+                "position": 4,
+                "size": 7,
+                "payload": {"keys": ["in-flight/query/00000000000000000004-0.parquet"]},
+            }
+        ],
+        "sent_events": [{"operator": "score", "subtask": 0, "payload": {"ask": True}}],
+    }
+    return recorded | {
+        "tasks": [*recorded["tasks"], score],
+        "hook_states": {"lock": {"held": [1, 2]}},
+        "coordinator_states": {
+            "score": {"often": 5},
+            "in": {
+                "listed": True,
+                "discovered": [["b.json", 10, 1]],
+                "assigned": ["a.json"],
+                "rejected": 1,
+                "rejects": [{"file": "c.json", "why": "broken"}],
+            },
+        },
+    }
+
+
+def _put(snapshot: Path, key: str, data: bytes) -> dict[str, Any]:
+    """A file of the snapshot, as a handle."""
+    name = f"score~{key.replace('/', '~')}"
+    (snapshot / name).write_bytes(data)
+    return {"key": key, "path": name, "size": len(data), "checksum": f"crc32:{zlib.crc32(data):08x}"}
+
+
+# -- all that reads a snapshot, as far as it runs without Spark -----------------------------------------------------
+
+
+def inspect(world: World) -> None:
+    """``weir inspect PATH``, as a table and as JSON."""
+    found = inspect_command.read_metadata(str(world.snapshot))
+    Console(file=io.StringIO(), width=200).print(inspect_command.inspection_table(found))
+    json.loads(inspect_command.inspection_json(found))
+
+
+def inspect_operator(world: World) -> None:
+    """``weir inspect PATH --operator score``, as a table and as JSON."""
+    table = inspect_command.state_table(str(world.snapshot), "score", sql=None, limit=None)
+    Console(file=io.StringIO(), width=200).print(table)
+    for line in inspect_command.state_json(str(world.snapshot), "score", sql=None, limit=None):
+        json.loads(line)
+
+
+def read(world: World) -> None:
+    """``weir.read_savepoint``: its figures, and what Python operators keep."""
+    with read_savepoint(str(world.snapshot)) as savepoint:
+        for operator in savepoint.operators:
+            savepoint.operator_state(operator.uid)
+
+
+def restore(world: World) -> None:
+    """What a job does that goes on from it: check, fill the queries' directories, commit what was pending."""
+    checkpoint = world.storage.read(str(world.snapshot))
+    world.storage.verify(checkpoint)
+    operators = {
+        vertex: tuple(OperatorState(operator_id=one, name=f"{kind} {one}") for kind, one in steps)
+        for vertex, steps in {
+            "query": (("source", "in"), ("transform", "u1")),
+            "score": (("process", "score"), ("sink", "out")),
+        }.items()
+    }
+    StateMapping(
+        vertices=operators, allow_non_restored_state=True, inputs={"query": (), "score": ("query",)}
+    ).check(checkpoint)
+    for task in checkpoint.tasks:
+        path = world.work / task.vertex
+        shutil.rmtree(path, ignore_errors=True)
+        path.mkdir()
+        directory = QueryDirectory(LocalFileSystem(), str(path))
+        restore_directory(
+            state=task,
+            checkpoint=checkpoint,
+            storage=world.storage,
+            transfer=Transfer(world.storage.fs),
+            directory=directory,
+        )
+        keys = [handle.key for handle in task.files if handle.key.startswith("state/")]
+        if task.position >= 0 and keys:
+            StateFiles(directory, keys, task.position - 1).keys(task.position)
+            directory.state_partitions(task.position)
+    _commit_again(world, checkpoint)
+
+
+def _commit_again(world: World, checkpoint: Any) -> None:
+    sinks = SinkPort(
+        sinks={"out": Files(str(world.table), format="json")},
+        job_name="orders",
+        file_system=world.storage.fs,
+        retries=CommitRetries(attempts=1, initial_backoff_ms=1, max_backoff_ms=1),
+        waits=ThreadWaits(),
+    )
+
+    def put_back(handle: StateHandle, path: str) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Transfer(world.storage.fs).link_or_copy(world.storage.file_path(checkpoint, handle), path)
+
+    sinks.open(checkpoint.job_id, 1)
+    sinks.commit_again(checkpoint, put_back, foreign=True)
+
+
+def find_files(world: World) -> None:
+    """The file source's enumerator, and the names that it gives to readers."""
+    checkpoint = world.storage.read(str(world.snapshot))
+    enumerator = FileEnumerator(str(world.landing), interval_ms=1000, bounded=False, batch_bytes=1 << 20)
+    context = _Context()
+    enumerator.start(context)  # type: ignore[arg-type]
+    enumerator.reset_to_checkpoint(7, checkpoint.coordinator_states.get("in"))
+    enumerator.handle_event_from_operator(0, 1, {"ask": True})
+    for run in context.soon:
+        run()
+    for event in context.sent:
+        for name in event.get("splits", ()):
+            assert "/" not in name and name not in (".", ".."), f"a reader would open {name!r}"
+
+
+class _Context:
+    """Of a coordinator with one subtask."""
+
+    current_parallelism = 1
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.soon: list[Callable[[], None]] = []
+
+    def send_event(self, subtask: int, event: dict[str, Any]) -> None:
+        self.sent.append(event)
+
+    def run_in_coordinator(self, run: Callable[[], None]) -> None:
+        self.soon.append(run)
+
+    def call_async(self, *_: object) -> None:
+        """Nothing is found."""
+
+
+def consistent_reading(world: World) -> None:
+    """What ``read_consistent`` reads of a job's records; its newest checkpoint is the forged one."""
+    data = (world.snapshot / "_metadata").read_bytes()
+    log = JobLog(LocalFileSystem(), world.storage.log_directory)
+    newest = log.newest()
+    writer = log.begin_attempt(after=newest, job_id="f" * 32, job_name="orders", writer="w", timestamp_ms=1)
+    writer.append(
+        kind=RecordKind.CHECKPOINT_COMPLETED,
+        timestamp_ms=2,
+        status=RecordStatus.RUNNING,
+        completed=7,
+        checkpoints=(
+            CheckpointReference(checkpoint_id=7, path=str(world.snapshot), checksum=checksum_of(data)),
+        ),
+    )
+    epochs = read_job_epochs(world.storage.job_directory, world.storage.fs)
+    epochs.whole_up_to("out", 3)
+
+
+def claim(world: World) -> None:
+    """A claimed snapshot is deleted once it is subsumed."""
+    world.storage.discard_claimed(str(world.snapshot))
+
+
+def dispose(world: World) -> None:
+    """``weir savepoint --dispose``."""
+    world.storage.dispose_savepoint(str(world.snapshot))
+
+
+#: Each reader, and the directories that it may write to.
+READERS: dict[str, tuple[Callable[[World], None], Callable[[World], tuple[Path, ...]]]] = {
+    "inspect": (inspect, lambda world: ()),
+    "inspect --operator": (inspect_operator, lambda world: ()),
+    "read_savepoint": (read, lambda world: ()),
+    "restore": (restore, lambda world: (world.work, world.table)),
+    "file source": (find_files, lambda world: ()),
+    "read_consistent": (consistent_reading, lambda world: (world.root / "checkpoints",)),
+    "claim": (claim, lambda world: (world.snapshot,)),
+    "dispose": (dispose, lambda world: (world.snapshot,)),
+}
