@@ -166,7 +166,7 @@ class _Handlers:
 
     async def rejects(self, job_id: str) -> Json:
         """Weir's own: what its sources could not read."""
-        return job_json.rejects_json(self._view(job_id))
+        return job_json.rejects_json(await self._view(job_id))
 
     async def client_heartbeat(self, job_id: str) -> Json:
         await self._view(job_id)
