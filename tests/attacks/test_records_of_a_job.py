@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.attacks.world import World
+from tests.durable.fake_sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
 from weir.job_epochs import read_job_epochs
@@ -59,6 +60,7 @@ def start(world: World) -> None:
         base_directory=str(base(world)),
         fs=FileSystems(None),
         clock=SystemClock(),
+        sinks=lambda _: sink_port(),
     )
 
 

@@ -269,7 +269,14 @@ def _commit_again(world: World, checkpoint: Any) -> None:
 def find_files(world: World) -> None:
     """The file source's enumerator, and the names that it gives to readers."""
     checkpoint = world.storage.read(str(world.snapshot))
-    enumerator = FileEnumerator(str(world.landing), interval_ms=1000, bounded=False, batch_bytes=1 << 20)
+    enumerator = FileEnumerator(
+        str(world.landing),
+        interval_ms=1000,
+        bounded=False,
+        batch_bytes=1 << 20,
+        rejects=False,
+        retention_ns=1 << 50,
+    )
     context = _Context()
     enumerator.start(context)  # type: ignore[arg-type]
     enumerator.reset_to_checkpoint(7, checkpoint.coordinator_states.get("in"))

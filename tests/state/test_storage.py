@@ -194,7 +194,7 @@ def test_a_state_file_outside_of_the_checkpoint_is_never_used(storage: Checkpoin
     """Whatever the metadata says: it is not read, and not deleted."""
     handle = StateHandle(key="a", path=path, size=1, checksum="crc32:00000000")
     with pytest.raises(
-        StorageError, match=r"could not be read back .*(another form|is no file of a checkpoint)"
+        StorageError, match=r"would not be read back as it is .*(another form|is no file of a checkpoint)"
     ):
         storage.write_metadata(checkpoint(1, storage.checkpoint_directory(1), files=(handle,)))
     with pytest.raises(InvariantError, match="not below the directory"):

@@ -29,6 +29,8 @@ def rejects_in(states: Mapping[OperatorId, Payload]) -> list[Rejects]:
     for operator, state in states.items():
         newest = state.get("rejects")
         if isinstance(newest, list) and all(isinstance(one, dict) for one in newest):
-            count = state.get("rejected", len(newest))
+            # Anyone may have written it, also a coordinator that means something else by these names.
+            said = state.get("rejected")
+            count = said if type(said) is int else len(newest)
             found.append(Rejects(operator=operator, count=count, newest=tuple(newest)))
     return found

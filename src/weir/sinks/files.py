@@ -208,6 +208,10 @@ class Files(Sink):
         """
         self._check_flushed(payloads)
         moves = [move for payload in payloads for move in self._moves(payload)]
+        if len({target for _, target, _ in moves}) < len(moves):
+            raise SinkError(
+                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
+            )
         newest = self.newest_committed()
         rows = 0
         if moves and (newest is None or newest < epoch):
@@ -250,10 +254,6 @@ class Files(Sink):
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
         """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""
-        if len({target for _, target, _ in moves}) < len(moves):
-            raise SinkError(
-                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
-            )
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
             self._file_system.make_directory(join(self._root, directory))
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
