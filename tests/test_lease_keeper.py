@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -58,7 +59,7 @@ class WatchedLease(Lease):
 class World:
     """A keeper with a short interval."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, timeout_ms: int = 15_000) -> None:
         self.lease = WatchedLease(directory)
         self.attempt = 0
         self.lost: list[str] = []
@@ -68,7 +69,7 @@ class World:
             first_attempt=3,
             attempt=lambda: self.attempt,
             rest_address="http://127.0.0.1:8081",
-            timeout_ms=15_000,
+            timeout_ms=timeout_ms,
             interval_ms=10,
             clock=TickingClock(),
             on_lost=self._lost,
@@ -165,3 +166,23 @@ def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> Non
     world.lease.write(record)
     world.keeper.stop()
     assert world.read() == record
+
+
+def test_a_renewal_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """The lease runs out by itself then."""
+    world = World(tmp_path, timeout_ms=200)
+    reached, gate = threading.Event(), threading.Event()
+
+    def hang(record: LeaseRecord) -> Recorded:
+        reached.set()
+        gate.wait(PATIENCE_S)
+        return Recorded.WON
+
+    world.keeper.start()
+    with patch.object(world.lease, "write", hang):
+        assert reached.wait(PATIENCE_S)
+        begun = time.monotonic()
+        world.keeper.stop()
+        gate.set()
+    assert time.monotonic() - begun < PATIENCE_S / 2
+    assert world.lease.read() is not None

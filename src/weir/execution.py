@@ -14,6 +14,7 @@ from weir.config.options import (
     LEASE_TIMEOUT,
     RECOVERY_CLAIM_MODE,
     SAVEPOINT_DIR,
+    TASK_CANCELLATION_TIMEOUT,
     WORKING_DIR,
 )
 from weir.config.values import RecoveryClaimMode
@@ -108,6 +109,7 @@ class Execution:
             clock=clock,
             configuration=configuration.in_force(),
             observe=self._observe,
+            patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
         )
         storage = submission.storage
         self._lease = LeaseKeeper(
@@ -135,7 +137,7 @@ class Execution:
             self._listener.note(f"Records and checkpoints: {self._submission.storage.job_directory}")
             ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
-                self._tasks.delete_working_directory()
+                self._delete_working_directory()
         finally:
             self._running.finish()
         return JobResult(
@@ -161,6 +163,13 @@ class Execution:
         match effect:
             case JobStatusChanged(status=JobStatus.FAILING, message=message):
                 self._listener.note(f"FAILING: {message}")
+
+    def _delete_working_directory(self) -> None:
+        try:
+            self._tasks.delete_working_directory()
+        except StorageError as error:
+            # How the job ended is on record. A query that does not stop may still write there.
+            self._listener.note(f"the working directory could not be deleted: {error}")
 
     def _lost(self, message: str) -> None:
         self._listener.note(message)

@@ -58,11 +58,12 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing and give the lease back."""
+        """Stop renewing and give the lease back; a renewal that hangs is left behind, and the lease runs out by itself."""
         self._stop.set()
         if self._thread.is_alive():
-            self._thread.join()
-            self._lease.remove(self._current())
+            self._thread.join(self._timeout_ms / 1000)
+            if not self._thread.is_alive():
+                self._lease.remove(self._current())
 
     def _current(self) -> int:
         return max(self._attempt(), self._first_attempt)

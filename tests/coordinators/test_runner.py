@@ -85,7 +85,7 @@ class Bench:
     def close(self) -> None:
         for runner in self._runners:
             runner.close()
-        self._workers.close()
+        self._workers.close(10)
 
 
 @pytest.fixture

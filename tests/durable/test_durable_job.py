@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
@@ -22,7 +23,14 @@ from weir.core.master_messages import RecordEnd
 from weir.core.task_messages import CommitSinks
 from weir.core.types import Committable, Payload, Recorded
 from weir.durable.hooks import MasterHook
-from weir.errors import DuplicatesError, JobEndedError, JobFencedError, LostWriteError, SinkError
+from weir.errors import (
+    DuplicatesError,
+    JobEndedError,
+    JobFencedError,
+    LostWriteError,
+    SinkError,
+    StorageError,
+)
 from weir.kernel.concurrency import ThreadWaits
 from weir.state.job_log import JobLog, JobRecord, RecordKind, RecordStatus
 from weir.state.local import LocalFileSystem
@@ -137,12 +145,18 @@ def test_the_first_commit_of_an_attempt_cleans_once_more(tmp_path: Path) -> None
 
 def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path: Path) -> None:
     """The newer attempt has to commit again first, and its own first commit still cleans (P22)."""
-    sink = WatchedSink()
+    sink = FakeSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
     sink.calls.clear()
-    sink.during_commit = running.job.begin_attempt
-    commit(running, 1)
+    commit_sinks = running.job._sinks.commit
+
+    def commit_and_begin(epoch: int, payloads: Any) -> None:
+        commit_sinks(epoch, payloads)
+        running.job.begin_attempt()
+
+    with patch.object(running.job._sinks, "commit", commit_and_begin):
+        commit(running, 1)
     assert [call[0] for call in sink.calls] == ["commit", "open", "clean"]
 
     sink.calls.clear()
@@ -150,6 +164,42 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
     commit(running, 3)
     assert [call[0] for call in sink.calls] == ["commit", "clean", "commit"]
     assert cleanings(sink) == [2]
+
+
+def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
+    """It would open the sink that the commit uses; the sentence names the sink and what it does (P13)."""
+    sink = WatchedSink()
+    running = driver(tmp_path, sink)
+    running.job.begin_attempt()
+    refused: list[str] = []
+
+    def begin() -> None:
+        with pytest.raises(SinkError) as error:
+            running.job.begin_attempt()
+        refused.append(str(error.value))
+
+    sink.during_commit = begin
+    commit(running, 1)
+    assert "'out' (FakeSink('out')) has not come back from committing checkpoint 1" in refused[0]
+    assert running.job.begin_attempt().attempt == 3
+
+
+def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: Path) -> None:
+    """Whether that one counts is not known, so neither is what the end would follow (P17)."""
+    running = driver(tmp_path)
+    refused: list[str] = []
+
+    def end_meanwhile(*_: object, **__: object) -> None:
+        with pytest.raises(StorageError) as error:
+            end(running, JobStatus.CANCELED)
+        refused.append(str(error.value))
+        raise StorageError("away")
+
+    with patch.object(JobLog, "begin_attempt", end_meanwhile), pytest.raises(StorageError, match="away"):
+        running.job.begin_attempt()
+    assert "still being written" in refused[0]
+    running.job.begin_attempt()
+    assert end(running, JobStatus.CANCELED) is Recorded.WON
 
 
 # -- who may begin -----------------------------------------------------------------------------------------------------

@@ -243,6 +243,72 @@ def test_after_a_stop_the_next_attempt_retries_again() -> None:
     assert [call[0] for call in sink.calls] == ["commit", "commit"]
 
 
+class HangingSink(FakeSink):
+    """Does not come back from a commit until a test says so."""
+
+    def __init__(self, name: str = "out", calls: list[tuple[Any, ...]] | None = None) -> None:
+        super().__init__(name, calls)
+        self.reached, self.gate = threading.Event(), threading.Event()
+
+    def commit(self, epoch: int, payloads: Any) -> int:
+        count = super().commit(epoch, payloads)
+        self.reached.set()
+        assert self.gate.wait(20)
+        return count
+
+
+def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> None:
+    """Not the sinks after it, nor its own once more: that is the newer attempt's business by now (P13)."""
+    calls: list[tuple[Any, ...]] = []
+    hanging, other = HangingSink("a", calls), FakeSink("b", calls)
+    port = sink_port(hanging, other)
+    errors: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            port.commit(7, {"a": (), "b": ()})
+        except SinkError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    assert hanging.reached.wait(20)
+    port.stop()
+    port.resume()
+    with pytest.raises(
+        SinkError, match=r"'a' \(FakeSink\('a'\)\) has not come back from committing checkpoint 7"
+    ):
+        port.open("j", 2)
+    hanging.gate.set()
+    thread.join(20)
+    assert "left to the attempt that has begun since" in str(errors[0])
+    port.open("j", 2)
+    assert [call[:2] for call in calls] == [("commit", "a"), ("open", "a"), ("open", "b")]
+
+
+def test_a_retry_of_an_older_attempt_does_not_go_on_when_the_next_one_begins() -> None:
+    """Its pause is over, and no other try follows."""
+    sink = HangingSink()
+    sink.gate.set()
+    sink.errors = [SinkError("away")] * 50
+    port = sink_port(sink, attempts=50, backoff_ms=60_000)
+
+    def commit() -> None:
+        with pytest.raises(SinkError, match="away"):
+            port.commit(7, {"out": ()})
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not sink.calls and time.monotonic() < deadline:
+        time.sleep(0.01)
+    port.stop()
+    port.resume()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert len(sink.calls) <= 2
+
+
 # -- committing again ----------------------------------------------------------------------------------------------
 
 

@@ -272,6 +272,7 @@ class World:
         bounded: bool = False,
         hooks: tuple[str, ...] = (),
         coordinators: Mapping[str, OperatorCoordinator] = MappingProxyType({}),
+        patience_ms: int = 20_000,
         **checkpointing: Any,
     ) -> None:
         """``coordinators`` by vertex, whose operators have one subtask."""
@@ -294,6 +295,7 @@ class World:
             clock=SystemClock(),
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,
+            patience_ms=patience_ms,
         )
         self.ended: JobEnded | None = None
         self.error: BaseException | None = None

@@ -108,6 +108,7 @@ class Bench:
             chance=lambda: 0.5,
             mailbox=self._mail.append,
             on_effect=self._seen,
+            patience_ms=1_000,
         )
 
     # -- for the test ------------------------------------------------------------------------------------------
@@ -178,10 +179,11 @@ class Bench:
         made = Work(work)
         self.aside.append(made)
 
-    def wait(self, works: Sequence[Work]) -> None:
+    def wait(self, works: Sequence[Work], timeout_s: float) -> bool:
         """What is under way ends now."""
         for work in works:
             work.run()
+        return True
 
     def _seen(self, effect: object) -> None:
         self.effects.append(effect)

@@ -313,6 +313,7 @@ def driver_of(master: TimedMaster, clock: StoppedClock) -> JobDriver:
         coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
         clock=clock,
         on_effect=lambda _: None,
+        patience_ms=20_000,
     )
 
 

@@ -324,3 +324,16 @@ def test_the_store_is_bounded() -> None:
     operations.start("checkpoint", "fits", begin)
     assert operations.find("checkpoint", "5") is None
     assert operations.find("checkpoint", "4") is futures[4]
+
+
+def test_what_ends_the_job_is_accepted_however_many_operations_are_in_flight(
+    http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints that hang must not keep anybody from stopping or cancelling the job."""
+    monkeypatch.setattr("weir.rest.operations.MAX_OPERATIONS", 3)
+    for _ in range(3):
+        assert http.post(f"{JOB}/checkpoints", json={}).status_code == 202
+    assert http.post(f"{JOB}/checkpoints", json={}).status_code == 429
+    assert http.post(f"{JOB}/stop", json=STOP).status_code == 202
+    assert http.patch(f"{JOB}?mode=cancel").status_code == 202
+    assert [name for name, _ in gateway.calls] == ["checkpoint"] * 3 + ["stop", "cancel"]

@@ -244,7 +244,7 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
                 item for item in items if (item.sink, item.epoch or checkpoint.checkpoint_id) == (sink, epoch)
             ]
             self._complete(sink, epoch, group, put_back, foreign=foreign)
-            self._commit_one(sink, epoch, [item.payload for item in group])
+            self._commit_one(sink, epoch, [item.payload for item in group], self._stopping)
 
     return _with(patch.object(SinkPort, "commit_again", backwards))
 

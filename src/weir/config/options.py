@@ -169,6 +169,13 @@ GIVE_UP_AFTER = ConfigOption(
     "While periodic checkpoints are on: how long the job may fail of the same cause again and again, at least five times,"
     " with no completed checkpoint between, before it fails for good.",
 )
+TASK_CANCELLATION_TIMEOUT = ConfigOption(
+    "task.cancellation.timeout",
+    POSITIVE_DURATION,
+    "3 min",
+    "How long a cancellation, a stop or a restart waits for queries, commits and starts that hang, before it goes on without"
+    " them.",
+)
 DEFAULT_PARALLELISM = ConfigOption(
     "parallelism.default",
     integer(1).or_none("unset"),
@@ -294,6 +301,7 @@ OPTIONS: tuple[ConfigOption[Any], ...] = (
     JITTER_FACTOR,
     ATTEMPTS_BEFORE_RESET_BACKOFF,
     GIVE_UP_AFTER,
+    TASK_CANCELLATION_TIMEOUT,
     DEFAULT_PARALLELISM,
     REST_PORT,
     REST_BIND_ADDRESS,

@@ -142,8 +142,12 @@ class JobMaster(JobLifecycle):
         """When ``on_deadline`` is to be called, in monotonic ms; None if nothing is due by itself."""
         if self._status.is_terminal:
             return None
-        deadlines = [d for d in (self._restart_at_ms, self._coordinator.next_deadline()) if d is not None]
-        return min(deadlines, default=None)
+        deadlines = (
+            self._restart_at_ms,
+            self._coordinator.next_deadline(),
+            self._end_deadline_ms,
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # -- entries --------------------------------------------------------------------------------------------
 
@@ -155,6 +159,8 @@ class JobMaster(JobLifecycle):
             if self._restart_at_ms is not None and self._restart_at_ms <= now_ms:
                 self._restart_at_ms = None
                 self._begin_attempt()
+            if self._end_deadline_ms is not None and self._end_deadline_ms <= now_ms:
+                self._end_is_overdue(now_ms)
             self._progress(now_ms)
         return self._finish("deadline", before, now_ms)
 
@@ -318,6 +324,12 @@ class JobMaster(JobLifecycle):
         self._stopping = False
         self._tasks_up = False
         self._chance = event.chance
+        if event.left_running and self._goal is Goal.RESTART:
+            self._goal = Goal.FAIL
+            self._failure = (
+                f"{self._failure} (not restarted in this process, where a query may still run, since this does not stop:"
+                f" {event.left_running}; the same command resumes the job)"
+            )
         deferred, self._deferred_discards = self._deferred_discards, []
         if self._goal is not Goal.FENCED:
             self._effects.extend(deferred)

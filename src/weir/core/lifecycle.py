@@ -52,7 +52,7 @@ from weir.core.requests import AnswerRequest
 from weir.core.restart import RepeatedFailures, make_restart_strategy
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.stop_with_savepoint import StopState, StopWithSavepoint
-from weir.core.types import UNKNOWN, Cause, OperatorId, OperatorState, VertexId
+from weir.core.types import UNKNOWN, Cause, OperatorId, OperatorState, TaskStatus, VertexId
 
 
 class Goal(enum.Enum):
@@ -133,7 +133,7 @@ class JobLifecycle:
         for fact in facts:
             match fact:
                 case SnapshotCompleted():
-                    self._snapshot_completed(fact)
+                    self._snapshot_completed(fact, now_ms)
                 case RequestFailed():
                     self._request_failed(fact, now_ms)
                 case TolerableFailuresExceeded():
@@ -152,12 +152,12 @@ class JobLifecycle:
         """Whether tasks are up that are being stopped, so that a snapshot may still be writing."""
         return self._tasks_up and self._goal not in (Goal.RUN, Goal.FINISH)
 
-    def _snapshot_completed(self, fact: SnapshotCompleted) -> None:
+    def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
         if fact.checkpoint.kind.commits_side_effects:
             self._execution.released(fact.waiting_tasks)
             self._repeated.notify_checkpoint()
         if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
-            self._stop.savepoint_created(fact.checkpoint)
+            self._stop.savepoint_created(fact.checkpoint, now_ms + self._config.timeout_ms)
             if self._goal is not Goal.RUN:
                 self._fail_stop("The job was stopped by other means before its tasks had finished.")
 
@@ -168,6 +168,22 @@ class JobLifecycle:
         # If no task knows of it the job simply goes on, and so do its periodic checkpoints.
         if self._goal is not Goal.RUN or fact.tasks_know:
             self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)
+
+    @property
+    def _end_deadline_ms(self) -> int | None:
+        """Until when every task has to be FINISHED, once the savepoint of a stop is complete; None if there is none."""
+        return self._stop.deadline_ms if self._stop is not None and self._goal is Goal.RUN else None
+
+    def _end_is_overdue(self, now_ms: int) -> None:
+        """Sinks that do not come back must not hold up for ever whoever asked for the stop (PROTOCOL P34)."""
+        late = ", ".join(
+            repr(v) for v, status in self._execution.statuses.items() if status is not TaskStatus.FINISHED
+        )
+        self._fail(
+            f"The job did not end within {self._config.timeout_ms} ms after the savepoint of its stop was complete: these"
+            f" tasks have not committed and closed their sinks: {late}.",
+            now_ms,
+        )
 
     def _fenced(self, message: str, now_ms: int) -> None:
         self._failure = f"{message} A newer attempt holds the job, so this driver stops."

@@ -69,13 +69,15 @@ class AttemptFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class TasksStopped:
-    """All tasks of the attempt have ended and none of their threads or snapshots is under way.
+    """All tasks of the attempt have ended and none of their threads or snapshots is under way. What hangs was left behind.
 
     ``chance`` in [0, 1) is the jitter of the restart strategy.
     """
 
     attempt: int
     chance: float
+    #: What may still run a query of the attempt, so that no other one can begin in this process; empty if nothing does.
+    left_running: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

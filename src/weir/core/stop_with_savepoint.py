@@ -52,6 +52,8 @@ class StopWithSavepoint:
         self._drain = drain
         #: Set from SAVEPOINT_CREATED on.
         self._savepoint: CompletedCheckpoint | None = None
+        #: In SAVEPOINT_CREATED, in monotonic ms.
+        self._deadline_ms: int | None = None
 
     @property
     def state(self) -> StopState:
@@ -73,6 +75,11 @@ class StopWithSavepoint:
         """The savepoint with which the job ends, once it is complete."""
         return self._savepoint
 
+    @property
+    def deadline_ms(self) -> int | None:
+        """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None unless they have to."""
+        return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
+
     def join(self, request: str) -> None:
         """Another stop was asked for: it gets the same answer."""
         self._requests.append(request)
@@ -81,9 +88,10 @@ class StopWithSavepoint:
         """Nothing is being recorded any more and the savepoint is under way."""
         self._move(StopState.WAITING_FOR_SAVEPOINT)
 
-    def savepoint_created(self, savepoint: CompletedCheckpoint) -> None:
-        """The savepoint is complete; tasks commit it and finish."""
+    def savepoint_created(self, savepoint: CompletedCheckpoint, deadline_ms: int) -> None:
+        """The savepoint is complete; tasks commit it and finish, until ``deadline_ms`` on the monotonic clock."""
         self._savepoint = savepoint
+        self._deadline_ms = deadline_ms
         self._move(StopState.SAVEPOINT_CREATED)
 
     def tasks_finished(self) -> None:

@@ -53,7 +53,14 @@ from weir.durable.targets import (
     own_commits,
     unknown_commits,
 )
-from weir.errors import DuplicatesError, InvariantError, JobEndedError, JobFencedError, LostWriteError
+from weir.errors import (
+    DuplicatesError,
+    InvariantError,
+    JobEndedError,
+    JobFencedError,
+    LostWriteError,
+    StorageError,
+)
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Waits
 from weir.kernel.ports import AttemptStart
@@ -128,6 +135,8 @@ class DurableJob:
         self._lock = waits.lock()
         self._attempt = 0
         self._ancestors: dict[JobId, int] = {}
+        #: The record of an attempt is being written.
+        self._winning = False
         self._cleaned_attempt = 0
         self._claim_is_over = False
 
@@ -138,7 +147,11 @@ class DurableJob:
 
     def begin_attempt(self) -> AttemptStart:
         """Win the record "attempt began", restore and commit again."""
-        record, allocated = self._win_attempt(own_commits(self._sinks, self._storage.job_id))
+        self._winning = True
+        try:
+            record, allocated = self._win_attempt(own_commits(self._sinks, self._storage.job_id))
+        finally:
+            self._winning = False
         self._attempt = record.attempt
         self._sinks.open(self._storage.job_id, record.attempt)
         completed = record.completed or 0
@@ -182,6 +195,9 @@ class DurableJob:
         """Let the sinks of the task commit the epoch, and tell listeners; then once more clean what came late."""
         attempt = self._attempt
         self._sinks.commit(effect.checkpoint_id, effect.payloads)
+        if attempt != self._attempt:
+            # It hung, and another attempt has begun since.
+            return
         self._listeners.complete(effect.vertex, effect.checkpoint_id)
         with self._lock:
             # Not for a newer attempt, which has to commit again first.
@@ -254,6 +270,11 @@ class DurableJob:
 
     def record_end(self, effect: RecordEnd) -> Recorded:
         """Record how the job ended, then delete what nobody needs any more."""
+        if self._winning:
+            raise StorageError(
+                "The record of an attempt is still being written, so whether it counts is not known: see why the checkpoint"
+                " directory does not answer."
+            )
         if self._writer is None:
             # No attempt ever began: what the log says of the job is still so.
             return Recorded.WON

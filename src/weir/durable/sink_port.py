@@ -4,12 +4,16 @@ A failed commit is retried with exponential backoff. When retries are used up th
 commits again what its checkpoint had staged (PROTOCOL P13). Staged files that are gone are told by a look at each, at two
 moments. Before a snapshot, the attempt fails: it began from a checkpoint that does not need them, and the next one stages
 those rows again. Before a commit, nothing can bring them back: the job fails for good, and nothing is made visible.
+
+A commit that hangs is left behind when its attempt ends. Until it comes back no other attempt can open its sink; then it
+ends without another try, and without a commit to the sinks after it, since these belong to the newer attempt.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -24,7 +28,7 @@ from weir.core.types import (
     SnapshotKind,
     StateHandle,
 )
-from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError
+from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError, SinkError
 from weir.kernel.concurrency import Event, Waits
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.filesystem import FileSystem
@@ -66,6 +70,10 @@ class SinkPort:
         self._file_system = file_system
         self._retries = retries
         self._locks = {name: waits.lock() for name in sinks}
+        #: What each sink is doing, of those that do something.
+        self._busy: dict[OperatorId, str] = {}
+        self._waits = waits
+        #: The attempt's own: set once it is over.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
 
@@ -75,14 +83,15 @@ class SinkPort:
             sink.check(self._context(job_id, name, 0))
 
     def open(self, job_id: JobId, attempt: int) -> None:
-        """Prepare every target for the attempt."""
+        """Prepare every target for the attempt. Raises ``SinkError`` if one hangs in what an earlier attempt asked of it."""
         for name, sink in self._sinks.items():
-            with self._locks[name]:
+            self._check_not_hanging(name)
+            with self._using(name, "opening its target"):
                 sink.open(self._context(job_id, name, attempt))
 
     def resume(self) -> None:
-        """Wait between retries again."""
-        self._stopping.clear()
+        """An attempt begins: what the one before it left behind is not to go on."""
+        self._stopping = self._waits.event()
 
     def stop(self) -> None:
         """Give up waiting between retries."""
@@ -101,7 +110,7 @@ class SinkPort:
             indexes = [index for index, item in enumerate(flushed) if item.sink == name]
             if not indexes:
                 continue
-            with self._locks[name]:
+            with self._using(name, "making staged rows durable"):
                 for index in indexes:
                     _check_staged(sink, flushed[index])
                 payloads = sink.flush([flushed[index].payload for index in indexes])
@@ -116,15 +125,23 @@ class SinkPort:
         return tuple(flushed)
 
     def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
-        """Let each named sink commit the epoch. Raises what a sink raised last when its retries are used up."""
+        """Let each named sink commit the epoch.
+
+        Raises what a sink raised last when its retries are used up, and ``SinkError`` if another attempt has begun since.
+        """
+        stopping = self._stopping
         for name, items in payloads.items():
-            self._commit_one(name, epoch, items)
+            if stopping is not self._stopping:
+                raise SinkError(
+                    f"The commit of checkpoint {epoch} is left to the attempt that has begun since."
+                )
+            self._commit_one(name, epoch, items, stopping)
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
         """Let each named sink stage what it held back, as of step ``position`` (MISSION E2)."""
         committables = []
         for name in names:
-            with self._locks[name]:
+            with self._using(name, "finishing"):
                 payload = self._sinks[name].finish(Step(position=position))
             if payload is not None:
                 committables.append(Committable(sink=name, position=position, payload=payload))
@@ -133,7 +150,7 @@ class SinkPort:
     def close(self, names: Sequence[OperatorId]) -> None:
         """Let each named sink give back what it holds (MISSION E5)."""
         for name in names:
-            with self._locks[name]:
+            with self._using(name, "closing"):
                 self._sinks[name].close()
 
     def commit_again(
@@ -156,12 +173,12 @@ class SinkPort:
                 )
             for epoch in sorted(epochs):
                 self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
-                self._commit_one(name, epoch, [item.payload for item in epochs[epoch]])
+                self._commit_one(name, epoch, [item.payload for item in epochs[epoch]], self._stopping)
 
     def clean(self, attempt: int) -> None:
         """Delete what older attempts staged and nobody committed (PROTOCOL P22)."""
         for name, sink in self._sinks.items():
-            with self._locks[name]:
+            with self._using(name, "cleaning its target"):
                 sink.clean(attempt)
 
     def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
@@ -186,16 +203,17 @@ class SinkPort:
     def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
         """Each sink, its target for messages, and what the target says of who committed to it, newest first.
 
-        Needs no ``open``: it is asked before the job has begun.
+        Needs no ``open``: it is asked before the job has begun. Raises ``SinkError`` as ``open`` does.
         """
         for name, sink in self._sinks.items():
-            with self._locks[name]:
+            self._check_not_hanging(name)
+            with self._using(name, "telling who has committed"):
                 yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
         """Sinks that are known to have committed a later epoch, with the target for messages and the newest epoch."""
         for name, sink in self._sinks.items():
-            with self._locks[name]:
+            with self._using(name, "telling its newest commit"):
                 newest = sink.newest_committed()
             if newest is not None and newest > checkpoint_id:
                 yield name, sink.describe(), newest
@@ -217,7 +235,7 @@ class SinkPort:
         if not foreign and not any(item.files for item in items):
             return
         sink = self._sinks[name]
-        with self._locks[name]:
+        with self._using(name, "putting back staged rows"):
             newest = sink.newest_committed()
             if newest is not None and newest >= epoch:
                 return
@@ -237,12 +255,16 @@ class SinkPort:
                             " savepoint, which has a copy of such rows."
                         )
 
-    def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload]) -> None:
+    def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload], stopping: Event) -> None:
+        """Commit with retries, until ``stopping`` is set."""
         sink = self._sinks[name]
 
         def once() -> int:
-            with self._locks[name]:
+            with self._using(name, f"committing checkpoint {epoch}"):
                 return sink.commit(epoch, payloads)
+
+        def pause(seconds: float) -> None:
+            stopping.wait(seconds)
 
         def report(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
@@ -261,16 +283,31 @@ class SinkPort:
             retry=tenacity.retry_if_exception(
                 lambda error: isinstance(error, Exception) and not isinstance(error, LostRowsError)
             ),
-            stop=lambda state: state.attempt_number >= self._retries.attempts or self._stopping.is_set(),
+            stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
             wait=lambda state: min(backoff(state), self._retries.max_backoff_ms / 1000),
-            sleep=self._pause,
+            sleep=pause,
             before_sleep=report,
             reraise=True,
         )
         self._rows_committed[name] += retrying(once)
 
-    def _pause(self, seconds: float) -> None:
-        self._stopping.wait(seconds)
+    def _check_not_hanging(self, name: OperatorId) -> None:
+        doing = self._busy.get(name)
+        if doing is not None:
+            raise SinkError(
+                f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of an earlier attempt, so no"
+                " other one can begin: see why it hangs, or suspend the job (Ctrl-C) and run it again."
+            )
+
+    @contextmanager
+    def _using(self, name: OperatorId, doing: str) -> Iterator[None]:
+        """While nothing else is asked of the sink."""
+        with self._locks[name]:
+            self._busy[name] = doing
+            try:
+                yield
+            finally:
+                del self._busy[name]
 
     def _context(self, job_id: JobId, name: OperatorId, attempt: int) -> SinkContext:
         return SinkContext(

@@ -7,14 +7,20 @@ run it unchanged, stop it between any two steps, and replay it.
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long an idle thread waits for more work.
+_IDLE_S = 60.0
 
 
 class Work(Protocol):
@@ -62,18 +68,21 @@ class Waits(Protocol):
 
 
 class Workers(Protocol):
-    """Where blocking work runs."""
+    """Where blocking work runs. No work waits for other work to end, so what hangs holds up nothing else."""
 
     def submit(self, work: Callable[[], None]) -> Work:
         """Run a function beside the main thread. It raises nothing."""
         ...
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """Run users' code that may never return: nothing ever waits for it, and nothing lacks the thread that it keeps."""
+        """As ``submit``, for users' code that may never return: nothing ever waits for it."""
         ...
 
-    def wait(self, works: Sequence[Any]) -> None:
-        """Wait, beside the main thread, until all of ``works`` (of ``submit``) are over."""
+    def wait(self, works: Sequence[Any], timeout_s: float) -> bool:
+        """Wait, beside the main thread, until all of ``works`` (of ``submit``) are over, at most so many seconds.
+
+        Says whether they are. What is not is left behind: nothing waits for it again.
+        """
         ...
 
 
@@ -93,30 +102,103 @@ class ThreadWaits:
         time.sleep(seconds)
 
 
-class ThreadWorkers:
-    """A pool of threads."""
+class _ThreadWork:
+    """One piece of work for a thread."""
 
-    #: Snapshots and commits of several tasks side by side, and room for one that hangs.
-    POOL_SIZE = 16
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self._over = threading.Event()
+
+    def done(self) -> bool:
+        """Whether it is over."""
+        return self._over.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most so long for its end; says whether it is over."""
+        return self._over.wait(timeout_s)
+
+    def run(self) -> None:
+        """Do it."""
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+
+class ThreadWorkers:
+    """As many threads as there is work; one that has become idle is used again.
+
+    A pool of a fixed size would be full once as many sinks, sources or file systems hang, and then nobody could cancel the
+    job. The threads are daemons: one that hangs does not keep the process from ending, as those of an executor would.
+    """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(self.POOL_SIZE, thread_name_prefix="weir-io")
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[_ThreadWork] = queue.SimpleQueue()
+        #: Threads that wait for work and for which there is none in the queue.
+        self._idle = 0
+        self._under_way: set[_ThreadWork] = set()
 
-    def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Run a function on a thread of the pool."""
-        return self._pool.submit(work)
+    def submit(self, work: Callable[[], None]) -> _ThreadWork:
+        """Run a function on a thread."""
+        submitted = _ThreadWork(work)
+        with self._lock:
+            self._under_way = {known for known in self._under_way if not known.done()} | {submitted}
+        self._run(submitted)
+        return submitted
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """Run a function on a thread of its own, which does not outlive the process."""
-        threading.Thread(target=work, name="weir-aside", daemon=True).start()
+        """Run a function on a thread for which nobody waits."""
+        self._run(_ThreadWork(work))
 
-    def wait(self, works: Sequence[Future[None]]) -> None:
+    def wait(self, works: Sequence[_ThreadWork], timeout_s: float) -> bool:
         """Wait until all are over."""
-        wait(works)
+        until_s = time.monotonic() + timeout_s
+        over = [work.wait(max(0.0, until_s - time.monotonic())) for work in works]
+        with self._lock:
+            self._under_way.difference_update(works)
+        return all(over)
 
-    def close(self) -> None:
-        """Let what runs end, and start nothing more."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+    def close(self, timeout_s: float) -> None:
+        """Let what was submitted end; at most so many seconds, and without what was waited for in vain before."""
+        self.wait(tuple(self._under_way), timeout_s)
+
+    def _run(self, work: _ThreadWork) -> None:
+        with self._lock:
+            starts = not self._idle
+            self._idle -= not starts
+        self._queue.put(work)
+        if starts:
+            threading.Thread(target=self._serve, name="weir-work", daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                work = self._queue.get(timeout=_IDLE_S)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:
+                        self._idle -= 1
+                        return
+                # A piece of work has been promised this thread.
+                continue
+            work.run()
+            with self._lock:
+                self._idle += 1
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Do something that blocks, on a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="weir-background", daemon=True).start()
+    return future
 
 
 def answered(

@@ -9,6 +9,9 @@ Rules of this file:
    after all that were returned before. So of two messages to one machine the first that was sent arrives first.
 4. Tasks belong to an attempt. Their events carry it, and those of an older attempt are dropped.
 5. A machine that raises is a bug in Weir: the driver stops the tasks and leaves the job resumable.
+6. What ends a job waits for nothing that may hang for longer than the *patience*: for commits, snapshots and starts that are
+   under way, for queries to stop, and for the begin of an attempt that is not wanted any more. What is not over by then is
+   left behind. After that no attempt begins in this process while a query of the last one may still run.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weir.core.channel import ChannelAppended, SegmentsConsumed
@@ -46,7 +51,7 @@ from weir.core.requests import AnswerRequest
 from weir.core.stream_task import StreamTask
 from weir.core.task_messages import StreamTaskEvent, TaskErrored, TaskWork
 from weir.core.types import Recorded, VertexId
-from weir.errors import invariant
+from weir.errors import JobError, invariant
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Work, Workers, answered
 from weir.kernel.envelopes import AttemptStarted, Call, Envelope, ToTask
@@ -74,6 +79,7 @@ class Dispatcher:
         chance: Callable[[], float],
         mailbox: Callable[[Envelope], None],
         on_effect: Callable[[object], None],
+        patience_ms: int,
     ) -> None:
         """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order; ``chance`` draws from
         [0, 1). ``on_effect`` sees every effect of the machines after it was begun (logs, answers, progress)."""
@@ -88,9 +94,14 @@ class Dispatcher:
         self._chance = chance
         self._mailbox = mailbox
         self._on_effect = on_effect
+        self._patience_ms = patience_ms
         self._tasks: dict[VertexId, StreamTask] = {}
         self._attempt = 0
-        self._work_of_tasks: set[Work] = set()
+        #: The attempt that is being begun; None while none is, or once its outcome is not awaited any more.
+        self._beginning: Work | None = None
+        self._work_of_tasks: dict[Work, _TaskWork] = {}
+        #: Queries of the attempt that was stopped last may still run: they do not stop.
+        self._left_running = False
         self._ended: JobEnded | None = None
         #: Effects that are to be carried out, with whose they are; the first one is being carried out.
         self._effects: deque[tuple[VertexId | None, Any]] = deque()
@@ -126,7 +137,8 @@ class Dispatcher:
     def stop(self) -> None:
         """Stop every task without a word to the machines; blocks. For the end of the run."""
         try:
-            self._stop_attempt()
+            if not self._left_running:
+                self._stop_tasks({})
         finally:
             self._coordinators.close()
 
@@ -137,8 +149,14 @@ class Dispatcher:
             case ToTask(vertex=vertex, attempt=attempt, event=event):
                 if attempt == self._attempt:
                     self._to_task(vertex, event)
+            case AttemptStarted() | AttemptFailed() if self._beginning is None:
+                _log.debug("Too late: %s", envelope)
             case AttemptStarted(start=start):
+                self._beginning = None
                 self._start_attempt(start)
+            case AttemptFailed():
+                self._beginning = None
+                self._carry_out(self._master.handle(envelope, now_ms), None)
             case Call(function=function):
                 function()
             case BaseException():
@@ -194,7 +212,10 @@ class Dispatcher:
         state = start.restored.task(vertex) if start.restored else None
         post = self.poster(vertex, start.attempt)
         self._work(
+            vertex,
+            "the start",
             lambda: self._task_port.start_task(plan, start.attempt, state, post),
+            runs_query=True,
             # Weir's own sentence about a plan means that the same plan would fail again.
             on_error=lambda error: post(
                 TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
@@ -234,7 +255,7 @@ class Dispatcher:
                 vertex,
                 tasks=self._task_port,
                 durable=self._durable,
-                work=self._work,
+                work=partial(self._work, vertex),
                 post=self.poster(vertex, self._attempt),
             )
         else:  # a message to the job master
@@ -248,22 +269,15 @@ class Dispatcher:
                 self._to_task(self._vertex_of[operator], effect)
             case BeginAttempt():
                 self._durable.resume()
-                self._in_pool(
+                self._beginning = self._submit(
                     self._begin_attempt,
                     on_done=lambda start: self._mailbox(AttemptStarted(start)),
                     on_error=self._attempt_failed,
                 )
             case StopTasks(attempt=attempt):
-                under_way, self._work_of_tasks = list(self._work_of_tasks), set()
-                # From here on they are told nothing, so nothing more can begin that nobody would wait for.
-                self._tasks = {}
-                self._in_pool(
-                    lambda: self._stop_tasks(under_way),
-                    on_done=lambda _: self._mailbox(TasksStopped(attempt=attempt, chance=self._chance())),
-                    on_error=self._mailbox,
-                )
+                self._begin_stop(attempt)
             case AllocateLocation(allocation=allocation):
-                self._in_pool(
+                self._submit(
                     lambda: self._durable.allocate(effect),
                     on_done=lambda r: self._mailbox(
                         LocationAllocated(
@@ -280,7 +294,7 @@ class Dispatcher:
                     ),
                 )
             case RecordCheckpoint(checkpoint_id=n):
-                self._in_pool(
+                self._submit(
                     lambda: self._durable.record_checkpoint(effect),
                     on_done=self._mailbox,
                     on_error=lambda e: self._mailbox(
@@ -288,7 +302,7 @@ class Dispatcher:
                     ),
                 )
             case DiscardCheckpoint(checkpoint_id=n):
-                self._in_pool(
+                self._submit(
                     lambda: self._durable.discard(effect),
                     on_done=lambda _: self._mailbox(CheckpointDiscarded(checkpoint_id=n)),
                     on_error=lambda e: self._discard_failed(n, e),
@@ -296,7 +310,7 @@ class Dispatcher:
             case TriggerHook():
                 self._trigger_hook(effect)
             case RecordEnd():
-                self._in_pool(
+                self._submit(
                     lambda: self._durable.record_end(effect),
                     on_done=lambda outcome: self._mailbox(EndRecorded(outcome=outcome)),
                     on_error=lambda e: self._mailbox(
@@ -304,7 +318,7 @@ class Dispatcher:
                     ),
                 )
             case AbandonAttempt():
-                self._durable.stop()
+                self._abandon()
             case JobEnded() | JobStatusChanged() | AnswerRequest():
                 _log.debug("%s", effect)
                 self._ended = effect if isinstance(effect, JobEnded) else self._ended
@@ -315,6 +329,16 @@ class Dispatcher:
         start = self._durable.begin_attempt()
         self._task_port.prepare_attempt(start)
         return start
+
+    def _begin_stop(self, attempt: int) -> None:
+        under_way, self._work_of_tasks = self._work_of_tasks, {}
+        # From here on they are told nothing, so nothing more can begin that nobody would wait for.
+        self._tasks = {}
+
+        def stopped(left: str) -> None:
+            self._mailbox(TasksStopped(attempt=attempt, chance=self._chance(), left_running=left))
+
+        self._submit(lambda: self._stop_tasks(under_way), on_done=stopped, on_error=self._mailbox)
 
     def _trigger_hook(self, effect: TriggerHook) -> None:
         hook, n = effect.identifier, effect.checkpoint_id
@@ -341,23 +365,65 @@ class Dispatcher:
         )
         self._mailbox(failed)
 
+    def _abandon(self) -> None:
+        self._durable.stop()
+        if self._beginning is not None:
+            self._workers.submit_aside(partial(self._await_begin, self._beginning))
+
+    def _await_begin(self, begin: Work) -> None:
+        """Nobody wants the attempt that is being begun. If that hangs the job goes on to its end without it."""
+        if not self._workers.wait([begin], self._patience_ms / 1000):
+            self._attempt_failed(
+                JobError(f"The start of the attempt did not come to an end within {self._patience_ms} ms.")
+            )
+
     # -- blocking work -----------------------------------------------------------------------------------------
 
-    def _in_pool(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
+    def _submit(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
         return self._workers.submit(answered(work, **callbacks))
 
-    def _work(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> None:
-        """Work of a task: an attempt has stopped only when it is over."""
-        under_way = {known for known in self._work_of_tasks if not known.done()}
-        self._work_of_tasks = under_way | {self._in_pool(work, **callbacks)}
+    def _work(
+        self,
+        vertex: VertexId,
+        what: str,
+        work: Callable[[], Any],
+        *,
+        runs_query: bool = False,
+        **callbacks: Callable[[Any], None],
+    ) -> None:
+        """Work of a task: an attempt has stopped only when it is over, or is left behind."""
+        under_way = {known: told for known, told in self._work_of_tasks.items() if not known.done()}
+        described = _TaskWork(what=f"{what} (task {vertex!r})", runs_query=runs_query)
+        self._work_of_tasks = under_way | {self._submit(work, **callbacks): described}
 
-    def _stop_attempt(self) -> None:
+    def _stop_tasks(self, under_way: Mapping[Work, _TaskWork]) -> str:
+        """Stop the queries, and wait for what is under way. Returns what may still run queries though the patience is at its
+        end; empty if nothing does."""
         self._durable.stop()
-        self._task_port.stop_tasks()
+        errors: list[BaseException] = []
+        stop = self._submit(self._task_port.stop_tasks, on_error=errors.append)
+        works = {stop: _TaskWork(what="stopping the queries", runs_query=True), **under_way}
+        if not self._workers.wait(list(works), self._patience_ms / 1000):
+            hanging = [told for work, told in works.items() if not work.done()]
+            _log.warning(
+                "Not over %d ms after the tasks were stopped, and left behind: %s.",
+                self._patience_ms,
+                ", ".join(told.what for told in hanging),
+            )
+            left = ", ".join(told.what for told in hanging if told.runs_query)
+            self._left_running = bool(left)
+            return left
+        if errors:
+            raise errors[0]
+        return ""
 
-    def _stop_tasks(self, under_way: list[Work]) -> None:
-        self._stop_attempt()
-        self._workers.wait(under_way)
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskWork:
+    """What is known of a piece of work of a task."""
+
+    what: str
+    runs_query: bool
 
 
 def _is_due(deadline: int | None, now_ms: int) -> bool:

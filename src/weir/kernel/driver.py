@@ -31,9 +31,11 @@ class JobDriver:
         coordinators: CoordinatorPort,
         clock: Clock,
         on_effect: Callable[[object], None],
+        patience_ms: int,
     ) -> None:
         """``on_effect`` sees every effect of the machines after it was begun (logs, request answers, progress)."""
         self._clock = clock
+        self._patience_ms = patience_ms
         self._queue: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
         # Before anything else: requests may come as soon as there is a driver.
         self._queue.put(JobSubmitted())
@@ -51,6 +53,7 @@ class JobDriver:
             chance=random.random,
             mailbox=self._queue.put,
             on_effect=self._seen,
+            patience_ms=patience_ms,
         )
 
     # -- from any thread ---------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ class JobDriver:
             try:
                 self._dispatcher.stop()
             finally:
-                self._workers.close()
+                self._workers.close(self._patience_ms / 1000)
 
     def _turn(self) -> None:
         deadline = self._dispatcher.next_deadline()

@@ -70,8 +70,10 @@ class RunningJob:
         clock: Clock,
         configuration: Mapping[str, str],
         observe: Callable[[object], None],
+        patience_ms: int,
     ) -> None:
-        """``observe`` sees every effect, on the main thread."""
+        """``observe`` sees every effect, on the main thread. ``patience_ms``: how long the end of an attempt waits for what
+        hangs."""
         self._job_id = job_id
         self._name = name
         self._master = master
@@ -104,6 +106,7 @@ class RunningJob:
             coordinators=coordinators,
             clock=clock,
             on_effect=self._on_effect,
+            patience_ms=patience_ms,
         )
 
     # -- gateway -----------------------------------------------------------------------------------------------

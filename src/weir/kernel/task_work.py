@@ -37,8 +37,16 @@ _log = logging.getLogger(__name__)
 class Begin(Protocol):
     """Hands blocking work to the workers."""
 
-    def __call__(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> None:
-        """``callbacks`` are those of ``concurrency.answered``."""
+    def __call__(
+        self,
+        what: str,
+        work: Callable[[], Any],
+        *,
+        runs_query: bool = False,
+        **callbacks: Callable[[Any], None],
+    ) -> None:
+        """``what`` is for people. While work that ``runs_query`` is under way no other attempt can begin in this process.
+        ``callbacks`` are those of ``concurrency.answered``."""
         ...
 
 
@@ -57,36 +65,43 @@ def begin_task_work(
             tasks.answer_planning(effect)
         case ReleaseSegments():
             release = tasks.release_segments
-            work(lambda: release(effect), on_error=log_error("delete segments"))
+            work("deleting segments", lambda: release(effect), on_error=log_error("delete segments"))
         case TakeSnapshot(checkpoint_id=n):
             work(
+                f"the snapshot of checkpoint {n}",
                 lambda: tasks.take_snapshot(effect),
                 on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
                 on_error=lambda e: snapshot_failed(n, e, post),
             )
         case ContinueSnapshot(checkpoint_id=n):
             work(
+                f"the snapshot of checkpoint {n}",
                 lambda: tasks.continue_snapshot(effect),
                 on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
                 on_error=lambda e: snapshot_failed(n, e, post),
             )
         case DropSnapshot():
-            work(lambda: tasks.drop_snapshot(effect), on_error=log_error("drop a snapshot"))
+            drop = tasks.drop_snapshot
+            work("dropping a snapshot", lambda: drop(effect), on_error=log_error("drop a snapshot"))
         case ConfirmBase(checkpoint_id=n):
             tasks.confirm_base(vertex, n)
         case StartDrain():
             work(
+                "the drain",
                 lambda: tasks.drain(effect),
+                runs_query=True,
                 on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )
         case CloseOperators():
             work(
+                "closing operators and sinks",
                 lambda: tasks.close_operators(vertex),
                 on_done=lambda _: post(OperatorsClosed()),
                 on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )
         case CommitSinks(checkpoint_id=n):
             work(
+                f"the commit of checkpoint {n}",
                 lambda: durable.commit_sinks(effect),
                 on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
                 on_error=lambda e: post(
@@ -98,6 +113,7 @@ def begin_task_work(
         case TellAborted(checkpoint_id=n):
             tasks.checkpoint_aborted(vertex, n)
             work(
+                f"telling that checkpoint {n} is over",
                 lambda: durable.tell_aborted(effect),
                 on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )

@@ -25,12 +25,13 @@ from starlette.exceptions import HTTPException
 from weir.core.view import CheckpointStats, JobView
 from weir.errors import CoordinatorError, WeirError
 from weir.kernel.clock import Clock
+from weir.kernel.concurrency import in_background
 from weir.kernel.gateway import JobGateway
 from weir.kernel.ports import CoordinatorAnswer
 from weir.rest import checkpoint_json, job_json
 from weir.rest.guard import quoted, shortened
 from weir.rest.job_json import Json
-from weir.rest.operations import AsyncOperations, TooManyOperationsError, in_background
+from weir.rest.operations import AsyncOperations, TooManyOperationsError
 from weir.rest.requests import (
     CheckpointRequest,
     CoordinatorRequest,
@@ -180,7 +181,7 @@ class _Handlers:
             )
         if view.status.is_terminal:
             raise HTTPException(409, f"Job {job_id} is {view.status.value} already and cannot be cancelled.")
-        self._start(_CANCEL, self._new_trigger_id(), self._gateway.cancel)
+        self._start(_CANCEL, self._new_trigger_id(), self._gateway.cancel, ends_job=True)
         return {}
 
     async def checkpoints(self, job_id: str) -> Json:
@@ -222,7 +223,10 @@ class _Handlers:
         body = await _body(request, StopRequest)
         target, drain = _normalized(body.target_directory), body.drain
         return self._trigger(
-            _SAVEPOINT, body.trigger_id, lambda: self._gateway.stop_with_savepoint(target, drain=drain)
+            _SAVEPOINT,
+            body.trigger_id,
+            lambda: self._gateway.stop_with_savepoint(target, drain=drain),
+            ends_job=True,
         )
 
     async def send_to_coordinator(self, job_id: str, operator: str, request: Request) -> Json:
@@ -309,14 +313,16 @@ class _Handlers:
             )
         return stats
 
-    def _trigger(self, kind: str, trigger_id: str | None, begin: Callable[[], Future[Any]]) -> Json:
+    def _trigger(
+        self, kind: str, trigger_id: str | None, begin: Callable[[], Future[Any]], *, ends_job: bool = False
+    ) -> Json:
         key = self._new_trigger_id() if trigger_id is None else trigger_id
-        self._start(kind, key, begin)
+        self._start(kind, key, begin, ends_job=ends_job)
         return {"request-id": key}
 
-    def _start(self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]]) -> None:
+    def _start(self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool) -> None:
         try:
-            self._operations.start(kind, trigger_id, begin)
+            self._operations.start(kind, trigger_id, begin, ends_job=ends_job)
         except TooManyOperationsError as error:
             raise HTTPException(
                 429, "Too many operations are in flight: wait for some of them to end."

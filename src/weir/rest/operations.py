@@ -6,7 +6,7 @@ A POST answers at once with a trigger id, and the client polls that id. Rules:
    not know whether the first one arrived.
 2. A finished operation stays readable for ``rest.async.store-duration``.
 3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished one is forgotten, and if all are in flight a
-   new one is refused.
+   new one is refused, unless it ends the job: that has places of its own.
 4. A server that stops first waits a little for clients to read what has just finished: after a stop with savepoint
    the driver exits, and the client still has to learn the savepoint's path.
 
@@ -19,17 +19,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from weir.kernel.clock import Clock
 
 #: How many operations are remembered.
 MAX_OPERATIONS = 1_000
+#: Places beyond these that only what ends the job can take.
+RESERVED_OPERATIONS = 100
 #: How long after its end an operation may hold up the end of the server: clients poll at least every two seconds.
 COLLECT_WITHIN_MS = 3_000
-
-
-T = TypeVar("T")
 
 
 class TooManyOperationsError(Exception):
@@ -53,7 +52,9 @@ class AsyncOperations:
         self._changed = threading.Condition()
         self._operations: dict[tuple[str, str], _Operation] = {}
 
-    def start(self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]]) -> None:
+    def start(
+        self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool = False
+    ) -> None:
         """Begin an operation, or join the one of this kind and id.
 
         Raises ``TooManyOperationsError``.
@@ -63,7 +64,7 @@ class AsyncOperations:
             self._forget_old()
             if key in self._operations:
                 return
-            self._make_room()
+            self._make_room(MAX_OPERATIONS + (RESERVED_OPERATIONS if ends_job else 0))
             operation = _Operation(future=begin())
             self._operations[key] = operation
         operation.future.add_done_callback(lambda _: self._done(operation))
@@ -113,24 +114,10 @@ class AsyncOperations:
             if operation.done_ms is None or operation.done_ms >= before_ms
         }
 
-    def _make_room(self) -> None:
-        if len(self._operations) < MAX_OPERATIONS:
+    def _make_room(self, places: int) -> None:
+        if len(self._operations) < places:
             return
         finished = next((key for key, one in self._operations.items() if one.done_ms is not None), None)
         if finished is None:
             raise TooManyOperationsError
         del self._operations[finished]
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Do something that blocks, on a thread that does not keep the process from ending."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="weir-rest-operation", daemon=True).start()
-    return future

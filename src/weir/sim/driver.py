@@ -37,6 +37,8 @@ BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
+#: Nothing hangs.
+_PATIENCE_MS = 60_000
 
 
 class SimClock:
@@ -215,6 +217,7 @@ class SimDriver:
             chance=self._random.random,
             mailbox=self.post,
             on_effect=self._effect,
+            patience_ms=_PATIENCE_MS,
         )
 
     @property

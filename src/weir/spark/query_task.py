@@ -17,7 +17,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from weir.core.channel import Segment
@@ -34,6 +33,7 @@ from weir.core.task_messages import (
 )
 from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
+from weir.kernel.concurrency import in_background
 from weir.kernel.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
 from weir.spark.changed_plans import misfit
@@ -254,14 +254,13 @@ class QueryTask:
 
     def _stop_query(self, query: StreamingQuery) -> None:
         """Stop a query wherever it is; returns when its threads are gone."""
-        with ThreadPoolExecutor(1, thread_name_prefix="weir-stop") as pool:
-            stopped = pool.submit(query.stop)
-            try:
-                while not stopped.done() and query.isActive:
-                    time.sleep(_STOP_POLL_S)
-            finally:
-                self._inputs.stop_waiting()
-            stopped.result()
+        stopped = in_background(query.stop)
+        try:
+            while not stopped.done() and query.isActive:
+                time.sleep(_STOP_POLL_S)
+        finally:
+            self._inputs.stop_waiting()
+        stopped.result()
 
     def _stage(self, frame: DataFrame, batch: int) -> None:
         """Phase one of every sink, inside the batch (``foreachBatch``)."""

@@ -22,6 +22,7 @@ from py4j.protocol import Py4JError
 
 from weir.config.options import CLASS_ARCHIVE, DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
+from weir.kernel.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem, as_spark_path
@@ -77,6 +78,9 @@ _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
 #: Beyond this the pauses of a collector that stops the program grow long.
 _SMALL_HEAP_MIB = 8 * 1024
+
+#: How long the end of a run waits for the session to stop: it may hang with a query that does not stop.
+_STOP_S = 60.0
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -262,8 +266,8 @@ class LazySession:
     def close(self) -> None:
         """Stop the session, if this run made one, and if its JVM has not gone before."""
         if self._session is not None and self._is_ours:
-            with contextlib.suppress(Py4JError, OSError):
-                self._session.stop()
+            with contextlib.suppress(Py4JError, OSError, TimeoutError):
+                in_background(self._session.stop).result(_STOP_S)
         self._session = None
 
 

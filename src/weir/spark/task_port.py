@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from weir.core.task_messages import AnswerPlanning, ContinueSnapshot, DropSnapsh
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.kernel.clock import Clock
+from weir.kernel.concurrency import in_background
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.frames import Frames
 from weir.spark.operators import QueryOperators
@@ -181,8 +181,8 @@ class SparkTaskPort:
             tasks = dict(self._tasks)
         if tasks:
             try:
-                with ThreadPoolExecutor(len(tasks)) as pool:
-                    list(pool.map(lambda task: task.stop(), tasks.values()))
+                for stopped in [in_background(task.stop) for task in tasks.values()]:
+                    stopped.result()
             except Exception:
                 check_alive(self._session)
                 raise

@@ -1,0 +1,79 @@
+"""What the job master does about what hangs: a stop whose sinks do not commit, and tasks that do not stop."""
+
+from __future__ import annotations
+
+import pytest
+from master_harness import World, of, only
+
+from weir.core.config import CheckpointConfig
+from weir.core.job_status import JobStatus
+from weir.core.master_messages import EndRecorded, JobEnded, RecordEnd, StopTasks, TasksStopped
+from weir.core.messages import TaskFailed
+from weir.core.requests import (
+    AnswerRequest,
+    CancelRequested,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
+)
+from weir.core.types import Recorded, TaskStatus
+
+
+def stopping() -> World:
+    """A job whose stop has its savepoint."""
+    world = World(config=CheckpointConfig(interval_ms=None, timeout_ms=1_000)).running()
+    world.complete(world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP)))
+    return world
+
+
+def test_a_stop_whose_tasks_do_not_commit_in_time_fails_names_them_and_is_a_failover() -> None:
+    """Nobody waits for ever for the answer, which names the savepoint too (P34)."""
+    world = stopping()
+    world.status(TaskStatus.FINISHED, "a")
+    assert world.pass_time(999) == []
+    effects = world.pass_time(1)
+    failure = only(effects, AnswerRequest).failure or ""
+    assert "A savepoint has been created at /savepoints/savepoint-1, but the job did not stop" in failure
+    assert "did not end within 1000 ms" in failure
+    assert failure.endswith("closed their sinks: 'b'.")
+    assert world.master.status is JobStatus.FAILING
+    assert only(effects, StopTasks).attempt == 1
+
+
+def test_a_stop_whose_tasks_finish_in_time_has_no_deadline_any_more() -> None:
+    """However long the record of its end takes."""
+    world = stopping()
+    assert world.master.next_deadline() == 1_000
+    assert of(world.status(TaskStatus.FINISHED), RecordEnd)
+    assert world.master.next_deadline() is None
+    assert world.pass_time(10_000) == []
+    assert of(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
+
+
+def left(world: World) -> list:
+    """The tasks are stopped, but one start hangs."""
+    return world.handle(TasksStopped(attempt=1, chance=0.0, left_running="the start (task 'a')"))
+
+
+def test_a_job_is_not_restarted_where_a_query_may_still_run() -> None:
+    """Two queries of one task would write into each other's files: the job fails, and says why."""
+    world = World().running()
+    world.handle(TaskFailed(vertex="b", attempt=1, message="boom"))
+    end = only(left(world), RecordEnd)
+    assert end.status is JobStatus.FAILED
+    assert "Task 'b' failed: boom (not restarted in this process" in (end.failure or "")
+    assert "the start (task 'a')" in (end.failure or "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "ends"),
+    [(CancelRequested(request="c"), RecordEnd), (SuspendRequested(), JobEnded)],
+    ids=["cancelled", "suspended"],
+)
+def test_a_job_that_ends_anyway_ends_though_a_query_may_still_run(
+    request_: CancelRequested | SuspendRequested, ends: type[RecordEnd | JobEnded]
+) -> None:
+    """Its process ends, and the query with it."""
+    world = World().running()
+    world.handle(request_)
+    assert of(left(world), ends)
