@@ -274,11 +274,12 @@ def test_a_branch_that_ends_early_waits_for_the_next_periodic_checkpoint() -> No
 
 
 def test_a_failed_final_checkpoint_is_triggered_again_within_the_tolerance() -> None:
-    """It counts like any other checkpoint."""
+    """It counts like any other checkpoint, and the next one follows after a delay."""
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=1)
     world = World("a", config=config).running()
     n, _ = world.allocate(world.status(WAITING))
-    n, _ = world.allocate(world.decline(n, "a"))
+    world.decline(n, "a")
+    n, _ = world.allocate(world.pass_time(100))
     world.decline(n, "a")
     assert world.master.status is JobStatus.FAILING
 

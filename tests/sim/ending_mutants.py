@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
+from weir.core.final_retry import FinalCheckpointRetry
 from weir.core.input_gate import InputGate
 from weir.core.ledger import CheckpointLedger
 from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
@@ -69,6 +70,11 @@ def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[No
     return _with(patch.object(CheckpointLedger, "_finished_state", unlinked))
 
 
+def a_failed_final_checkpoint_tried_again_at_once() -> AbstractContextManager[None]:
+    """Nothing lies between a final checkpoint that failed and the next try (P29)."""
+    return _with(patch.object(FinalCheckpointRetry, "failed", lambda self, now_ms: None))
+
+
 ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
@@ -77,6 +83,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_task_that_finishes_though_one_channel_did_not, 790, "missing", "Invariant"),
         (a_stop_with_drain_taken_for_one_without, 87, "not drained"),
         (a_finished_task_recorded_without_its_channels, 331, "did not finish"),
+        (a_failed_final_checkpoint_tried_again_at_once, 4, "asked for again"),
         (operators_closed_before_their_last_commit, 1, "closed", "Invariant", "missing", "totals"),
     )
 )

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from weir.core.master_messages import BeginAttempt
 from weir.core.messages import (
     DeclineCheckpoint,
     NotifyCheckpointComplete,
@@ -260,6 +261,23 @@ def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
     scene.auditor.began_periodic("d1", 3, 1_500 + MIN_PAUSE_MS)
     scene.auditor.completed("d1", 3_000, None)
     broken(scene, lambda: scene.auditor.began_periodic("d1", 4, 3_000 + MIN_PAUSE_MS - 1), "59 ms after")
+
+
+def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_a_pause() -> None:
+    """The pause doubles; one more request may have been on its way, and an attempt begins anew (P29)."""
+    scene = Scene()
+    scene.auditor.asked_final("d1", 1_000)
+    scene.auditor.final_failed("d1", 1_010)
+    scene.auditor.asked_final("d1", 1_010)
+    scene.auditor.final_failed("d1", 1_020)
+    scene.auditor.asked_final("d1", 1_220)
+    scene.auditor.final_failed("d1", 1_230)
+    scene.auditor.asked_final("d2", 1_230)
+    scene.auditor.effect("d1", JOB, BeginAttempt(), 0)
+    scene.auditor.asked_final("d1", 1_240)
+    for at_ms in (1_250, 1_260):
+        scene.auditor.final_failed("d1", at_ms)
+    broken(scene, lambda: scene.auditor.asked_final("d1", 1_459), "199 ms after number 2 in a row")
 
 
 def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:

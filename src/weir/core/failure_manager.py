@@ -33,12 +33,15 @@ class CheckpointFailureManager:
         """Counted failures since the last success."""
         return self._continuous_failures
 
-    def handle_failure(self, reason: CheckpointFailureReason, checkpoint_id: int | None) -> bool:
+    def handle_failure(
+        self, reason: CheckpointFailureReason, checkpoint_id: int | None, *, final: bool = False
+    ) -> bool:
         """Take note of one failure; True means that the job must fail, and begins a new count.
 
-        ``checkpoint_id`` is None for a checkpoint that failed before it had an id.
+        ``checkpoint_id`` is None for a checkpoint that failed before it had an id; ``final``: tasks wait for it to end.
         """
-        if not reason.counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
+        counts = reason.counts_when_final if final else reason.counts
+        if not counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
             return False
         if checkpoint_id is not None:
             if checkpoint_id <= self._last_succeeded_id or checkpoint_id in self._counted_ids:

@@ -62,6 +62,11 @@ class CheckpointFailureReason(enum.Enum):
         return self.value[0]
 
     @property
+    def counts_when_final(self) -> bool:
+        """As ``counts``, of a final checkpoint: the job asks for one until it has one, so a failed trigger counts too."""
+        return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+
+    @property
     def message(self) -> str:
         """The sentence that users see."""
         return self.value[1]

@@ -145,6 +145,7 @@ class JobMaster(JobLifecycle):
         deadlines = (
             self._restart_at_ms,
             self._coordinator.next_deadline(),
+            self._final_retry.at_ms,
             self._end_deadline_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -159,6 +160,7 @@ class JobMaster(JobLifecycle):
             if self._restart_at_ms is not None and self._restart_at_ms <= now_ms:
                 self._restart_at_ms = None
                 self._begin_attempt()
+            self._final_retry.on_deadline(now_ms)
             if self._end_deadline_ms is not None and self._end_deadline_ms <= now_ms:
                 self._end_is_overdue(now_ms)
             self._progress(now_ms)
@@ -184,6 +186,7 @@ class JobMaster(JobLifecycle):
         """Check the laws of the fields and of all parts; raises ``InvariantError``."""
         self._execution.validate()
         self._coordinator.validate()
+        self._final_retry.validate()
         invariant(not self._effects, "an effect was not handed over")
         invariant(not self._stopping or self._tasks_up, "tasks are being stopped that are not up")
         invariant(not (self._beginning and self._tasks_up), "an attempt begins while the last one is up")
@@ -301,6 +304,7 @@ class JobMaster(JobLifecycle):
         self._tasks_up = True
         self._chance = event.chance
         self._execution.begin(event.attempt, event.restored)
+        self._final_retry.reset()
         begin = self._coordinator.begin_attempt
         self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
         own = event.restored is not None and event.restored.job_id == self._job_id

@@ -30,7 +30,7 @@ from weir.core.outcomes import (
 )
 from weir.core.pending import Party, PendingCheckpoint, PendingState
 from weir.core.plan import calculate_plan
-from weir.core.request_decider import CheckpointRequest
+from weir.core.request_decider import CheckpointRequest, RequestOrigin
 from weir.core.requests import AnswerRequest
 from weir.core.stats import CheckpointStatsTracker
 from weir.core.trigger import CheckpointTrigger, Rejected, Started
@@ -332,7 +332,10 @@ class CheckpointLedger:
             RequestFailed(request=request, reason=reason, message=message, tasks_know=tasks_know)
         )
         # Only checkpoints count: a failed savepoint is answered to the user who asked for it.
-        if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(reason, checkpoint_id):
+        final = request.origin is RequestOrigin.FINAL
+        if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(
+            reason, checkpoint_id, final=final
+        ):
             self._out.append(TolerableFailuresExceeded(message=f"{EXCEEDED_MESSAGE} {message}"))
 
     def _answer_failure(self, request: CheckpointRequest, message: str) -> None:

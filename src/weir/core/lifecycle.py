@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.coordinator import CheckpointCoordinator
 from weir.core.execution import Execution
+from weir.core.final_retry import FinalCheckpointRetry
 from weir.core.job_status import JobStatus, next_status
 from weir.core.master_messages import (
     AbandonAttempt,
@@ -96,6 +97,7 @@ class JobLifecycle:
         )
         self._restart_strategy = make_restart_strategy(restart)
         self._repeated = RepeatedFailures(restart.give_up_after_ms)
+        self._final_retry = FinalCheckpointRetry()
         self._status = JobStatus.CREATED
         self._goal = Goal.RUN
         #: ``BeginAttempt`` is under way.
@@ -154,6 +156,7 @@ class JobLifecycle:
 
     def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
         if fact.checkpoint.kind.commits_side_effects:
+            self._final_retry.reset()
             self._execution.released(fact.waiting_tasks)
             self._repeated.notify_checkpoint()
         if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
@@ -162,6 +165,8 @@ class JobLifecycle:
                 self._fail_stop("The job was stopped by other means before its tasks had finished.")
 
     def _request_failed(self, fact: RequestFailed, now_ms: int) -> None:
+        if fact.request.origin is RequestOrigin.FINAL:
+            self._final_retry.failed(now_ms)
         if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
             return
         self._fail_stop(fact.message)
@@ -228,6 +233,8 @@ class JobLifecycle:
     def _final_checkpoint_is_due(self) -> bool:
         """Whether a checkpoint is to be triggered at once for tasks that wait (MISSION E3, PROTOCOL P29)."""
         vertex = self._execution.last_to_wait
+        if self._final_retry.at_ms is not None:
+            return False
         if vertex is None or not (self._execution.all_ended_records or self._config.interval_ms is None):
             return False
         return self._execution.can_be_checkpointed and not self._coordinator.covers(vertex)

@@ -20,6 +20,7 @@ when a law is broken. Laws, with the rules that they follow:
 12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
 13. No job begins over rows that it does not know of, whatever people do to its directory (P21; ``mishaps.py``).
 14. A job is given up for failing again and again only if no checkpoint completed between these failures (P39).
+15. A final checkpoint that failed is asked for again no sooner than its growing delay allows (P29).
 
 What must hold at the end is in ``settle``.
 """
@@ -33,8 +34,9 @@ from typing import Any
 
 import msgspec
 
+from weir.core.final_retry import delay_ms
 from weir.core.job_status import JobStatus
-from weir.core.master_messages import JobStatusChanged, RecordEnd
+from weir.core.master_messages import BeginAttempt, JobStatusChanged, RecordEnd
 from weir.core.messages import (
     DeclineCheckpoint,
     NotifyCheckpointComplete,
@@ -68,6 +70,14 @@ class _Staged:
     root: str
     transaction: str
     epoch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FinalFailures:
+    """How many final checkpoints in a row failed, and when the last one did."""
+
+    failures: int = 0
+    at_ms: int = 0
 
 
 @dataclass
@@ -107,6 +117,8 @@ class Auditor:
         self._completed_ms: dict[str, int] = {}
         #: Driver -> how often its job failed since a checkpoint completed.
         self._failures: Counter[str] = Counter()
+        #: Driver -> the final checkpoints that failed since one completed or an attempt began.
+        self._final: dict[str, _FinalFailures] = {}
         self.disk: Disk | None = None
         #: The first law that was broken, and how. Also said by an exception, but whom that reaches may survive it.
         self.violation: str | None = None
@@ -177,6 +189,9 @@ class Auditor:
             case NotifyCheckpointComplete(checkpoint_id=n):
                 if n not in self._account(job_id).recorded:
                     raise self._broken(f"tasks are told that checkpoint {n} completed, which is not recorded")
+                self._final.pop(driver, None)
+            case BeginAttempt():
+                self._final.pop(driver, None)
             case TaskStatusChanged(vertex=vertex, status=status):
                 self._statuses[driver, vertex] = status
             case TriggerCheckpoint(checkpoint_id=n, vertex=vertex):
@@ -204,6 +219,22 @@ class Auditor:
         self._completed_ms[driver] = now_ms
         if checkpoint is not None and checkpoint.kind.commits_side_effects:
             self._failures[driver] = 0
+
+    def final_failed(self, driver: str, now_ms: int) -> None:
+        """A final checkpoint of a driver is over without having completed."""
+        failures = self._final.get(driver, _FinalFailures()).failures
+        self._final[driver] = _FinalFailures(failures=failures + 1, at_ms=now_ms)
+
+    def asked_final(self, driver: str, now_ms: int) -> None:
+        """A driver begins a final checkpoint. The first after a failure may have been asked for before it."""
+        failed = self._final.get(driver, _FinalFailures())
+        if failed.failures < 2:
+            return
+        waited_ms = now_ms - failed.at_ms
+        if waited_ms < delay_ms(failed.failures):
+            raise self._broken(
+                f"a final checkpoint is asked for again {waited_ms} ms after number {failed.failures} in a row failed"
+            )
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
         """A driver begins a periodic checkpoint."""

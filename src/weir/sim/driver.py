@@ -13,7 +13,7 @@ from weir.core.master_messages import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.operator_coordinators import CoordinatedOperator
 from weir.core.pending import PendingState
 from weir.core.task_messages import CommitSinks, SinkCommitFailed, SinksCommitted
-from weir.core.types import JobId, VertexId
+from weir.core.types import JobId, TaskStatus, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.listeners import CheckpointListeners
@@ -114,6 +114,8 @@ class SimDriver:
         #: The machines have come to their end, and what is under way is awaited.
         self._over = False
         self._left = False
+        #: Final checkpoints that it has begun, until they are deleted.
+        self.finals: set[int] = set()
         #: Commits under way.
         self._committing: set[tuple[str, int]] = set()
         self._workers = SimWorkers(loop, self.process, lambda: random.randrange(10, 300))
@@ -137,7 +139,9 @@ class SimDriver:
             clock=self.clock,
             waits=waits,
             random=random,
-            hook_fails=strikes[Fault.HOOK_FAILED],
+            hook_fails=lambda: (
+                strikes[Fault.HOOK_FAILED]() or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
+            ),
         )
         plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
         tasks = self._task_port(
@@ -219,6 +223,12 @@ class SimDriver:
             on_effect=self._effect,
             patience_ms=_PATIENCE_MS,
         )
+
+    @property
+    def _records_are_over(self) -> bool:
+        """Whether the job has nothing left to do but its final checkpoint."""
+        over = (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED)
+        return all(self.master.task_status(vertex) in over for vertex in self.dispatcher.tasks)
 
     @property
     def is_live(self) -> bool:

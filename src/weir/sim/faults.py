@@ -20,6 +20,8 @@ class Fault(enum.Enum):
     #: A table takes no commit for a moment.
     COMMIT_FAILED = "commit failed"
     HOOK_FAILED = "hook failed"
+    #: Every task has ended its records, and a hook refuses the final checkpoint.
+    END_HOOK_FAILED = "hook failed at the end"
     #: An executor of a stopped query that goes on writing.
     LATE_WRITE = "late executor"
     DRIVER_KILLED = "driver killed"
@@ -56,6 +58,7 @@ _RATES: dict[Fault, tuple[float, float]] = {
     Fault.TASK_FAILED: (0.005, 0.08),
     Fault.COMMIT_FAILED: (0.02, 0.6),
     Fault.HOOK_FAILED: (0.02, 0.3),
+    Fault.END_HOOK_FAILED: (0.3, 1.0),
     Fault.LATE_WRITE: (0.1, 0.5),
 }
 _TIMED_RATES_MS = (400.0, 4_000.0)

@@ -18,7 +18,14 @@ import msgspec
 
 from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
 from weir.core.job_status import JobStatus
-from weir.core.master_messages import CheckpointRecorded, JobEnded, JobMasterEvent, LocationAllocated
+from weir.core.master_messages import (
+    AllocateLocation,
+    CheckpointRecorded,
+    DiscardCheckpoint,
+    JobEnded,
+    JobMasterEvent,
+    LocationAllocated,
+)
 from weir.core.messages import TriggerCheckpoint
 from weir.core.request_decider import RequestOrigin
 from weir.core.requests import (
@@ -312,6 +319,14 @@ class World:
         if isinstance(effect, TriggerCheckpoint):
             pending = driver.master.coordinator.pending
             unforced = sum(not one.request.origin.forced for one in pending)
+        if isinstance(effect, AllocateLocation):
+            request = driver.master.coordinator.trigger.in_progress
+            if request is not None and request.origin is RequestOrigin.FINAL:
+                self._auditor.asked_final(driver.process.name, driver.clock.now_ms())
+        if isinstance(effect, DiscardCheckpoint) and effect.checkpoint_id in driver.finals:
+            driver.finals.remove(effect.checkpoint_id)
+            if not effect.subsumed:
+                self._auditor.final_failed(driver.process.name, driver.clock.now_ms())
         if isinstance(effect, AnswerRequest) and effect.checkpoint is not None:
             self._on_answer(effect.request, effect.checkpoint)
         self._auditor.effect(driver.process.name, driver.job_id, effect, unforced)
@@ -337,7 +352,7 @@ class World:
             self._strike_if_aimed(driver)
 
     def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
-        """Tell the auditor of what the minimum pause lies between."""
+        """Tell the auditor of what the minimum pause lies between, and note which checkpoints are final ones."""
         who, now_ms = driver.process.name, driver.clock.now_ms()
         match envelope:
             case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
@@ -346,6 +361,8 @@ class World:
                 for one in driver.master.coordinator.pending:
                     if one.checkpoint_id == n and one.request.origin is RequestOrigin.PERIODIC:
                         self._auditor.began_periodic(who, n, now_ms)
+                    elif one.checkpoint_id == n and one.request.origin is RequestOrigin.FINAL:
+                        driver.finals.add(n)
 
     def _validate(self, driver: SimDriver, envelope: object) -> None:
         """Every machine that was told something in this turn checks its laws; in doubt all do."""
