@@ -4,7 +4,9 @@ A job commits its sinks one after the other, so whoever reads two tables at thei
 in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the directory of the job's records and
 its checkpoint, and a sink commits its checkpoints in the order of their ids (PROTOCOL P13). So:
 
-1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint`` make new jobs.
+1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint`` make new jobs. One that
+   was begun from a snapshot is read as soon as it has a checkpoint: in a table to which it has not committed yet, what the
+   older job wrote up to that snapshot stands for its beginning.
 2. Its records say which epochs were not committed yet (``job_epochs.py``). A table that got no rows for a while is thus
    known to be whole up to the newest completed checkpoint (PROTOCOL P15).
 3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which the tables are whole,
@@ -22,7 +24,7 @@ What the cut can and cannot say:
 
 - Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no rows" and "7 is not
   committed yet" look the same, and a table counts as whole up to its newest commit only. The cut is then right but late,
-  4 in the example, and ``fallback`` says why.
+  4 in the example, and ``fallback`` says why. It also says why the job with the newest commits is not the one that is read.
 - Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part of it: their files
   live longer. Other writers' rows are part of it if they were committed before it, else not.
 - It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long as the table keeps
@@ -34,7 +36,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -71,7 +73,7 @@ class ConsistentCut:
     versions: Mapping[str, int]
     #: Where each table is; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
-    #: None, or why the job's records could not tell its empty checkpoints: then the cut may be late, as the module says.
+    #: None, or why the cut may be late: the job's records cannot tell its empty checkpoints, or a newer job is not read yet.
     fallback: str | None = None
     #: For delta-rs; never shown, since it may hold credentials.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
@@ -149,33 +151,121 @@ def read_consistent(
     if not tables:
         raise ConfigurationError("read_consistent was given no table: name at least one with its path.")
     logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
-    job_id, commits = _newest_shared_job(logs)
-    epochs, fallback = _job_epochs(job_id, commits.values(), spark)
+    job = _job_to_read(logs, spark)
     # The records are older than what is read of the tables now: that is what makes the cut right.
     for log in logs:
         log.look_again()
-    now_job_id, commits = _newest_shared_job(logs)
-    if now_job_id != job_id:
+    commits = job.commits(logs)
+    if commits is None:
         return read_consistent(tables, storage_options=storage_options, spark=spark)
     for log in logs:
-        log.check_one_sink(commits[log.name])
-    up_to = min(
-        commit.checkpoint_id if epochs is None else epochs.whole_up_to(commit.sink, commit.checkpoint_id)
-        for commit in commits.values()
-    )
-    found = {log.name: _version_at(log, job_id, up_to, commits[log.name]) for log in logs}
-    retained = () if epochs is None else epochs.checkpoints
+        log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
+    up_to = min(job.whole_up_to(log, commits) for log in logs)
+    found = {log.name: _version_at(log, job, up_to) for log in logs}
+    own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
+    retained = () if job.epochs is None else job.epochs.checkpoints
     return ConsistentCut(
         # The newest one known to have completed: what lies between it and the bound was aborted, or had no rows.
-        checkpoint_id=max(
-            known for known in (*retained, *(one for _, one in found.values())) if known <= up_to
-        ),
-        job_id=job_id,
+        checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
+        job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
         paths={name: absolute_path(path) for name, path in tables.items()},
         storage_options=storage_options,
-        fallback=fallback,
+        fallback=job.fallback,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The job at whose checkpoints the tables are read."""
+
+    job_id: str
+    name: str
+    #: What its records say; None if they do not count.
+    epochs: JobEpochs | None
+    fallback: str | None
+    #: Whether a table may have none of its commits yet, and stand where an older job left it.
+    continues: bool
+
+    @property
+    def origins(self) -> Mapping[str, int]:
+        """The older jobs whose commits stand for its beginning, with the newest checkpoint of each that does."""
+        return self.epochs.origins if self.continues and self.epochs is not None else {}
+
+    def commits(self, logs: list[TableLog]) -> dict[str, Commit] | None:
+        """Its newest commit in each table that has one; None if it is not the job to be read any more."""
+        if not self.continues:
+            job_id, commits = _newest_shared_job(logs)
+            return commits if job_id == self.job_id else None
+        newest = {log.name: log.newest() for log in logs}
+        if any(self.left_out(log, newest[log.name]) for log in logs):
+            return None
+        return {name: commit for name, commit in newest.items() if commit.job_id == self.job_id}
+
+    def left_out(self, log: TableLog, newest: Commit) -> str | None:
+        """Why a table whose newest commit is this one cannot be read at a checkpoint of the job; None if it can."""
+        if newest.job_id == self.job_id or self.epochs is None:
+            return None
+        sink = self.epochs.sink_of(log.root)
+        if sink is None:
+            return f"its records do not say that it writes to {log.place}"
+        if newest.checkpoint_id > self.origins.get(newest.job_id, -1):
+            return (
+                f"{log.place} has checkpoint {newest.checkpoint_id} of job {newest.job_name!r} ({newest.job_id}), which is"
+                " not known to be part of what it began from"
+            )
+        if self.epochs.whole_up_to(sink, 0) < 1:
+            return f"it has yet to commit rows to {log.place}"
+        return None
+
+    def sink_of(self, log: TableLog, commits: Mapping[str, Commit]) -> str:
+        """The sink that writes a table."""
+        commit = commits.get(log.name)
+        return commit.sink if commit else (self.epochs.sink_of(log.root) if self.epochs else None) or ""
+
+    def whole_up_to(self, log: TableLog, commits: Mapping[str, Commit]) -> int:
+        """The checkpoint up to which a table has all rows."""
+        commit = commits.get(log.name)
+        committed = commit.checkpoint_id if commit else 0
+        if self.epochs is None:
+            return committed
+        return self.epochs.whole_up_to(self.sink_of(log, commits), committed)
+
+
+def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
+    """The newest job at whose checkpoints all tables can be read."""
+    newest = max((log.newest() for log in logs), key=lambda commit: commit.timestamp_ms)
+    try:
+        job_id, commits = _newest_shared_job(logs)
+    except StorageError as error:
+        job = _continuing_job(newest, logs, spark)
+        if isinstance(job, str):
+            raise StorageError(f"{error} {job}") from error
+        return job
+    epochs, fallback = _job_epochs(job_id, commits.values(), spark)
+    name = commits[logs[0].name].job_name
+    shared = _Job(job_id=job_id, name=name, epochs=epochs, fallback=fallback, continues=False)
+    if newest.runner == job_id:
+        return shared
+    job = _continuing_job(newest, logs, spark)
+    if isinstance(job, str):
+        return replace(shared, fallback=" ".join(filter(None, (job, fallback))))
+    return job
+
+
+def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | None) -> _Job | str:
+    """The job that made the newest commit, if it goes on from what the other tables have; else a sentence that says why it
+    is not read."""
+    who = f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
+    if not newest.job_directory:
+        return f"{who}, since that does not name the directory with the records of its job."
+    try:
+        epochs = read_job_epochs(newest.job_directory, _file_systems(spark))
+    except WeirError as error:
+        return f"{who}: {error}"
+    job = _Job(job_id=newest.runner, name=newest.job_name, epochs=epochs, fallback=None, continues=True)
+    why = next(filter(None, (job.left_out(log, log.newest()) for log in logs)), None)
+    return job if why is None else f"{who}, since {why}."
 
 
 def _job_epochs(
@@ -186,6 +276,17 @@ def _job_epochs(
     A job that goes on from another one's savepoint commits what was pending there in that job's name, perhaps to other
     tables; its own directory then tells nothing of them.
     """
+    directory, *others = {commit.job_directory for commit in commits}
+    if others or not directory.endswith(f"/{job_id}"):
+        return None, "The tables' newest commits do not name one directory with the records of their job."
+    try:
+        return read_job_epochs(directory, _file_systems(spark)), None
+    except WeirError as error:
+        return None, f"The records of the job cannot be used here: {error}"
+
+
+def _file_systems(spark: SparkSession | None) -> FileSystems:
+    """File systems by path; those that are Hadoop's need a session."""
 
     def hadoop(uri: str) -> FileSystem:
         if spark is None:
@@ -196,13 +297,7 @@ def _job_epochs(
 
         return HadoopFileSystem(spark, uri)
 
-    directory, *others = {commit.job_directory for commit in commits}
-    if others or not directory.endswith(f"/{job_id}"):
-        return None, "The tables' newest commits do not name one directory with the records of their job."
-    try:
-        return read_job_epochs(directory, FileSystems(hadoop)), None
-    except WeirError as error:
-        return None, f"The records of the job cannot be used here: {error}"
+    return FileSystems(hadoop)
 
 
 def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
@@ -215,12 +310,8 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
     heads: dict[str, Commit] = {}
     found: dict[str, dict[str, Commit]] = {}
     for log in logs:
-        head = next(walks[log.name], None)
-        if head is None:
-            raise StorageError(
-                f"No job of Weir has written to {log.place}{log.cleaned_up()}: leave it out, or let a DeltaTable sink"
-                " write it."
-            )
+        head = log.newest()
+        next(walks[log.name])
         heads[log.name] = head
         found[log.name] = {head.job_id: head}
     while True:
@@ -246,20 +337,21 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
     )
 
 
-def _version_at(log: TableLog, job_id: str, checkpoint_id: int, newest: Commit) -> tuple[int, int]:
-    """The version of the job's newest commit that is not above the checkpoint, with the maintenance right after it, and the
-    checkpoint of that commit."""
+def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
+    """The version of the job's newest commit that is not above the checkpoint, with the maintenance right after it, and that
+    commit. Before its first one stand those of the jobs that it goes on from."""
+    limits = {**job.origins, job.job_id: checkpoint_id}
     maintained: int | None = None
     for entry in log.entries():
         commit = entry.commit
-        if commit is not None and commit.job_id == job_id and commit.checkpoint_id <= checkpoint_id:
-            return (entry.version if maintained is None else maintained), commit.checkpoint_id
+        if commit is not None and commit.checkpoint_id <= limits.get(commit.job_id, -1):
+            return (entry.version if maintained is None else maintained), commit
         if commit is not None or entry.changes_data:
             maintained = None
         elif maintained is None:
             maintained = entry.version
     raise StorageError(
-        f"The tables have no checkpoint of job {newest.job_name!r} in common yet: checkpoint {checkpoint_id} is the"
+        f"The tables have no checkpoint of job {job.name!r} in common yet: checkpoint {checkpoint_id} is the"
         f" newest that all could show, and {log.place} has none of the job's checkpoints up to it{log.cleaned_up()}."
         " Wait until every table has rows of a newer checkpoint, and read again."
     )

@@ -13,6 +13,10 @@ What the records call pending may be committed by then; the table itself tells::
     records   newest checkpoint 7, sink "revenue" has epoch 6 pending
     table     newest commit 3: whole up to 5        newest commit 6: whole up to 7
 
+A job that was begun from another one's snapshot goes on in the same tables, but adds no version to one before it has rows
+for it. So its records also name its tables, and that snapshot: what the table has of the older job up to there, and nothing
+else, is what it had when this job began.
+
 How the job ended makes no difference. A finished job has committed all; one that was cancelled has left its last epochs
 pending.
 """
@@ -20,12 +24,12 @@ pending.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from weir.core.types import CompletedCheckpoint, JobId, OperatorId
 from weir.errors import CheckpointNotFoundError, StorageError
 from weir.state.filesystem import FileSystem
-from weir.state.job_log import JobLog
+from weir.state.job_log import JobLog, JobRecord
 from weir.state.storage import CheckpointStorage
 
 #: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
@@ -41,6 +45,15 @@ class JobEpochs:
     checkpoints: tuple[int, ...]
     #: Epochs with rows that were not confirmed then, by sink. Every sink of the job is named.
     pending: Mapping[OperatorId, frozenset[int]]
+    #: The sinks of the job that append to Delta tables, with the table's root.
+    tables: Mapping[OperatorId, str] = field(default_factory=dict)
+    #: The jobs that it goes on from, with the checkpoint of each up to which it does.
+    origins: Mapping[JobId, int] = field(default_factory=dict)
+
+    def sink_of(self, root: str) -> OperatorId | None:
+        """The sink that appends to a table and is part of the newest checkpoint; None if none is known to."""
+        found = [sink for sink, table in self.tables.items() if table == root and sink in self.pending]
+        return found[0] if len(found) == 1 else None
 
     def whole_up_to(self, sink: OperatorId, committed: int) -> int:
         """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of ``committed``.
@@ -76,8 +89,21 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
             job_id=job_id,
             checkpoints=tuple(known.checkpoint_id for known in record.checkpoints),
             pending=_pending(checkpoint),
+            tables=record.tables,
+            origins=_origins(record, storage),
         )
     raise gone
+
+
+def _origins(record: JobRecord | None, storage: CheckpointStorage) -> dict[JobId, int]:
+    """The snapshots in the job's past, as far as the records of their jobs lie beside its own."""
+    origins: dict[JobId, int] = {}
+    while record is not None and record.origin is not None and record.origin.job_id not in origins:
+        origin = record.origin
+        origins[origin.job_id] = origin.checkpoint_id
+        directory = replace(storage, job_id=origin.job_id).log_directory
+        record = JobLog(storage.fs(directory), directory).newest()
+    return origins
 
 
 def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]]:

@@ -25,6 +25,11 @@ class FakeSink(Sink):
         self.told: list[Commit] = []
         #: What it stages at the end.
         self.held_back: Payload | None = None
+        #: The Delta table that it would append to.
+        self.table: str | None = None
+
+    def table_path(self) -> str | None:
+        return self.table
 
     def describe(self) -> str:
         return f"FakeSink({self.name!r})"

@@ -24,6 +24,7 @@ from weir.core.task_messages import CommitSinks
 from weir.core.types import Committable, Payload, Recorded
 from weir.durable.hooks import MasterHook
 from weir.errors import (
+    CheckpointNotFoundError,
     DuplicatesError,
     JobEndedError,
     JobFencedError,
@@ -32,7 +33,7 @@ from weir.errors import (
     StorageError,
 )
 from weir.kernel.concurrency import ThreadWaits
-from weir.state.job_log import JobLog, JobRecord, RecordKind, RecordStatus
+from weir.state.job_log import JobLog, JobRecord, Origin, RecordKind, RecordStatus
 from weir.state.local import LocalFileSystem
 
 JOB = "1" * 32
@@ -376,6 +377,42 @@ def snapshot(tmp_path: Path) -> Path:
     origin = Driver(tmp_path, ORIGIN)
     origin.job.begin_attempt()
     return Path(origin.savepoint().external_path)
+
+
+def test_every_record_says_what_the_job_began_from_and_which_tables_it_writes(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    """Also once the snapshot is gone, and another driver runs the job: readers of its tables go by it."""
+    sink = FakeSink()
+    sink.table = "/tables/out"
+    running = driver(tmp_path, sink, from_savepoint=str(snapshot), claims_snapshot=True)
+    running.job.begin_attempt()
+    running.complete()
+    assert not snapshot.exists()
+    driver(tmp_path, sink).job.begin_attempt()
+    newest = record(running)
+    assert newest is not None
+    assert (newest.attempt, newest.origin) == (2, Origin(job_id=ORIGIN, checkpoint_id=1))
+    assert newest.tables == {"out": "/tables/out"}
+
+
+def test_a_snapshot_that_cannot_be_read_at_first_is_named_by_a_later_record(
+    tmp_path: Path, snapshot: Path
+) -> None:
+    """As is that of a job that an older Weir began."""
+    metadata = snapshot / "_metadata"
+    metadata.rename(tmp_path / "away")
+    running = driver(tmp_path, from_savepoint=str(snapshot))
+    with pytest.raises(CheckpointNotFoundError):
+        running.job.begin_attempt()
+    newest = record(running)
+    assert newest is not None
+    assert newest.origin is None
+    (tmp_path / "away").rename(metadata)
+    running.job.begin_attempt()
+    newest = record(running)
+    assert newest is not None
+    assert newest.origin == Origin(job_id=ORIGIN, checkpoint_id=1)
 
 
 def test_a_claimed_snapshot_goes_with_the_first_checkpoint(tmp_path: Path, snapshot: Path) -> None:

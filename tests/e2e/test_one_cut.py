@@ -118,17 +118,12 @@ def fan_out_job(place: Place, tables: Tables, copies: HeldTable) -> weir.Job:
     """numbers -> timed -> the raw table, and behind two channels the copies and the windows."""
     job = weir.Job("numbers")
 
-    def numbers(spark: SparkSession) -> DataFrame:
-        reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
-        return reader.parquet(str(place.directory / "in"))
-
     def by_window(frame: DataFrame) -> DataFrame:
         windows = frame.groupBy(F.window("ts", f"{_WINDOW.seconds} seconds")).agg(F.count("*").alias("n"))
         return windows.select(F.col("window.start").alias("start"), "n")
 
-    timed = job.source("numbers", numbers).transform(
-        "timed", lambda frame: frame.withWatermark("ts", "5 seconds")
-    )
+    numbers = job.source("numbers", lambda spark: numbers_of(spark, place))
+    timed = numbers.transform("timed", lambda frame: frame.withWatermark("ts", "5 seconds"))
     timed.sink("raw", weir.sinks.DeltaTable(tables.paths["raw"]))
     timed.transform("copied", lambda frame: frame).sink("copies", copies)
     timed.transform("counted", by_window).sink("windows", weir.sinks.DeltaTable(tables.paths["windows"]))
@@ -157,3 +152,44 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
             live.wait_for(lambda _: tables.read() == landed, "the cut has come to what landed")  # noqa: B023
         while tables.reads < _READS:
             tables.read()
+
+
+def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_resumed_job(
+    place: Place,
+) -> None:
+    """The records of the new job name its tables and the savepoint, so the cut does not stay at the old job's."""
+    paths = {name: str(place.directory / "out" / name) for name in ("all", "first")}
+    conf = settings(place, interval="200ms")
+
+    def job() -> weir.Job:
+        made = weir.Job("numbers")
+        numbers = made.source("numbers", lambda spark: numbers_of(spark, place))
+        numbers.sink("all", weir.sinks.DeltaTable(paths["all"]))
+        first = numbers.transform("few", lambda frame: frame.where("id < 3"))
+        first.sink("first", weir.sinks.DeltaTable(paths["first"]))
+        return made
+
+    def shown() -> int:
+        return sum(rows_at(weir.read_consistent(paths), "all").values())
+
+    place.land(2)
+    with LiveJob(job(), conf) as live:
+        live.wait_for(
+            lambda _: sum(delta_rows(Path(paths["all"])).values()) == len(place.rows()), "all is there"
+        )
+        savepoint = live.gateway.stop_with_savepoint(None).result(PATIENCE_S).external_path
+        assert live.result().savepoint == savepoint
+    old_id, old = live.job_id, shown()
+    place.land(2)
+    with LiveJob(job(), conf, from_savepoint=savepoint) as live:
+        live.wait_for(lambda _: shown() == len(place.rows()) > old, "the cut has come to what landed")
+        cut = weir.read_consistent(paths)
+        assert (cut.job_id, cut.fallback) == (live.job_id, None)
+        assert cut.job_id != old_id
+        assert sum(rows_at(cut, "first").values()) == 3
+
+
+def numbers_of(spark: SparkSession, place: Place) -> DataFrame:
+    """What landed, one file in each step."""
+    reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(place.directory / "in"))

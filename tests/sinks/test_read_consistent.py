@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from weir.sinks.delta_schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
 from weir.spark.hadoop import HadoopFileSystem
 from weir.state.filesystem import FileSystem
-from weir.state.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.state.job_log import CheckpointReference, JobLog, Origin, RecordKind, RecordStatus
 from weir.state.local import LocalFileSystem
 from weir.state.storage import CheckpointStorage
 
@@ -49,13 +50,14 @@ class Writer:
         name: str = "orders",
         sink: str | None = None,
         directory: str | None = None,
+        attempt: int = 1,
     ) -> None:
         self.path = path
         self._context = SinkContext(
             job_id=job,
             job_name=name,
             sink=sink or path.name,
-            attempt=1,
+            attempt=attempt,
             file_system=lambda _: FILE_SYSTEM,
             job_directory=directory,
         )
@@ -69,7 +71,8 @@ class Writer:
         assert self._sink.commit(checkpoint, payloads) == len(ids)
 
     def stage(self, ids: tuple[int, ...]) -> dict[str, Any]:
-        directory, position = f"weir-{staging_prefix(self._context)}-1", next(self._positions)
+        directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
+        position = next(self._positions)
         file = self.path / directory / str(position) / "part-0.parquet"
         file.parent.mkdir(parents=True)
         pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), file)
@@ -85,10 +88,24 @@ class Writer:
 class Records:
     """The records of a job, as its driver writes them."""
 
-    def __init__(self, base: str, fs: FileSystem = FILE_SYSTEM) -> None:
-        self.storage = CheckpointStorage(fs=lambda _: fs, base_directory=base, job_id=JOB)
+    def __init__(
+        self,
+        base: str,
+        fs: FileSystem = FILE_SYSTEM,
+        *,
+        job: str = JOB,
+        origin: Origin | None = None,
+        tables: dict[str, str] | None = None,
+    ) -> None:
+        self.storage = CheckpointStorage(fs=lambda _: fs, base_directory=base, job_id=job)
         self._log = JobLog(fs, self.storage.log_directory).begin_attempt(
-            after=None, job_id=JOB, job_name="orders", writer="w", timestamp_ms=1
+            after=None,
+            job_id=job,
+            job_name="orders",
+            writer="w",
+            timestamp_ms=1,
+            origin=origin,
+            tables=tables or {},
         )
 
     @property
@@ -377,6 +394,147 @@ def test_credentials_are_not_shown(clean):
         {"clean": str(clean.path)}, storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"}
     )
     assert "hidden" not in repr(cut)
+
+
+# -- a job that goes on from another one's snapshot -------------------------------------------------------------------
+
+
+NEXT = "89abcdef0123456789abcdef01234567"
+
+
+class Resumed:
+    """Job JOB has stopped at savepoint 19, and FRESH goes on from it in the tables ``clean`` and ``revenue``."""
+
+    def __init__(self, directory: Path, *, origin: Origin | None, tables: tuple[str, ...]) -> None:
+        self._directory = directory
+        self.base = str(directory / "checkpoints")
+        old = Records(self.base)
+        self.clean, self.revenue = self.writers(JOB)
+        self.clean.commit(18, 1)
+        self.clean.commit(19, 2)
+        self.revenue.commit(18, 10)
+        old.complete(19)
+        self.new = self.records(FRESH, origin, tables)
+        self.new_clean, self.new_revenue = self.writers(FRESH)
+
+    def records(self, job: str, origin: Origin | None, tables: tuple[str, ...]) -> Records:
+        paths = {name: str(self._directory / name) for name in tables}
+        return Records(self.base, job=job, origin=origin, tables=paths)
+
+    def writers(self, job: str) -> tuple[Writer, Writer]:
+        clean, revenue = (
+            Writer(self._directory / name, job=job, directory=f"{self.base}/{job}")
+            for name in ("clean", "revenue")
+        )
+        return clean, revenue
+
+    @property
+    def cut(self) -> weir.ConsistentCut:
+        return cut_of(self.clean, self.revenue)
+
+    @property
+    def ids(self) -> tuple[list[int], list[int]]:
+        cut = self.cut
+        return ids(cut, "clean"), ids(cut, "revenue")
+
+
+SAVEPOINT_19 = Origin(job_id=JOB, checkpoint_id=19)
+BOTH = ("clean", "revenue")
+
+
+def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_at_the_old_job(tmp_path):
+    """The new job's records say that it goes on from savepoint 19, in this table, and that nothing of it is pending."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
+    for checkpoint in (1, 2, 3):
+        resumed.new_clean.commit(checkpoint, 100 + checkpoint)
+    resumed.new.complete(3)
+    cut = resumed.cut
+    assert (cut.job_id, cut.checkpoint_id, cut.fallback) == (FRESH, 3, None)
+    assert resumed.ids == ([1, 2, 101, 102, 103], [10])
+    resumed.new_revenue.commit(4, 1000)
+    resumed.new.complete(4)
+    assert (resumed.cut.checkpoint_id, resumed.ids) == (4, ([1, 2, 101, 102, 103], [10, 1000]))
+
+
+def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_path):
+    """Up to its first pending epoch; before its first checkpoint everything stands at the old job's cut, and it says so."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
+    for checkpoint in (2, 3):
+        resumed.new_clean.commit(checkpoint, 100 + checkpoint)
+    resumed.new.complete(3, revenue={3: 1})
+    cut = resumed.cut
+    assert (cut.job_id, cut.checkpoint_id, resumed.ids) == (FRESH, 2, ([1, 2, 102], [10]))
+    resumed.new.complete(4, revenue={2: 1})
+    assert (resumed.cut.checkpoint_id, resumed.ids) == (1, ([1, 2], [10]))
+    resumed.new.complete(5, revenue={1: 1})
+    late = resumed.cut
+    assert (late.job_id, late.checkpoint_id, resumed.ids) == (JOB, 19, ([1, 2], [10]))
+    assert f"({FRESH}) has made the newest commit, but is not read yet, since it has yet to commit" in str(
+        late.fallback
+    )
+
+
+def test_a_table_that_is_new_in_the_resumed_job_is_read_with_one_that_is_quiet_since(tmp_path):
+    """No one job has written to both."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=("revenue", "late"))
+    late = Writer(tmp_path / "late", job=FRESH, directory=f"{resumed.base}/{FRESH}")
+    late.commit(2, 7)
+    resumed.new.complete(2, sinks=("revenue", "late"))
+    cut = cut_of(resumed.revenue, late)
+    assert (cut.job_id, cut.checkpoint_id, ids(cut, "revenue"), ids(cut, "late")) == (FRESH, 2, [10], [7])
+
+
+def test_a_job_that_was_resumed_twice_is_followed_to_the_first(tmp_path):
+    """Each job's records name the one before it."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
+    resumed.new_clean.commit(1, 100)
+    resumed.new.complete(1)
+    newest = resumed.records(NEXT, Origin(job_id=FRESH, checkpoint_id=2), BOTH)
+    clean, _ = resumed.writers(NEXT)
+    clean.commit(1, 500)
+    newest.complete(1)
+    assert (resumed.cut.job_id, resumed.cut.checkpoint_id) == (NEXT, 1)
+    assert resumed.ids == ([1, 2, 100, 500], [10])
+
+
+def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginning(tmp_path):
+    """Rows that were pending in the savepoint are committed by the new driver, under the old job's id (P14, P19)."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
+    Writer(tmp_path / "revenue", directory=f"{resumed.base}/{FRESH}", attempt=2).commit(19, 20)
+    resumed.new_clean.commit(1, 100)
+    resumed.new.complete(1)
+    cut = resumed.cut
+    assert (cut.job_id, cut.checkpoint_id, resumed.ids) == (FRESH, 1, ([1, 2, 100], [10, 20]))
+
+
+@pytest.mark.parametrize(
+    ("origin", "tables", "why"),
+    [
+        (SAVEPOINT_19, ("clean",), "its records do not say that it writes to table 'revenue'"),
+        (None, BOTH, rf"has checkpoint 18 of job 'orders' \({JOB}\), which is not known to be part"),
+        (Origin(job_id=JOB, checkpoint_id=17), BOTH, "has checkpoint 18 .* not known to be part"),
+        (Origin(job_id=NEXT, checkpoint_id=19), BOTH, "has checkpoint 18 .* not known to be part"),
+    ],
+    ids=["another table", "begun anew", "an older snapshot", "another job's snapshot"],
+)
+def test_a_newer_job_that_cannot_be_followed_leaves_the_cut_at_the_old_one_and_says_why(
+    tmp_path, origin, tables, why
+):
+    """Late, never wrong: its rows may be elsewhere, or the table may have more than it began with."""
+    resumed = Resumed(tmp_path, origin=origin, tables=tables)
+    resumed.new_clean.commit(1, 100)
+    resumed.new.complete(1)
+    cut = resumed.cut
+    assert (cut.job_id, cut.checkpoint_id, resumed.ids) == (JOB, 19, ([1, 2], [10]))
+    assert re.search(why, str(cut.fallback))
+
+
+def test_a_newer_job_without_a_checkpoint_leaves_the_cut_at_the_old_one_and_says_why(tmp_path):
+    """It has committed what it found in the savepoint, and nothing of its own."""
+    resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
+    resumed.new_clean.commit(1, 100)
+    assert (resumed.cut.job_id, resumed.cut.checkpoint_id) == (JOB, 19)
+    assert "has no completed checkpoint" in str(resumed.cut.fallback)
 
 
 @pytest.mark.spark

@@ -64,7 +64,15 @@ from weir.errors import (
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import Waits
 from weir.kernel.ports import AttemptStart
-from weir.state.job_log import CheckpointReference, JobLog, JobLogWriter, JobRecord, RecordKind, RecordStatus
+from weir.state.job_log import (
+    CheckpointReference,
+    JobLog,
+    JobLogWriter,
+    JobRecord,
+    Origin,
+    RecordKind,
+    RecordStatus,
+)
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
@@ -329,6 +337,8 @@ class DurableJob:
                     restored_checksum=self._settings.snapshot_checksum,
                     claimed=self._settings.claims_snapshot,
                     above_attempt=max((one.commit.attempt for one in beyond), default=0),
+                    origin=self._origin(newest),
+                    tables=self._sinks.tables(),
                 )
                 return self._writer.newest, allocated
             except JobFencedError:
@@ -339,6 +349,18 @@ class DurableJob:
         raise JobFencedError(
             f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt}, ends."
         )
+
+    def _origin(self, newest: JobRecord | None) -> Origin | None:
+        """What the job was begun from, for readers of its tables. It is in each record, since the snapshot may go."""
+        path = self._settings.from_savepoint if newest is None else newest.restored_from
+        if path is None or (newest is not None and newest.origin is not None):
+            return None if newest is None else newest.origin
+        try:
+            snapshot = self._storage.read(path)
+        except StorageError as error:
+            _log.debug("What the job began from cannot be read: %s", error)
+            return None
+        return Origin(job_id=snapshot.job_id, checkpoint_id=snapshot.checkpoint_id)
 
     def _check_goes_on(self, newest: JobRecord | None) -> None:
         """Raise ``JobEndedError`` if the job has come to its end since it was decided to run it (PROTOCOL P20)."""

@@ -218,6 +218,11 @@ class SinkPort:
             if newest is not None and newest > checkpoint_id:
                 yield name, sink.describe(), newest
 
+    def tables(self) -> dict[OperatorId, str]:
+        """The Delta table that each sink appends to, of those that do."""
+        paths = {name: sink.table_path() for name, sink in self._sinks.items()}
+        return {name: path for name, path in paths.items() if path is not None}
+
     def rows_committed(self, sinks: Sequence[OperatorId]) -> int:
         """Rows that these sinks have made visible since the driver started."""
         return sum(self._rows_committed[name] for name in sinks)

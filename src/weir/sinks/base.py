@@ -97,6 +97,10 @@ class Sink(abc.ABC):
     def describe(self) -> str:
         """What and where, for messages: ``DeltaTable('out/orders')``."""
 
+    def table_path(self) -> str | None:
+        """The root of the Delta table that it appends to, whose readers find the job by it; None if there is none."""
+        return None
+
     @abc.abstractmethod
     def check(self, context: SinkContext) -> None:
         """Check the target before the job starts; raises ``SinkError`` with a sentence that says what to do.

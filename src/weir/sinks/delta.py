@@ -133,6 +133,10 @@ class DeltaTable(Sink):
         """What and where, for messages."""
         return f"DeltaTable({self._shown_path!r})"
 
+    def table_path(self) -> str:
+        """The table's root."""
+        return self._root
+
     def check(self, context: SinkContext) -> None:
         """Refuse a directory with foreign files, and a table that an append would not fit (MISSION G4)."""
         file_system = context.file_system(self._root)

@@ -23,6 +23,11 @@ from weir.state.records import converted, decoded
 if TYPE_CHECKING:
     import deltalake
 
+    @property
+    def runner(self) -> str:
+        """The job whose driver made it. One that goes on from another's snapshot commits what was pending there as that."""
+        return self.job_directory.rpartition("/")[2] or self.job_id
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -74,10 +79,11 @@ class TableLog:
 
         self.name = name
         self.place = f"table {name!r} at {path}"
+        self.root = absolute_path(path)
         #: The oldest version whose entry is still there, once the walk has met its end.
         self.oldest = 0
         self._entries: dict[int, Entry] = {}
-        uri, options = delta_uri(absolute_path(path)), as_dict(storage_options)
+        uri, options = delta_uri(self.root), as_dict(storage_options)
         try:
             self._table = table or deltalake.DeltaTable(uri, storage_options=options)
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
@@ -113,20 +119,29 @@ class TableLog:
         """What jobs of Weir have committed, from the newest on backwards; ``among`` so many of the newest entries."""
         return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
 
-    def check_one_sink(self, commit: Commit) -> None:
+    def newest(self) -> Commit:
+        """The newest of them. Raises ``StorageError`` if there is none."""
+        for commit in self.commits():
+            return commit
+        raise StorageError(
+            f"No job of Weir has written to {self.place}{self.cleaned_up()}: leave it out, or let a DeltaTable sink"
+            " write it."
+        )
+
+    def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
         """Raise ``StorageError`` if another sink of the job stages below the table's root.
 
         With two sinks no commit alone says what the table shows, and no version need show one checkpoint.
         """
         from pyarrow.fs import FileSelector, FileType
 
-        prefix = f"weir-{commit.job_id[:8]}-"
-        own = re.compile(re.escape(prefix + slug(commit.sink)) + r"-\d+")
+        prefix = f"weir-{job_id[:8]}-"
+        own = re.compile(re.escape(prefix + slug(sink)) + r"-\d+")
         for entry in self._files.get_file_info(FileSelector("", recursive=False)):
             name = entry.base_name
             if entry.type == FileType.Directory and name.startswith(prefix) and not own.fullmatch(name):
                 raise StorageError(
-                    f"Several sinks of job {commit.job_name!r} write to {self.place} ({commit.sink!r} and the one that"
+                    f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the one that"
                     f" staged {name!r}), so its versions stand at no one checkpoint: give each sink a table of its own."
                 )
 

@@ -25,13 +25,22 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import msgspec
 from tenacity.nap import sleep as nap
 
-from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded, Timestamp
+from weir.core.types import (
+    AbsolutePath,
+    JobId,
+    MetadataChecksum,
+    OperatorId,
+    Ordinal,
+    Recorded,
+    Timestamp,
+)
 from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
 from weir.state.filesystem import FileSystem
 from weir.state.numbered_log import Entry, NumberedLog
@@ -84,6 +93,15 @@ class CheckpointReference:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The snapshot that a job began from."""
+
+    #: The job that it was taken of.
+    job_id: JobId
+    checkpoint_id: Ordinal
+
+
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
     """The state of a job as of one record."""
 
@@ -108,6 +126,10 @@ class JobRecord:
     restored_from: AbsolutePath | None = None
     #: Of its ``_metadata``: a snapshot is known by that, wherever it lies.
     restored_checksum: MetadataChecksum | None = None
+    #: What that is; None also if it could not be read.
+    origin: Origin | None = None
+    #: The Delta table that a sink appends to, by sink.
+    tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
     #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
@@ -144,13 +166,16 @@ class JobLog:
         restored_checksum: str | None = None,
         claimed: bool = False,
         above_attempt: int = 0,
+        origin: Origin | None = None,
+        tables: Mapping[OperatorId, str] = MappingProxyType({}),
     ) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
         ``after`` is the newest record, on which the decision to begin was taken; what it says of checkpoints and of
-        ``restored_from`` is carried on, but for where that snapshot lies now. The attempt's number is above
-        ``above_attempt`` too, which is one that the records do not know. Raises ``JobFencedError`` if another driver began
-        meanwhile, ``JobEndedError`` if the job is superseded, and ``StorageError`` if the record could not be written.
+        ``restored_from`` is carried on, but for where that snapshot lies now. ``origin`` is what the job was begun from. The
+        attempt's number is above ``above_attempt`` too, which is one that the records do not know. Raises
+        ``JobFencedError`` if another driver began meanwhile, ``JobEndedError`` if the job is superseded, and
+        ``StorageError`` if the record could not be written.
         """
         if after is not None and after.status is RecordStatus.SUPERSEDED:
             raise JobEndedError(
@@ -169,6 +194,8 @@ class JobLog:
             checkpoints=() if after is None else after.checkpoints,
             restored_from=restored_from if after is None else restored_from or after.restored_from,
             restored_checksum=restored_checksum if after is None else after.restored_checksum,
+            origin=origin,
+            tables=dict(tables),
             claimed=claimed if after is None else after.claimed,
         )
         recorder = Recorder(self._log, sleep=self._sleep)
@@ -212,6 +239,8 @@ class JobLog:
                 checkpoints=() if after is None else after.checkpoints,
                 restored_from=None if after is None else after.restored_from,
                 restored_checksum=None if after is None else after.restored_checksum,
+                origin=None if after is None else after.origin,
+                tables={} if after is None else after.tables,
                 failure=None if after is None else after.failure,
                 superseded_by=by,
             )
