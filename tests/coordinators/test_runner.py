@@ -280,6 +280,22 @@ def asked(bench: Bench, runner: CoordinatorRunner, request: Payload) -> Future[C
     return answer
 
 
+def test_coordinators_that_do_not_close_hold_up_the_end_once_and_not_each_for_itself(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They all have had the time that the first one had."""
+    monkeypatch.setattr("weir.coordinators.runner._CLOSING_S", 0.5)
+    gate = threading.Event()
+    names = [f"op{number}" for number in range(20)]
+    runner = bench.runner(**{name: Recorded(hang=lambda _: gate.wait(20)) for name in names})
+    for name in names:
+        bench.tell(runner, reset(operator=name), event("hang", operator=name))
+    begun = time.monotonic()
+    runner.close()
+    assert time.monotonic() - begun < 5
+    gate.set()
+
+
 def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Bench) -> None:
     """Not by one whose snapshot was taken before."""
     runner = bench.runner(op=BroadcastRules())

@@ -76,11 +76,14 @@ class CoordinatorRunner:
         """Let every coordinator close; waits for it, but not for ever."""
         for one in self._coordinators.values():
             one.begin_close()
+        patience_s = _CLOSING_S
         for one in self._coordinators.values():
-            if not one.closed.wait(_CLOSING_S):
+            if not one.closed.wait(patience_s):
                 _log.warning(
                     "The coordinator of %r has not closed within %.0f s.", one.operator_id, _CLOSING_S
                 )
+                # All others have had that time too.
+                patience_s = 0.0
 
 
 class _Coordinated:
