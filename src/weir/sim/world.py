@@ -66,8 +66,9 @@ from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
 from weir.state.job_log import JobRecord, RecordStatus
 
-#: How long the job may need once faults have ceased, in virtual seconds.
-_PATIENCE_S = 120
+#: How long after the last fault a job must have finished, in virtual seconds. A driver that does not know that it was fenced
+#: may try its final checkpoint a hundred times, with ten seconds between two tries, before it asks the job log.
+_PATIENCE_S = 1_200
 #: How many stops drain: such a run ends early.
 _DRAINS = 0.5
 #: Effects of tasks that tell the job master nothing.
