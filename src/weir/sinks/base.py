@@ -81,6 +81,11 @@ class Commit:
     #: The attempt that committed.
     attempt: int
 
+    @property
+    def runner(self) -> str:
+        """The job whose driver made it. One that goes on from another's snapshot commits what was pending there as that."""
+        return self.job_directory.rpartition("/")[2] or self.job_id
+
 
 class Sink(abc.ABC):
     """A sink with two-phase commit. The module's docstring has the rules.

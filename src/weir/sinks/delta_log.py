@@ -23,11 +23,6 @@ from weir.state.records import converted, decoded
 if TYPE_CHECKING:
     import deltalake
 
-    @property
-    def runner(self) -> str:
-        """The job whose driver made it. One that goes on from another's snapshot commits what was pending there as that."""
-        return self.job_directory.rpartition("/")[2] or self.job_id
-
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
