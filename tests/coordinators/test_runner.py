@@ -374,7 +374,10 @@ def test_a_rule_that_is_known_can_be_set(
     runner = bench.runner(op=rules)
     bench.tell(runner, reset(state={"rules": restored}))
     answer = asked(bench, runner, {"set": {name: 10}})
-    bench.tell(runner, snapshot(8), NotifyCoordinator(operator="op", checkpoint_id=8, completed=True))
+    bench.tell(runner, snapshot(8))
+    while not isinstance(bench.next(), CoordinatorSnapshotTaken):
+        pass
+    bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=8, completed=True))
     assert answer.result(10).answer == {"rules": restored | {name: 10}}
 
 

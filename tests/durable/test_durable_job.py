@@ -168,7 +168,7 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
 
 
 def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
-    """It would open the sink that the commit uses; the sentence names the sink and what it does (P13)."""
+    """It would ask the sink that the commit uses; the sentence names the sink and what it does (P13)."""
     sink = WatchedSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -182,7 +182,7 @@ def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_pa
     sink.during_commit = begin
     commit(running, 1)
     assert "'out' (FakeSink('out')) has not come back from committing checkpoint 1" in refused[0]
-    assert running.job.begin_attempt().attempt == 3
+    assert running.job.begin_attempt().attempt == 2
 
 
 def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: Path) -> None:
