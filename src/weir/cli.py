@@ -399,7 +399,7 @@ def _key_values(pairs: list[str]) -> dict[str, str]:
 
 def _absolute(directory: str | None) -> str | None:
     """The spelling that means the same to the driver, which runs in another directory."""
-    from weir.state.resolve import normalize
+    from weir.state.paths import normalize
 
     return None if directory is None else normalize(directory)
 

@@ -43,10 +43,11 @@ from urllib.parse import unquote
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError, WeirError
 from weir.job_epochs import JobEpochs, read_job_epochs
 from weir.sinks.base import Commit
-from weir.sinks.delta_log import TableLog, as_dict, delta_uri
-from weir.sinks.staging import STAGED_PATH, absolute_path, is_local
+from weir.sinks.delta_log import TableLog, as_dict
+from weir.sinks.staging import STAGED_PATH
 from weir.state.filesystem import FileSystem
-from weir.state.resolve import FileSystems, scheme_of
+from weir.state.paths import as_delta_path, as_spark_path, join, normalize, scheme_of
+from weir.state.resolve import FileSystems
 
 if TYPE_CHECKING:
     import deltalake
@@ -92,7 +93,7 @@ class ConsistentCut:
         version = self.versions[name]
         try:
             return deltalake.DeltaTable(
-                delta_uri(self.paths[name]),
+                as_delta_path(self.paths[name]),
                 version=version,
                 storage_options=as_dict(self.storage_options),
             )
@@ -122,14 +123,12 @@ class ConsistentCut:
                     f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which is not below"
                     f" {self.paths[name]}: read cut.table(name) with delta-rs if you trust whoever wrote the table."
                 )
-        files = [f"{root}/{path}" for path in paths]
+        files = [join(root, path) for path in paths]
         if not files:
             return spark.createDataFrame([], schema)
         stored = [column for column in fields if column["name"] not in partition_by]
         reader = spark.read.schema(_columns_ddl(stored)).options(recursiveFileLookup="true")
-        frame = reader.option(*_NO_PATTERNS).parquet(
-            *(f"file://{path}" if is_local(path) else path for path in files)
-        )
+        frame = reader.option(*_NO_PATTERNS).parquet(*map(as_spark_path, files))
         if not partition_by:
             return frame
         values = zip(files, actions.column("partition").to_pylist(), strict=True)
@@ -169,7 +168,7 @@ def read_consistent(
         checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
-        paths={name: absolute_path(path) for name, path in tables.items()},
+        paths={name: normalize(path) for name, path in tables.items()},
         storage_options=storage_options,
         fallback=job.fallback,
     )

@@ -47,8 +47,8 @@ from weir.spark.pipeline import Pipeline, ProcessStep
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable
 from weir.spark.task_port import SparkTaskPort
-from weir.state.filesystem import join
 from weir.state.lease import Lease
+from weir.state.paths import join
 from weir.submission import Submission
 
 

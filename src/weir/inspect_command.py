@@ -24,7 +24,8 @@ from weir.saved_operator_state import SavedOperatorState
 from weir.saved_state import read_savepoint
 from weir.spark.query_directory import MAX_WATERMARK_MS
 from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
-from weir.state.resolve import FileSystems, normalize
+from weir.state.paths import normalize
+from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
 from weir.tables import make_table, shown_time
 

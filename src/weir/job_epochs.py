@@ -30,6 +30,7 @@ from weir.core.types import CompletedCheckpoint, JobId, OperatorId
 from weir.errors import CheckpointNotFoundError, StorageError
 from weir.state.filesystem import FileSystem
 from weir.state.job_log import JobLog, JobRecord
+from weir.state.paths import name_of, parent
 from weir.state.storage import CheckpointStorage
 
 #: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
@@ -71,8 +72,9 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
 
     Raises ``WeirError`` if they are not there, cannot be read, or name no checkpoint (any more).
     """
-    base, _, job_id = job_directory.rpartition("/")
-    storage = CheckpointStorage(fs=file_system, base_directory=base, job_id=job_id)
+    storage = CheckpointStorage(
+        fs=file_system, base_directory=parent(job_directory), job_id=name_of(job_directory)
+    )
     log = JobLog(file_system(job_directory), storage.log_directory)
     for _ in range(_READ_TRIES):
         record = log.newest()
@@ -86,7 +88,7 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
             gone = error
             continue
         return JobEpochs(
-            job_id=job_id,
+            job_id=storage.job_id,
             checkpoints=tuple(known.checkpoint_id for known in record.checkpoints),
             pending=_pending(checkpoint),
             tables=record.tables,

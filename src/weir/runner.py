@@ -125,7 +125,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
     from weir.kernel.clock import SystemClock
     from weir.spark.environment import check_environment
     from weir.spark.session import LazySession, make_working_directory
-    from weir.state.filesystem import join
+    from weir.state.paths import join
     from weir.state.resolve import FileSystems
     from weir.submission import submit
 

@@ -29,7 +29,7 @@ from weir.errors import StorageError
 from weir.saved_operator_state import SavedOperatorState, read_operator_state
 from weir.spark.saved_task import unfit
 from weir.spark.state_reader import StateReader, contents_of
-from weir.state.resolve import normalize
+from weir.state.paths import normalize
 from weir.state.storage import CheckpointStorage
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from weir.state.job_log import JobLog, JobRecord, RecordStatus
 from weir.state.job_names import JobNames, NameRecord
 from weir.state.lease import Lease, holder_is_alive
 from weir.state.metadata import METADATA_FILE
-from weir.state.resolve import normalize
+from weir.state.paths import normalize
 from weir.state.storage import CheckpointStorage
 
 

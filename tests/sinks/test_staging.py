@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from weir.sinks import DeltaTable, SinkContext
-from weir.sinks.staging import absolute_path, dead_attempts, partition_values, slug, sync_below, visible_files
+from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files
 from weir.state.local import LocalFileSystem
-
-
-@pytest.mark.parametrize(
-    ("path", "expected"),
-    [
-        ("/data/x/../y/", "/data/y"),
-        ("file:///data/y", "/data/y"),
-        ("file:/data/y", "/data/y"),
-        ("s3a://bucket/t/", "s3a://bucket/t"),
-        ("hdfs://name:9000/t", "hdfs://name:9000/t"),
-    ],
-)
-def test_paths_are_plain_if_local_and_uris_if_not(path, expected):
-    """So that the file system port and Spark mean the same place."""
-    assert absolute_path(path) == expected
 
 
 def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():

@@ -132,9 +132,9 @@ def test_create_is_refused_where_there_are_no_links(
 
 def test_a_leftover_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
     """A temporary name that exists already is passed over."""
-    (tmp_path / f".a.{os.getpid()}.1.tmp").write_bytes(b"left over")
+    (tmp_path / f".weir.{os.getpid()}.1.tmp").write_bytes(b"left over")
     assert LocalFileSystem().create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
-    assert (tmp_path / f".a.{os.getpid()}.1.tmp").read_bytes() == b"left over"
+    assert (tmp_path / f".weir.{os.getpid()}.1.tmp").read_bytes() == b"left over"
 
 
 def test_write_replaces_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
@@ -328,11 +328,25 @@ def test_sync_syncs_each_file_and_each_directory_once(
     assert synced == [*files, str(tmp_path), f"{tmp_path}/d"]
 
 
-def test_a_file_uri_is_a_local_path(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """Both spellings of Hadoop are understood."""
-    fs.write(f"file://{tmp_path}/a", b"data")
-    assert fs.read(f"file:{tmp_path}/a") == b"data"
-    assert fs.read(f"{tmp_path}/a") == b"data"
+def test_a_name_may_be_as_long_as_the_file_system_allows(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """The temporary file beside it has a short one."""
+    path = f"{tmp_path}/{'n' * 255}"
+    fs.write(path, b"data")
+    assert fs.read(path) == b"data"
+    fs.delete(path)
+    assert fs.create(path, b"data") is CreateResult.CREATED
+
+
+def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    """The disk is not to blame."""
+    with pytest.raises(StorageError, match="longer than the file system allows; choose a shorter one"):
+        fs.write(f"{tmp_path}/{'n' * 256}", b"data")
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StorageError, match="lead round in a circle"):
+        fs.list(f"{tmp_path}/a")
 
 
 @pytest.mark.kill

@@ -41,7 +41,7 @@ from weir.rest.requests import (
 )
 from weir.state.filesystem import FileSystem
 from weir.state.metadata import METADATA_FILE
-from weir.state.resolve import normalize
+from weir.state.paths import normalize
 from weir.state.storage import CheckpointStorage
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"

@@ -264,6 +264,10 @@ class ProcessFileSystem:
             raise StorageError(f"{path} has vanished.")
         return len(data), f"crc32:{zlib.crc32(data):08x}"
 
+    def real_path(self, path: str) -> str:
+        """The path: there are no symbolic links."""
+        return path
+
     def sync(self, files: Iterable[str]) -> None:
         """Make files durable."""
         for path in files:

@@ -46,12 +46,10 @@ from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
     SureSync,
-    absolute_path,
     check_staged,
     damaged_file,
     dead_attempts,
     is_hidden,
-    is_local,
     lost_rows,
     partition_values,
     staging_prefix,
@@ -59,7 +57,8 @@ from weir.sinks.staging import (
     visible_files,
     write_frame,
 )
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import as_delta_path, is_local, join, normalize
 
 if TYPE_CHECKING:
     import deltalake
@@ -112,9 +111,9 @@ class DeltaTable(Sink):
         self, path: str, *, partition_by: Sequence[str] = (), storage_options: dict[str, str] | None = None
     ) -> None:
         self._shown_path = path
-        self._root = absolute_path(path)
+        self._root = normalize(path)
         #: The root as delta-rs spells it.
-        self._uri = re.sub(r"^s3[an]://", "s3://", self._root)
+        self._uri = as_delta_path(self._root)
         self._partition_by = tuple(partition_by)
         self._storage_options = storage_options
         self._opened: SinkContext | None = None

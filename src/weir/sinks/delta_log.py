@@ -17,7 +17,8 @@ import msgspec
 from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
 from weir.errors import StorageError
 from weir.sinks.base import Commit
-from weir.sinks.staging import absolute_path, slug
+from weir.sinks.staging import slug
+from weir.state.paths import as_delta_path, normalize
 from weir.state.records import converted, decoded
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ class TableLog:
 
         self.name = name
         self.place = f"table {name!r} at {path}"
-        self.root = absolute_path(path)
+        self.root = normalize(path)
         #: The oldest version whose entry is still there, once the walk has met its end.
         self.oldest = 0
         self._entries: dict[int, Entry] = {}
-        uri, options = delta_uri(self.root), as_dict(storage_options)
+        uri, options = as_delta_path(self.root), as_dict(storage_options)
         try:
             self._table = table or deltalake.DeltaTable(uri, storage_options=options)
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
@@ -189,11 +190,6 @@ def _commit(info: bytes) -> Commit | None:
         checkpoint_id=int(said.checkpoint_id),
         attempt=int(said.attempt),
     )
-
-
-def delta_uri(root: str) -> str:
-    """The root as delta-rs spells it."""
-    return re.sub(r"^s3[an]://", "s3://", root)
 
 
 def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:

@@ -41,7 +41,6 @@ from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
     SureSync,
-    absolute_path,
     check_staged,
     damaged_file,
     dead_attempts,
@@ -53,7 +52,8 @@ from weir.sinks.staging import (
     visible_files,
     write_frame,
 )
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import join, normalize
 from weir.state.records import decoded
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Files(Sink):
         options: Mapping[str, str] | None = None,
     ) -> None:
         self._shown_path = path
-        self._root = absolute_path(path)
+        self._root = normalize(path)
         self._format = format
         self._partition_by = tuple(partition_by)
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}

@@ -16,7 +16,6 @@ This module imports no pyspark: it only calls methods of the frame that it is gi
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,8 @@ from msgspec import Meta
 
 from weir.core.types import Payload
 from weir.errors import LostRowsError, LostWriteError, SinkError
-from weir.state.filesystem import FileStatus, FileSystem, join
+from weir.state.filesystem import FileStatus, FileSystem
+from weir.state.paths import as_spark_path, is_local, join, name_of
 from weir.state.records import converted
 
 if TYPE_CHECKING:
@@ -68,23 +68,6 @@ class StagedFile:
     path: str
     #: Bytes.
     size: int
-
-
-def absolute_path(path: str) -> str:
-    """The path as the file system port wants it: plain and absolute for local files, a URI for others.
-
-    Relative paths are taken from the current directory at the time of the call.
-    """
-    if path.startswith("file:"):
-        path = "/" + path.removeprefix("file:").lstrip("/")
-    if is_local(path):
-        return os.path.normpath(Path.cwd() / path)
-    return path.rstrip("/")
-
-
-def is_local(path: str) -> bool:
-    """Whether the path is on the local file system."""
-    return "://" not in path
 
 
 def staging_prefix(context: SinkContext) -> str:
@@ -143,7 +126,7 @@ def write_frame(
     if written and plain and all(map(is_local, (directory, *written))):
         file_system.make_directory(directory)
         for file in written:
-            file_system.link_or_copy(file, join(directory, file.rpartition("/")[2]))
+            file_system.link_or_copy(file, join(directory, name_of(file)))
         return
     if is_local(directory):
         # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch. Nothing is synced
@@ -152,8 +135,7 @@ def write_frame(
     writer = frame.write.format(format_name).mode("append").options(**{**(options or {}), **_WRITE_OPTIONS})
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    # A plain path would be looked up on Hadoop's default file system, which need not be the local one.
-    writer.save(f"file://{directory}" if is_local(directory) else directory)
+    writer.save(as_spark_path(directory))
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from weir.errors import PipelineError
 from weir.sources.enumerator import FileEnumerator
 from weir.sources.reader import FileReader
-from weir.state.resolve import normalize, scheme_of
+from weir.state.paths import is_local, normalize
 
 FORMATS = ("parquet", "json", "csv", "ipc")
 _ON_ERROR = ("fail", "reject")
@@ -62,7 +62,8 @@ class FileSource:
         max_bytes_per_split_batch: int = 64 * 1024 * 1024,
     ) -> None:
         """Raises ``PipelineError`` for what cannot be. The directory is not looked at before the job runs."""
-        if scheme_of(path) not in (None, "file"):
+        self._directory = normalize(path)
+        if not is_local(self._directory):
             raise PipelineError(
                 f"FileSource reads local directories only, not {path!r}: mount it, or read it with spark.readStream."
             )
@@ -77,7 +78,6 @@ class FileSource:
         ):
             if value <= 0:
                 raise PipelineError(f"FileSource has {name}={value!r}: give it a number above 0.")
-        self._directory = normalize(path)
         self._format = format
         self._schema = schema
         self._interval_ms = max(1, round(discovery_interval * 1000))

@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
-from weir.sinks.staging import is_local
 from weir.spark.jvm import Jvm
 from weir.state.filesystem import CreateResult, FileStatus
+from weir.state.paths import join, parent, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,11 +33,6 @@ _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
 _Fill: TypeAlias = Callable[[Any], object]
 
 
-def as_spark_path(path: str) -> str:
-    """The path for Spark, which would look a plain one up on Hadoop's default file system."""
-    return f"file://{path}" if is_local(path) else path
-
-
 class HadoopFileSystem:
     """One Hadoop file system; the module's docstring says how it arbitrates."""
 
@@ -45,14 +40,14 @@ class HadoopFileSystem:
         """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate, ``StorageError`` if out of reach."""
         self._jvm = Jvm(session)
         self._conf: Any = session._jsc.hadoopConfiguration()
-        self._scheme = uri.split(":", 1)[0].lower()
+        self._scheme = scheme_of(uri)
         if self._scheme not in _RENAME_SCHEMES | _CONDITIONAL_PUT_SCHEMES:
             raise UnsupportedEnvironmentError(
                 f"{uri} cannot hold checkpoints: the file system {self._scheme!r} has no operation known to Weir"
                 " that creates a file only if it is not there. Use a local path, hdfs: or s3a:."
             )
         try:
-            self._fs: Any = self._class("FileSystem").get(self._uri(uri), self._conf)
+            self._fs: Any = self._class("FileSystem").get(self._path(uri).toUri(), self._conf)
         except Exception as error:
             raise _failure("reach", uri, error) from error
 
@@ -160,6 +155,10 @@ class HadoopFileSystem:
             raise StorageError(f"{path} has vanished.") from error
         return len(data), f"crc32:{zlib.crc32(data):08x}"
 
+    def real_path(self, path: str) -> str:
+        """The path: links are not known here."""
+        return path
+
     def sync(self, files: Iterable[str]) -> None:
         """Nothing to do: a closed file is durable here."""
 
@@ -188,18 +187,14 @@ class HadoopFileSystem:
     def _rename(self, source: str, target: str, option: str) -> None:
         rename = self._class("Options$Rename")
         options = self._jvm.array(rename, [getattr(rename, option)])
-        context = self._class("FileContext").getFileContext(self._uri(target), self._conf)
+        context = self._class("FileContext").getFileContext(self._path(target).toUri(), self._conf)
         context.rename(self._path(source), self._path(target), options)
 
     def _temporary(self, path: str) -> str:
-        parent, _, name = path.rpartition("/")
-        return f"{parent}/.{name}.{uuid.uuid4()}.tmp"
+        return join(parent(path), f".weir.{uuid.uuid4()}.tmp")
 
     def _path(self, path: str) -> Any:
         return self._class("Path")(path)
-
-    def _uri(self, uri: str) -> Any:
-        return self._jvm.java_class("java.net.URI")(uri)
 
     def _class(self, name: str) -> Any:
         return self._jvm.java_class(f"org.apache.hadoop.fs.{name}")

@@ -17,8 +17,8 @@ import msgspec
 
 from weir.core.types import StateKey
 from weir.errors import StorageError
-from weir.spark.hadoop import as_spark_path
 from weir.spark.query_directory import QueryDirectory
+from weir.state.paths import as_spark_path
 from weir.state.records import converted, decoded
 
 

@@ -22,7 +22,8 @@ import msgspec
 
 from weir.core.types import Count
 from weir.errors import StorageError, invariant
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import join
 from weir.state.records import decoded
 
 #: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).

@@ -18,11 +18,11 @@ from weir.core.types import VertexId
 from weir.spark.channel_input import plain_schema
 from weir.spark.channel_source import ChannelSource
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
-from weir.spark.hadoop import as_spark_path
 from weir.spark.jvm import Jvm
 from weir.spark.planning_rounds import PlanningAnswer, PlanningRounds
 from weir.spark.query_directory import MAX_WATERMARK_MS
 from weir.spark.segments import segment_files
+from weir.state.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

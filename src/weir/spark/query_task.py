@@ -40,7 +40,6 @@ from weir.spark.changed_plans import misfit
 from weir.spark.channel_input import has_event_time
 from weir.spark.error_text import first_cause
 from weir.spark.frames import Frames
-from weir.spark.hadoop import as_spark_path
 from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
 from weir.spark.plan_checks import check_bounded
@@ -50,6 +49,7 @@ from weir.spark.query_inputs import QueryInputs
 from weir.spark.segments import OutputSegments
 from weir.spark.source_ids import source_ids
 from weir.spark.task_failures import TaskFailures
+from weir.state.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,8 +23,8 @@ from weir.core.channel import Segment
 from weir.core.types import InFlightSegment, Payload
 from weir.sinks.parquet import count_rows
 from weir.sinks.staging import visible_files, write_frame
-from weir.spark.hadoop import as_spark_path
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

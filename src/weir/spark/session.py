@@ -25,10 +25,12 @@ from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironment
 from weir.kernel.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
-from weir.spark.hadoop import HadoopFileSystem, as_spark_path
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import as_spark_path, join, root_of
+from weir.state.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -254,11 +256,11 @@ class LazySession:
     def _log_file(self) -> str | None:
         """``spark.log`` in the working directory, if that is a local one."""
         directory = self._configuration.value(WORKING_DIR)
-        return join(directory, "spark.log") if directory.startswith("/") else None
+        return join(directory, "spark.log") if is_local_path(directory) else None
 
     def file_system(self, path: str) -> FileSystem:
         """Hadoop's file system for a URI."""
-        root = "/".join(path.split("/", 3)[:3])
+        root = root_of(path)
         if root not in self._file_systems:
             self._file_systems[root] = HadoopFileSystem(self.get(), path)
         return self._file_systems[root]

@@ -44,7 +44,8 @@ from weir.spark.query_directory import QueryDirectory
 from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task, output_watermark_ms
 from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 

@@ -40,13 +40,14 @@ from weir.core.types import CompletedCheckpoint, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark import class_archive
 from weir.spark.error_text import first_cause
-from weir.spark.hadoop import HadoopFileSystem, as_spark_path
+from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.operator_metadata import OperatorMetadata, operator_metadata
 from weir.spark.query_directory import QueryDirectory, decode_commit, decode_offsets
 from weir.spark.saved_task import unfit
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
 from weir.state.filesystem import FileSystem
+from weir.state.paths import as_spark_path, root_of
 from weir.state.records import decoded
 from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
@@ -211,7 +212,7 @@ class StateReader:
         return self._session
 
     def _hadoop_file_system(self, path: str) -> FileSystem:
-        root = "/".join(path.split("/", 3)[:3])
+        root = root_of(path)
         if root not in self._hadoop:
             self._hadoop[root] = HadoopFileSystem(self._get_session(), path)
         return self._hadoop[root]

@@ -34,7 +34,7 @@ from weir.spark.segments import OutputSegments
 from weir.spark.session import check_alive, log_of
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
 from weir.spark.task_failures import TaskFailures
-from weir.state.filesystem import join
+from weir.state.paths import join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 

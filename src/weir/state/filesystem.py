@@ -1,6 +1,6 @@
 """The port to a file system, as narrow as the protocol allows.
 
-Paths are absolute strings: plain (``/data/x``) for the local file system, URIs (``hdfs://nn/x``, ``s3a://b/x``) for
+Paths are kept as ``weir/state/paths.py`` says: plain (``/data/x``) for the local file system, URIs (``hdfs://nn/x``) for
 Hadoop's. ``LocalFileSystem`` (``weir/state/local.py``) needs no JVM; ``HadoopFileSystem`` (``weir/spark/hadoop.py``)
 speaks through Spark's own configuration.
 
@@ -91,11 +91,10 @@ class FileSystem(Protocol):
         """Size in bytes and ``crc32:`` checksum of the content."""
         ...
 
+    def real_path(self, path: str) -> str:
+        """The path without symbolic links, as far as it exists."""
+        ...
+
     def sync(self, files: Iterable[str]) -> None:
         """Make these files and the directories that hold them durable (fsync, PROTOCOL P23)."""
         ...
-
-
-def join(base: str, *names: str) -> str:
-    """``base/name/...`` for plain paths and URIs alike."""
-    return "/".join((base.rstrip("/"), *names))

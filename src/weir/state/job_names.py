@@ -17,8 +17,9 @@ from tenacity.nap import sleep as nap
 
 from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded
 from weir.errors import StorageError
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
 from weir.state.numbered_log import NumberedLog
+from weir.state.paths import join
 from weir.state.recording import Recorder
 from weir.state.records import decoded
 

@@ -14,7 +14,8 @@ import psutil
 
 from weir.core.types import Count, JobId, Ordinal, Recorded, Timestamp
 from weir.errors import StorageError
-from weir.state.filesystem import FileSystem, join
+from weir.state.filesystem import FileSystem
+from weir.state.paths import join
 from weir.state.records import decoded
 
 #: Seconds by which two processes may disagree on when a third one was started (the clock was adjusted meanwhile).

@@ -13,8 +13,8 @@ Rules of this file:
 5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written, reports that to one fsync,
    and lets the next one succeed: a sync that failed must never be tried again and believed.
 
-A temporary file's name begins with a dot and ends with ``.tmp``. One that a killed process left behind is never
-read by anyone.
+A temporary file's name begins with a dot and ends with ``.tmp``, and is short, however long the target's is. One that a
+killed process left behind is never read by anyone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import BinaryIO
 
 from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
 from weir.state.filesystem import CreateResult, FileStatus
+from weir.state.paths import real
 
 #: Bytes that ``checksum`` reads at a time.
 CHECKSUM_BLOCK_SIZE = 1 << 20
@@ -50,12 +51,14 @@ _WAY_OUT = {
     errno.ENOENT: "there is no such file or directory",
     errno.ENOTDIR: "a part of the path is a file, not a directory; choose another path",
     errno.EISDIR: "it is a directory, where a file was expected",
+    errno.ENAMETOOLONG: "the path, or a name in it, is longer than the file system allows; choose a shorter one",
+    errno.ELOOP: "its symbolic links lead round in a circle; put them right",
     errno.EIO: "the device reports an input/output error; check the disk",
 }
 
 
 class LocalFileSystem:
-    """The file system of this machine (and whatever is mounted into it). Accepts ``/x`` and ``file:/x``."""
+    """The file system of this machine (and whatever is mounted into it)."""
 
     def __init__(self) -> None:
         self._temporary_numbers = itertools.count(1)
@@ -66,7 +69,7 @@ class LocalFileSystem:
         Raises ``UnsupportedEnvironmentError`` where there are no hard links, hence no conditional create. A
         ``StorageError`` leaves in doubt whether the file was created: read it back.
         """
-        target = _local(path)
+        target = Path(path)
         with _explained("create", path):
             temporary = self._write_temporary(target, data)
             try:
@@ -87,7 +90,7 @@ class LocalFileSystem:
 
     def write(self, path: str, data: bytes) -> None:
         """Create or replace the file, atomically. Durable on return."""
-        target = _local(path)
+        target = Path(path)
         with _explained("write", path):
             temporary = self._write_temporary(target, data)
             try:
@@ -104,7 +107,7 @@ class LocalFileSystem:
 
     def status(self, path: str) -> FileStatus | None:
         """What is at the path, or None."""
-        target = _local(path)
+        target = Path(path)
         with _explained("look at", path):
             try:
                 found = target.stat()
@@ -115,14 +118,14 @@ class LocalFileSystem:
     def is_link(self, path: str) -> bool:
         """Whether the last name of the path is a symbolic link, wherever that leads."""
         with _explained("look at", path):
-            return _local(path).is_symlink()
+            return Path(path).is_symlink()
 
     def list(self, path: str) -> list[FileStatus]:
         """Entries of a directory, sorted by name; empty if there is no such directory."""
         found: list[FileStatus] = []
         with _explained("list", path):
             try:
-                with os.scandir(_local(path)) as entries:
+                with os.scandir(Path(path)) as entries:
                     for entry in entries:
                         try:
                             found.append(_status(entry.name, entry.stat()))
@@ -135,16 +138,16 @@ class LocalFileSystem:
     def make_directory(self, path: str) -> None:
         """Make the directory and its parents, each synced into its parent; no error if it is there."""
         with _explained("make the directory", path):
-            _make_directory(_local(path))
+            _make_directory(Path(path))
 
     def make_private_directory(self, path: str) -> None:
         """The same, but only its owner may see what is in the directory. One that is there keeps its mode."""
         with _explained("make the directory", path):
-            _make_directory(_local(path), mode=0o700)
+            _make_directory(Path(path), mode=0o700)
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all below it; no error if there is nothing."""
-        target = _local(path)
+        target = Path(path)
         with _explained("delete", path):
             while True:
                 try:
@@ -159,7 +162,7 @@ class LocalFileSystem:
 
     def rename(self, source: str, target: str) -> None:
         """Move a file or directory; the target's directory must exist. A target file is replaced. Durable."""
-        old, new = _local(source), _local(target)
+        old, new = Path(source), Path(target)
         with _explained(f"move {source} to", target):
             old.replace(new)
             for directory in {old.parent, new.parent}:
@@ -171,7 +174,7 @@ class LocalFileSystem:
         Copies across devices and where links are not supported. A target of the same size is left as it is;
         any other is replaced. Not durable until ``sync``.
         """
-        old, new = _local(source), _local(target)
+        old, new = Path(source), Path(target)
         with _explained(f"link or copy {source} to", target):
             original = old.lstat()
             if not stat.S_ISREG(original.st_mode):
@@ -208,11 +211,15 @@ class LocalFileSystem:
                 crc = zlib.crc32(block, crc)
         return size, f"crc32:{crc:08x}"
 
+    def real_path(self, path: str) -> str:
+        """The path without symbolic links, as far as it exists."""
+        return real(path)
+
     def sync(self, files: Iterable[str]) -> None:
         """Make these files and the directories that hold them durable (fsync, PROTOCOL P23)."""
         directories: set[Path] = set()
         for path in files:
-            target = _local(path)
+            target = Path(path)
             with _explained("sync", path):
                 _sync(target, os.O_RDONLY)
             directories.add(target.parent)
@@ -223,7 +230,7 @@ class LocalFileSystem:
     def _open_temporary(self, target: Path) -> Path:
         """A new, empty file beside ``target`` that no other process uses."""
         while True:
-            name = f".{target.name}.{os.getpid()}.{next(self._temporary_numbers)}.tmp"
+            name = f".weir.{os.getpid()}.{next(self._temporary_numbers)}.tmp"
             temporary = target.with_name(name)
             try:
                 os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
@@ -245,18 +252,9 @@ class LocalFileSystem:
         return temporary
 
 
-def _local(path: str) -> Path:
-    """The path of the operating system for ``/x``, ``file:/x`` or ``file:///x``."""
-    if path.startswith("file:"):
-        path = path.removeprefix("file:")
-        if path.startswith("//"):
-            path = path[path.find("/", 2) :]
-    return Path(path)
-
-
 def _open_plain(path: str) -> BinaryIO:
     """A file for reading. A pipe or a device might never come to an end, or never begin."""
-    file = open(_local(path), "rb", opener=_open_at_once)  # noqa: SIM115 - Path.open takes no opener
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - Path.open takes no opener
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise _not_plain(path)

@@ -25,7 +25,8 @@ import re
 from dataclasses import dataclass
 
 from weir.errors import StorageError, invariant
-from weir.state.filesystem import CreateResult, FileSystem, join
+from weir.state.filesystem import CreateResult, FileSystem
+from weir.state.paths import join
 
 _DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")

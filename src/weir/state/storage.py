@@ -33,10 +33,10 @@ from weir.errors import (
     invariant,
 )
 from weir.state import metadata
-from weir.state.filesystem import CreateResult, FileSystem, join
+from weir.state.filesystem import CreateResult, FileSystem
 from weir.state.metadata import METADATA_FILE, damaged
 from weir.state.numbered_log import NumberedLog
-from weir.state.resolve import normalize
+from weir.state.paths import join, normalize
 
 #: How often the next checkpoint id may be taken by someone else before that is an error.
 _ID_ATTEMPTS = 1000

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from weir.errors import StorageError
 from weir.state.filesystem import FileSystem
+from weir.state.paths import is_local
 
 
 class Transfer:
@@ -17,7 +18,7 @@ class Transfer:
 
     def can_link(self, directory: str, other: str) -> bool:
         """Whether a file of one existing directory can get a second name in the other without copying."""
-        if not (directory.startswith("/") and other.startswith("/")):
+        if not (is_local(directory) and is_local(other)):
             return False
         return Path(directory).stat().st_dev == Path(other).stat().st_dev
 

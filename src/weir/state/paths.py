@@ -1,0 +1,166 @@
+"""What a path is: the one module that reads, joins and compares paths.
+
+A path is kept in one of two spellings, which need no further reading::
+
+    /data/x                      local: absolute and plain; every character but the slash means itself
+    hdfs://nn/x, s3a://bucket/x  elsewhere: a URI, whose path Hadoop takes literally too (``%20`` is no blank)
+
+What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``, ``file:/x`` and ``file:///x``,
+``hdfs:/x`` (on Hadoop's default name node), ``..`` and slashes at the end. What cannot be a path, or has no name that JSON,
+Python and the JVM all know (one that is not UTF-8), is refused there in a sentence.
+
+Two spellings may be one place, by symbolic links. Paths are stored as they were written, so that a link may be moved with
+what it names; but whenever two are *compared*, and before anything is deleted for a user, they are the real ones
+(``real``, ``is_same``, ``is_within``).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+
+from weir.errors import StorageError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
+#: Here a bucket or container stands in place of the host, and there is none by default.
+_OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"})
+
+
+def normalize(path: str) -> str:
+    """The spelling in which Weir keeps a path; relative ones are taken from the current directory.
+
+    Raises ``StorageError`` for what cannot be one.
+    """
+    if not path:
+        raise StorageError("A path is empty: write the path of a file or directory.")
+    _check_text(path)
+    scheme = scheme_of(path)
+    if scheme is None:
+        return _plain(path)
+    authority, below = _split(path.partition(":")[2])
+    if scheme == "file":
+        if authority not in ("", "localhost"):
+            raise StorageError(
+                f"{path!r} names a file of the host {authority!r}: write file:/// and the path."
+            )
+        return _plain(below or "/")
+    if not authority and scheme in _OBJECT_STORES:
+        raise StorageError(f"{path!r} names no bucket: write {scheme}://BUCKET/PATH.")
+    return f"{scheme}://{authority}{_collapsed(below)}"
+
+
+def scheme_of(path: str) -> str | None:
+    """The scheme of a URI in lower case, or None for a plain path."""
+    match = _SCHEME.match(path)
+    return match[1].lower() if match else None
+
+
+def is_local(path: str) -> bool:
+    """Whether a path in its kept spelling is on the local file system."""
+    return path.startswith("/")
+
+
+def root_of(path: str) -> str:
+    """The file system of a URI: ``hdfs://nn`` of ``hdfs://nn/x``."""
+    return "/".join(path.split("/", 3)[:3])
+
+
+def join(base: str, *names: str) -> str:
+    """``base/name/...``."""
+    return "/".join((base.removesuffix("/"), *names))
+
+
+def parent(path: str) -> str:
+    """The directory that holds what is at the path."""
+    return path.rpartition("/")[0] or "/"
+
+
+def name_of(path: str) -> str:
+    """The last name of the path."""
+    return path.rpartition("/")[2]
+
+
+def is_utf8(name: str) -> bool:
+    """Whether the text has an encoding in UTF-8: the operating system also has names that are any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def stays_below(path: str) -> bool:
+    """Whether a relative path leads to something below the directory that it is joined to."""
+    return all(part not in ("", ".", "..") for part in path.split("/"))
+
+
+def real(path: str) -> str:
+    """The path without symbolic links, as far as it exists. On file systems that are not local there are none."""
+    return os.path.realpath(path) if is_local(path) else path
+
+
+def is_same(one: str, other: str) -> bool:
+    """Whether two paths are one place."""
+    return real(one) == real(other)
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Whether the path is this directory, or lies below it."""
+    return lies_in(real(path), real(directory))
+
+
+def lies_in(path: str, directory: str) -> bool:
+    """The same for two real paths."""
+    return path == directory or path.startswith(join(directory, ""))
+
+
+def as_spark_path(path: str) -> str:
+    """The path for Spark, which would look a plain one up on Hadoop's default file system."""
+    return f"file://{path}" if is_local(path) else path
+
+
+def as_delta_path(path: str) -> str:
+    """The path for delta-rs, which has one name for S3."""
+    return re.sub(r"^s3[an]://", "s3://", path)
+
+
+def _split(rest: str) -> tuple[str, str]:
+    """What stands behind the scheme of a URI as authority and path."""
+    if not rest.startswith("//"):
+        return "", rest
+    authority, slash, below = rest[2:].partition("/")
+    return authority, slash + below
+
+
+def _plain(path: str) -> str:
+    """A local path, absolute and without ``~``, ``..`` and double slashes."""
+    if re.match("file:", path, re.IGNORECASE):
+        raise StorageError(
+            f"{path!r} is a URI without a path: write file:/// and an absolute path, or no file: at all."
+        )
+    expanded = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where there is no home
+    if expanded.startswith("~"):
+        raise StorageError(
+            f"{path!r} begins with a home directory that does not exist: write the path in full, or ./{path}."
+        )
+    try:
+        found = _collapsed(os.path.abspath(expanded))  # noqa: PTH100 - Path keeps `..`
+    except OSError as error:
+        raise StorageError(
+            f"The relative path {path!r} cannot be used, since the current directory is gone: change to one that exists."
+        ) from error
+    _check_text(found)
+    return found
+
+
+def _check_text(path: str) -> None:
+    if not is_utf8(path) or "\0" in path:
+        raise StorageError(
+            f"The path {path!r} cannot be used, since it is not UTF-8 text: rename what it names."
+        )
+
+
+def _collapsed(path: str) -> str:
+    """An absolute path with one slash between two names, and none at the end."""
+    return "/" + posixpath.normpath("/" + path).lstrip("/")
