@@ -64,6 +64,7 @@ def base(tmp_path: Path) -> str:
 
 def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: object) -> Submission:
     """Run the command, as far as the submission goes."""
+    claims = bool(options.pop("claims", False))
     return submit(
         name=name,
         options=RunOptions(**options),  # type: ignore[arg-type]
@@ -71,6 +72,7 @@ def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: ob
         fs=lambda _: FILES,
         clock=FixedClock(),
         sinks=lambda _: sink_port(sink or FakeSink()),
+        claims=claims,
     )
 
 
@@ -112,13 +114,18 @@ def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
     assert Lease(FILES, base, submission.job_id).write(lease) is Recorded.WON
 
 
-def make_savepoint(directory: Path, job_id: str = "f" * 32, checkpoint_id: int = 7) -> str:
-    """A savepoint without state files."""
+def make_savepoint(
+    directory: Path,
+    job_id: str = "f" * 32,
+    kind: SnapshotKind = SnapshotKind.SAVEPOINT,
+    checkpoint_id: int = 7,
+) -> str:
+    """A savepoint, or a checkpoint, without state files."""
     task = TaskState(vertex="v", position=-1, operators=(OperatorState(operator_id="v", name="v"),))
     checkpoint = CompletedCheckpoint(
         job_id=job_id,
         checkpoint_id=checkpoint_id,
-        kind=SnapshotKind.SAVEPOINT,
+        kind=kind,
         timestamp_ms=NOW_MS,
         completion_timestamp_ms=NOW_MS,
         attempt=1,
@@ -378,6 +385,61 @@ def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_pat
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     assert run(base, from_savepoint=f"{savepoint}/_metadata").job_id == began.job_id
+
+
+def test_a_savepoint_is_known_by_where_it_is_and_not_by_the_link_that_names_it(
+    base: str, tmp_path: Path
+) -> None:
+    """A link that was moved to another savepoint names another one, and the restore point stays what it was (P20, P40)."""
+    first, second = make_savepoint(tmp_path / "first"), make_savepoint(tmp_path / "second")
+    latest = tmp_path / "latest"
+    latest.symlink_to(first)
+    began = run(base, from_savepoint=str(latest))
+    assert began.from_savepoint == first
+    for spelled in (f"{latest}/_metadata", first):
+        assert run(base, from_savepoint=spelled).job_id == began.job_id
+    latest.unlink()
+    latest.symlink_to(second)
+    moved = run(base, from_savepoint=str(latest))
+    assert moved.job_id != began.job_id
+    assert moved.from_savepoint == second
+
+
+def test_a_checkpoint_of_a_job_that_lives_cannot_be_claimed(base: str, tmp_path: Path) -> None:
+    """Its driver refers to these files in what it takes next (MISSION A11); as a start without --claim it is fine."""
+    origin = run(base, name="origin")
+    chk = Path(origin.storage.checkpoint_directory(7))
+    checkpoint = make_savepoint(chk, origin.job_id, SnapshotKind.CHECKPOINT)
+    (tmp_path / "link").symlink_to(chk)
+    hold_lease(origin, base)
+    for spelled in (checkpoint, f"{tmp_path}/link"):
+        with pytest.raises(
+            JobAlreadyRunningError, match=r"chk-7 cannot be claimed, since its job .* is running"
+        ):
+            run(base, from_savepoint=spelled, claims=True)
+    assert JobNames(FILES, base).lookup(NAME) is None
+    assert run(base, from_savepoint=checkpoint).from_savepoint == checkpoint
+    hold_lease(origin, base, age_ms=20_000)
+    assert run(base, name="other", from_savepoint=checkpoint, claims=True).record is None
+
+
+def test_the_checkpoint_of_a_job_that_is_taken_over_can_be_claimed(base: str) -> None:
+    """Its driver is fenced before anything is deleted; a savepoint needs nobody's leave (P17, P20)."""
+    origin = run(base)
+    chk = make_savepoint(Path(origin.storage.checkpoint_directory(7)), origin.job_id, SnapshotKind.CHECKPOINT)
+    hold_lease(origin, base)
+    taken = run(base, from_savepoint=chk, claims=True, takeover=True)
+    assert taken.job_id != origin.job_id
+    savepoint = make_savepoint(Path(origin.storage.job_directory, "savepoint-1"), origin.job_id)
+    assert run(base, name="other", from_savepoint=savepoint, claims=True).from_savepoint == savepoint
+
+
+def test_a_directory_without_metadata_cannot_be_claimed(base: str, tmp_path: Path) -> None:
+    """Whatever lies there is no snapshot, and stays."""
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(CheckpointNotFoundError, match="has no file _metadata"):
+        run(base, from_savepoint=str(tmp_path / "mine"), claims=True)
+    assert (tmp_path / "mine").exists()
 
 
 def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(base: str, tmp_path: Path) -> None:

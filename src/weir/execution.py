@@ -12,12 +12,10 @@ from weir.config.options import (
     IGNORE_UNCLAIMED_STATE,
     LEASE_INTERVAL,
     LEASE_TIMEOUT,
-    RECOVERY_CLAIM_MODE,
     SAVEPOINT_DIR,
     TASK_CANCELLATION_TIMEOUT,
     WORKING_DIR,
 )
-from weir.config.values import RecoveryClaimMode
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
 from weir.core.job_master import JobMaster
@@ -224,7 +222,7 @@ def _make_ports(
             coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
             allow_non_restored_state=allow_non_restored_state,
         ),
-        settings=_durable_settings(job, options, configuration, submission),
+        settings=_durable_settings(job, options, configuration, submission, working),
         clock=clock,
         waits=ThreadWaits(),
         token=lambda: secrets.token_hex(8),
@@ -254,15 +252,16 @@ def _job_master(
 
 
 def _durable_settings(
-    job: Job, options: RunOptions, configuration: Configuration, submission: Submission
+    job: Job, options: RunOptions, configuration: Configuration, submission: Submission, working: str
 ) -> DurableSettings:
     return DurableSettings(
         job_name=job.name,
         savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        working_directory=working,
         from_savepoint=submission.from_savepoint,
         snapshot_checksum=submission.snapshot_checksum,
         accept_duplicates=options.accept_duplicates,
-        claims_snapshot=configuration.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM,
+        claims_snapshot=configuration.claims_snapshot,
         num_retained=configuration.checkpoint_config().num_retained,
     )
 

@@ -149,6 +149,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             clock=clock,
             sinks=partial(_sinks, job, configuration, listener),
             private=configuration.value(PRIVATE_SNAPSHOTS),
+            claims=configuration.claims_snapshot,
         )
         if submission.sinks is None:
             return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)

@@ -30,7 +30,7 @@ from weir.saved_operator_state import SavedOperatorState, read_operator_state
 from weir.spark.saved_task import unfit
 from weir.spark.state_reader import StateReader, contents_of
 from weir.state.paths import normalize
-from weir.state.storage import CheckpointStorage
+from weir.state.storage import CheckpointStorage, snapshot_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,7 +195,7 @@ def dispose_savepoint(path: str) -> CompletedCheckpoint:
     """
     reader = StateReader()
     try:
-        directory = normalize(path)
+        directory = snapshot_directory(path)
         storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
         return storage.dispose_savepoint(directory)
     finally:

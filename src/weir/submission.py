@@ -25,7 +25,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from weir.core.types import CompletedCheckpoint, JobId, Recorded
+from weir.core.types import JobId, Recorded
 from weir.durable.sink_port import SinkPort
 from weir.durable.targets import check_before_begin
 from weir.errors import (
@@ -41,9 +41,7 @@ from weir.state.filesystem import FileSystem
 from weir.state.job_log import JobLog, JobRecord, RecordStatus
 from weir.state.job_names import JobNames, NameRecord
 from weir.state.lease import Lease, holder_is_alive
-from weir.state.metadata import METADATA_FILE
-from weir.state.paths import normalize
-from weir.state.storage import CheckpointStorage
+from weir.state.storage import CheckpointStorage, snapshot_directory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +73,10 @@ def submit(
     clock: Clock,
     sinks: Callable[[CheckpointStorage], SinkPort],
     private: bool = True,
+    claims: bool = False,
 ) -> Submission:
     """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job that has this storage.
-    ``private``: see ``CheckpointStorage``.
+    ``private``: see ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it begins from.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), ``StorageError`` for a
     checkpoint directory or savepoint that cannot be used, ``SinkError`` for a target that is not fit, and
@@ -95,7 +94,14 @@ def submit(
     if known is not None and not options.takeover:
         _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
     if known is None or options.fresh or (snapshot is not None and not continues):
-        checkpoint = None if snapshot is None else _verified(snapshot, fresh_storage)
+        checkpoint = None
+        if snapshot is not None:
+            checkpoint = fresh_storage.read(snapshot.path, expected_checksum=snapshot.checksum)
+            taken_over = options.takeover and known is not None and checkpoint.job_id == known.job_id
+            if claims and not taken_over:
+                # The driver of a job that is taken over is fenced before anything of it is deleted.
+                fresh_storage.check_claimable(checkpoint, clock.wall_ms())
+            fresh_storage.verify(checkpoint)
         port = _checked(sinks, fresh_storage)
         if not options.accept_duplicates:
             check_before_begin(port, fresh_storage.job_id, checkpoint)
@@ -144,19 +150,13 @@ def _snapshot(path: str | None, known: NameRecord | None, storage: CheckpointSto
     """
     if path is None:
         return None
-    directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
+    directory = snapshot_directory(path)
     try:
         return _Snapshot(path=directory, checksum=storage.checksum(directory))
     except CheckpointNotFoundError:
         if known is None or known.from_savepoint != directory or known.snapshot_checksum is None:
             raise
         return _Snapshot(path=directory, checksum=known.snapshot_checksum)
-
-
-def _verified(snapshot: _Snapshot, storage: CheckpointStorage) -> CompletedCheckpoint:
-    checkpoint = storage.read(snapshot.path, expected_checksum=snapshot.checksum)
-    storage.verify(checkpoint)
-    return checkpoint
 
 
 def _checked(sinks: Callable[[CheckpointStorage], SinkPort], storage: CheckpointStorage) -> SinkPort:

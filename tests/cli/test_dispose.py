@@ -53,6 +53,16 @@ def test_a_savepoint_is_deleted_by_its_path_without_a_job(
     assert [path.name for path in savepoint.parent.iterdir()] == ["other"]
 
 
+def test_a_savepoint_that_is_named_by_a_link_is_deleted_itself(weir: Weir, savepoint: Path) -> None:
+    """Not the link, which would leave the savepoint's files behind without their metadata."""
+    link = savepoint.parent / "latest"
+    link.symlink_to(savepoint)
+    result = weir("savepoint", "--dispose", str(link))
+    assert (result.exit_code, result.stdout) == (0, f"Savepoint {savepoint} disposed.\n")
+    assert not savepoint.exists()
+    assert link.is_symlink()
+
+
 def test_a_checkpoint_of_a_job_is_no_savepoint(weir: Weir, tmp_path: Path) -> None:
     """Other checkpoints may need its files."""
     checkpoint = written(tmp_path / JOB_ID / "chk-8", SnapshotKind.CHECKPOINT, tmp_path)

@@ -6,12 +6,15 @@ called.
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import psutil
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
@@ -19,9 +22,9 @@ from tests.state.faulty_filesystem import FaultyFileSystem
 from tests.state.lost_syncs import LostSyncs
 
 from weir.core.job_status import JobStatus
-from weir.core.master_messages import RecordEnd
+from weir.core.master_messages import AllocateLocation, RecordEnd
 from weir.core.task_messages import CommitSinks
-from weir.core.types import Committable, Payload, Recorded
+from weir.core.types import Committable, Payload, Recorded, SnapshotKind
 from weir.durable.hooks import MasterHook
 from weir.errors import (
     CheckpointNotFoundError,
@@ -34,6 +37,7 @@ from weir.errors import (
 )
 from weir.kernel.concurrency import ThreadWaits
 from weir.state.job_log import JobLog, JobRecord, Origin, RecordKind, RecordStatus
+from weir.state.lease import Lease, LeaseRecord
 from weir.state.local import LocalFileSystem
 
 JOB = "1" * 32
@@ -487,6 +491,18 @@ def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
     assert (snapshot / "_metadata").exists()
 
 
+@pytest.mark.parametrize("place", ["work/{JOB}/1", "checkpoints/{JOB}", "link/deeper"])
+def test_a_savepoint_where_the_job_deletes_its_own_files_is_refused(tmp_path: Path, place: str) -> None:
+    """In its working directory, which goes when it ends, and in that of its checkpoints; links are followed."""
+    running = driver(tmp_path)
+    running.job.begin_attempt()
+    (tmp_path / "link").symlink_to(tmp_path / "work" / JOB)
+    target = f"{tmp_path}/{place.format(JOB=JOB)}"
+    with pytest.raises(StorageError, match="the job deletes its own files: name another directory"):
+        running.job.allocate(AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=target))
+    assert not list(tmp_path.rglob("savepoint-*"))
+
+
 def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(tmp_path: Path, snapshot: Path) -> None:
     """As with --dispose: nobody said that those may go."""
     (snapshot / "notes.txt").write_text("mine")
@@ -495,6 +511,33 @@ def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(tmp_path: Path,
     running.complete()
     assert (snapshot / "notes.txt").exists()
     assert (snapshot / "_metadata").exists()
+
+
+def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    """Its driver refers to the files again; what was won is won, and the next checkpoint tries once more."""
+    origin = Driver(tmp_path / "origin", ORIGIN)
+    origin.job.begin_attempt()
+    claimed = Path(origin.complete().external_path)
+    running = driver(tmp_path, from_savepoint=str(claimed), claims_snapshot=True)
+    running.job.begin_attempt()
+    lease = Lease(LocalFileSystem(), str(claimed.parent.parent), ORIGIN)
+    alive = LeaseRecord(
+        attempt=2,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        pid_started=psutil.Process().create_time(),
+        rest_address="http://127.0.0.1:8081",
+        timestamp_ms=2**60,
+        timeout_ms=15_000,
+    )
+    lease.write(alive)
+    running.complete()
+    assert (claimed / "_metadata").exists()
+    lease.remove(2)
+    running.complete()
+    assert not claimed.exists()
 
 
 # -- restoring ---------------------------------------------------------------------------------------------------------

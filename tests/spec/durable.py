@@ -81,6 +81,7 @@ class Driver:
             settings=DurableSettings(
                 job_name="orders",
                 savepoint_directory=str(self.savepoints),
+                working_directory=str(directory / "work" / job_id),
                 from_savepoint=from_savepoint,
                 snapshot_checksum=snapshot_checksum,
                 accept_duplicates=accept_duplicates,

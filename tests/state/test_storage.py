@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.state.faulty_filesystem import FaultyFileSystem
 from tests.state.sample_checkpoint import JOB, checkpoint
 
 from weir.core.types import CompletedCheckpoint, SnapshotKind, StateHandle
@@ -23,6 +24,8 @@ from weir.state.filesystem import CreateResult, FileSystem
 from weir.state.local import LocalFileSystem
 from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
+
+NOW_MS = 1_700_000_000_000
 
 
 @pytest.fixture
@@ -314,13 +317,72 @@ def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     original = tree(base / JOB)
 
     other = CheckpointStorage(FileSystems(None), str(base), "f" * 32)
-    other.discard_claimed(f"{tmp_path}/backup/chk-7")
+    other.discard_claimed(f"{tmp_path}/backup/chk-7", NOW_MS)
 
     assert tree(base / JOB) == original
     storage.verify(first)
     storage.verify(second)
     assert tree(tmp_path / "backup") == ["chk-8", "chk-8/_metadata", "shared", "shared/6", "shared/6/a"]
     other.verify(other.read(f"{tmp_path}/backup/chk-8"))
+
+
+def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_name(
+    storage: CheckpointStorage, base: Path
+) -> None:
+    """What somebody put beside its files is not the claimer's, nor is a directory without metadata (MISSION A11)."""
+    job = storage.job_directory
+    claimed = take(storage, 7, put(job, "chk-7/own", b"1"), put(job, "shared/7/b", b"3"))
+    put(job, "chk-7/notes", b"mine")
+    put(job, "shared/7/other", b"mine")
+    storage.discard_claimed(claimed.external_path, NOW_MS)
+    left = ["chk-7", "chk-7/notes", "shared", "shared/7", "shared/7/other"]
+    assert tree(base / JOB) == left
+    storage.discard_claimed(claimed.external_path, NOW_MS)
+    assert tree(base / JOB) == left
+
+
+@pytest.mark.parametrize("kind", [SnapshotKind.CHECKPOINT, SnapshotKind.SAVEPOINT])
+def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
+    base: Path, kind: SnapshotKind
+) -> None:
+    """Its metadata goes first as a name, and last as a file: what is left is known, and is no snapshot meanwhile."""
+    fs = FaultyFileSystem()
+    storage = CheckpointStorage(lambda _: fs, str(base), JOB)
+    directory = storage.checkpoint_directory(7) if kind is SnapshotKind.CHECKPOINT else f"{base}/{JOB}/sp"
+    root = storage.job_directory if kind is SnapshotKind.CHECKPOINT else directory
+    place = "shared/7" if kind is SnapshotKind.CHECKPOINT else "state"
+    files = (put(root, f"{place}/a", b"1"), put(root, f"{place}/b", b"2"))
+    storage.write_metadata(checkpoint(7, directory, kind=kind, files=files))
+    fs.undeletable = f"{root}/{place}/b"
+    with pytest.raises(StorageError, match="network is down"):
+        storage.discard_claimed(directory, NOW_MS)
+    with pytest.raises(CheckpointNotFoundError):
+        storage.read(directory)
+    fs.undeletable = None
+    storage.discard_claimed(directory, NOW_MS)
+    assert tree(base / JOB) == (["shared"] if kind is SnapshotKind.CHECKPOINT else [])
+
+
+def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
+    storage: CheckpointStorage, base: Path, tmp_path: Path
+) -> None:
+    """Not the link in place of the directory; and one inside that leads elsewhere deletes nothing there."""
+    directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
+    storage.write_metadata(
+        checkpoint(3, directory, kind=SnapshotKind.SAVEPOINT, files=(put(directory, "state/a", b"data"),))
+    )
+    (tmp_path / "link").symlink_to(directory)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a").write_bytes(b"mine")
+    (Path(directory) / "state").rename(tmp_path / "state")
+    (Path(directory) / "state").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match=f"{directory}/state is a link that leads out of it"):
+        storage.discard_claimed(f"{tmp_path}/link", NOW_MS)
+    assert (tmp_path / "elsewhere" / "a").exists()
+    (Path(directory) / "state").unlink()
+    (tmp_path / "state").rename(Path(directory) / "state")
+    storage.discard_claimed(f"{tmp_path}/link", NOW_MS)
+    assert not Path(directory).exists()
 
 
 def test_a_driver_that_slept_touches_no_checkpoint_of_a_newer_attempt(

@@ -38,12 +38,13 @@ from weir.config.options import (
     JITTER_FACTOR,
     MAX_BACKOFF,
     OPTIONS,
+    RECOVERY_CLAIM_MODE,
     RESET_BACKOFF_THRESHOLD,
     RESTART_TYPE,
     SAVEPOINT_DIR,
 )
 from weir.config.relations import check_relations
-from weir.config.values import ConfigOption
+from weir.config.values import ConfigOption, RecoveryClaimMode
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.errors import ConfigurationError
 
@@ -100,6 +101,11 @@ class Configuration(Mapping[str, str]):
     def spark_conf(self) -> dict[str, str]:
         """The ``spark.*`` keys, for the Spark session."""
         return {key: text for key, text in self._values.items() if key.startswith(SPARK_PREFIX)}
+
+    @property
+    def claims_snapshot(self) -> bool:
+        """Whether a new job owns the snapshot that it begins from."""
+        return self.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM
 
     def checkpoint_config(self) -> CheckpointConfig:
         """``execution.checkpointing.*`` as the core takes it."""

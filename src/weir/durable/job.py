@@ -73,6 +73,7 @@ from weir.state.job_log import (
     RecordKind,
     RecordStatus,
 )
+from weir.state.paths import lies_in, parent
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
@@ -96,6 +97,8 @@ class DurableSettings:
 
     job_name: str
     savepoint_directory: str
+    #: Where the job's queries keep their files until it ends.
+    working_directory: str
     #: The savepoint or foreign checkpoint that a new job begins from, and the checksum of its ``_metadata``.
     from_savepoint: str | None
     snapshot_checksum: str | None = None
@@ -225,6 +228,7 @@ class DurableJob:
         if not effect.kind.is_savepoint:
             return checkpoint_id, None
         target = effect.target or self._settings.savepoint_directory
+        self._check_lasts(target)
         return checkpoint_id, self._storage.make_savepoint_directory(target, self._token()[:12])
 
     def trigger_hook(self, effect: TriggerHook) -> Payload | None:
@@ -309,6 +313,16 @@ class DurableJob:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
+    def _check_lasts(self, target: str) -> None:
+        """Raise ``StorageError`` for savepoints in a directory in which the job itself deletes."""
+        found = self._storage.fs(target).real_path(target)
+        for place in (self._storage.job_directory, self._settings.working_directory):
+            if lies_in(found, self._storage.fs(place).real_path(place)):
+                raise StorageError(
+                    f"A savepoint cannot be made below {target}, since that is in {place}, where the job deletes its own"
+                    " files: name another directory."
+                )
+
     def _win_attempt(self, committed: Sequence[UnknownCommit]) -> tuple[JobRecord, int]:
         """Win the record "attempt began"; also says which checkpoint id was the newest before it.
 
@@ -385,12 +399,14 @@ class DurableJob:
 
     def _subsume_claimed(self, record: JobRecord) -> None:
         """Delete the claimed snapshot once as many checkpoints of the job's own are retained as there may be."""
-        own = [known for known in record.checkpoints if known.path.startswith(self._storage.job_directory)]
+        fs = self._storage.fs(self._storage.job_directory)
+        place = fs.real_path(self._storage.job_directory)
+        own = [known for known in record.checkpoints if lies_in(fs.real_path(known.path), place)]
         if self._claim_is_over or not record.claimed or len(own) < self._settings.num_retained:
             # What lies at that path once it is deleted is somebody else's: the next record says so to later drivers.
             return
         if record.restored_from is not None:
-            self._storage.discard_claimed(record.restored_from)
+            self._storage.discard_claimed(record.restored_from, self._clock.wall_ms())
         self._claim_is_over = True
 
     def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
@@ -438,7 +454,7 @@ class DurableJob:
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:
         """Copy staged output out of a savepoint, durably."""
         fs = self._storage.fs(path)
-        fs.make_directory(path.rpartition("/")[0])
+        fs.make_directory(parent(path))
         self._transfer.link_or_copy(self._storage.file_path(checkpoint, handle), path)
         try:
             fs.sync([path])

@@ -35,6 +35,7 @@ from weir.state.storage import CheckpointStorage
 
 BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"
+_WORKING_DIRECTORY = "/working"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
 #: Nothing hangs.
@@ -390,6 +391,7 @@ def _durable(
         settings=DurableSettings(
             job_name="sim",
             savepoint_directory=SAVEPOINT_DIRECTORY,
+            working_directory=_WORKING_DIRECTORY,
             from_savepoint=from_savepoint,
             accept_duplicates=False,
             claims_snapshot=job.claims_snapshot,

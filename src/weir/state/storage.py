@@ -16,32 +16,39 @@ Rules of this file:
 2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says. What the metadata
    names is checked where that is decoded (``metadata.py``); that no link leads out is checked by ``file_path``.
 3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
+4. Of a snapshot that was claimed, only files go that its own ``_metadata`` names, wherever links lead. So that one is
+   renamed first, not removed: a deletion that was cut short goes on from it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from weir.core.types import CompletedCheckpoint, JobId, StateHandle
 from weir.errors import (
     CheckpointNotFoundError,
+    JobAlreadyRunningError,
     StorageError,
     UnsupportedEnvironmentError,
     invariant,
 )
 from weir.state import metadata
 from weir.state.filesystem import CreateResult, FileSystem
+from weir.state.lease import Lease, holder_is_alive
 from weir.state.metadata import METADATA_FILE, damaged
 from weir.state.numbered_log import NumberedLog
-from weir.state.paths import join, normalize
+from weir.state.paths import join, lies_in, name_of, normalize, parent, real, stays_below
 
 #: How often the next checkpoint id may be taken by someone else before that is an error.
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
 _CHECKPOINT = re.compile(r"chk-([0-9]+)")
+#: The metadata of a claimed snapshot that is being deleted.
+_GOING = "_metadata.deleted"
 #: How many neighbours a message about a missing checkpoint names.
 _NAMED_NEIGHBOURS = 10
 
@@ -159,9 +166,7 @@ class CheckpointStorage:
         ``expected_checksum`` is what the job record says of the file. Raises ``CheckpointNotFoundError`` and
         ``CheckpointDamagedError``; state files are not looked at (``verify`` does).
         """
-        directory = normalize(path)
-        if directory.endswith(f"/{METADATA_FILE}"):
-            directory = _parent(directory)
+        directory = _without_file(normalize(path))
         fs = self.fs(directory)
         try:
             data = fs.read(join(directory, METADATA_FILE))
@@ -212,7 +217,7 @@ class CheckpointStorage:
         """
         path = checkpoint.external_path
         if not checkpoint.kind.is_savepoint:
-            path = _parent(path)
+            path = parent(path)
         fs = self.fs(path)
         for name in handle.path.split("/"):
             path = join(path, name)
@@ -250,31 +255,59 @@ class CheckpointStorage:
             self._discard_directory(self.checkpoint_directory(checkpoint_id))
         self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
 
-    def discard_claimed(self, path: str) -> None:
-        """Delete a savepoint, or a checkpoint of another job with those files that no other checkpoint there names."""
-        directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
-        fs = self.fs(directory)
-        try:
-            claimed = self.read(directory)
-        except CheckpointNotFoundError:
-            # A deletion that was cut short: its metadata goes first.
-            self._discard_directory(directory)
+    def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
+        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver lives, as seen at ``now_ms`` (Unix epoch).
+
+        That job's next checkpoints refer to its files. A savepoint stands alone.
+        """
+        if snapshot.kind.is_savepoint:
             return
-        if not claimed.kind.is_savepoint:
-            # Where it was found, not where its job lives: it may be a copy.
-            base = _parent(directory)
-            others = (join(base, entry.name) for entry in fs.list(base))
+        # Where it was found, not where its job lives: it may be a copy.
+        job_directory = parent(snapshot.external_path)
+        lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
+        if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
+            raise JobAlreadyRunningError(
+                f"The checkpoint {snapshot.external_path} cannot be claimed, since its job {snapshot.job_id} is running in"
+                f" process {lease.pid} on {lease.host} and needs its files: stop that job first, or leave --claim out."
+            )
+
+    def discard_claimed(self, path: str, now_ms: int) -> None:
+        """Delete the files of a claimed snapshot, as far as its own metadata names them; of a checkpoint, of these only what
+        no other checkpoint beside it names. Nothing is done if there is no snapshot any more.
+
+        Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link leads out of it.
+        """
+        fs = self.fs(path)
+        directory = fs.real_path(path)
+        claimed = _read_claimed(fs, directory)
+        if claimed is None:
+            return
+        self.check_claimable(claimed, now_ms)
+        base, files = directory, claimed.files
+        if claimed.kind.is_savepoint:
+            _check_only_own_files(fs, claimed)
+        else:
+            base = parent(directory)
+            others = (join(base, entry.name) for entry in fs.list(base) if entry.is_directory)
             needed = {
                 file
                 for other in others
                 if other != directory and fs.status(join(other, METADATA_FILE)) is not None
                 for file in self.read(other).files
             }
-            fs.delete(join(directory, METADATA_FILE))
-            self._delete_files(fs, base, tuple(sorted(claimed.files - needed)))
-            self._discard_directory(directory)
-            return
-        self.dispose_savepoint(directory)
+            files -= needed
+        for place in {parent(join(base, file)) for file in files}:
+            if not lies_in(fs.real_path(place), base):
+                raise StorageError(
+                    f"The claimed snapshot {directory} is not deleted, since {place} is a link that leads out of it: delete"
+                    " the snapshot by hand."
+                )
+        if fs.status(join(directory, METADATA_FILE)) is not None:
+            fs.rename(join(directory, METADATA_FILE), join(directory, _GOING))
+        self._delete_files(fs, base, tuple(sorted(files)))
+        fs.delete(join(directory, _GOING))
+        if not fs.list(directory):
+            fs.delete(directory)
 
     def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
         """Delete a savepoint because its owner asks for it, and return what it was.
@@ -282,21 +315,14 @@ class CheckpointStorage:
         Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if it is a checkpoint or if
         files that are not its own lie in its directory; then nothing is deleted.
         """
-        savepoint = self.read(path)
-        directory = savepoint.external_path
+        directory = snapshot_directory(path)
+        savepoint = self.read(directory)
         if not savepoint.kind.is_savepoint:
             raise StorageError(
                 f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and no savepoint, so it is"
                 " not disposed of: the job deletes its checkpoints itself, and other checkpoints may need its files."
             )
-        own = {METADATA_FILE, *savepoint.files}
-        foreign = [file for file in _files_below(self.fs(directory), directory) if file not in own]
-        if foreign:
-            shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
-            raise StorageError(
-                f"The savepoint {directory} is not deleted, since files lie there that are not its own ({shown}): move"
-                " them away first."
-            )
+        _check_only_own_files(self.fs(directory), savepoint)
         self._discard_directory(directory)
         return savepoint
 
@@ -333,27 +359,27 @@ class CheckpointStorage:
         fs.delete(directory)
 
     def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
-        """Delete files below a job's directory, and directories below its ``shared/`` that become empty."""
+        """Delete files below a directory, and directories there that become empty, but for a job's ``shared``."""
         emptied: set[str] = set()
         for path in files:
-            invariant(_is_below(path), f"state file {path!r} is not below the directory {base}")
+            invariant(stays_below(path), f"state file {path!r} is not below the directory {base}")
             fs.delete(join(base, path))
             parts = path.split("/")[:-1]
-            if parts[:1] == ["shared"]:
-                emptied.update("/".join(parts[:length]) for length in range(2, len(parts) + 1))
+            emptied.update("/".join(parts[:length]) for length in range(1, len(parts) + 1))
+        emptied.discard("shared")
         for name in sorted(emptied, key=lambda name: name.count("/"), reverse=True):
             directory = join(base, name)
             if not fs.list(directory):
                 fs.delete(directory)
 
 
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
+def snapshot_directory(path: str) -> str:
+    """The real directory of the snapshot that a user names, by its directory, its ``_metadata`` or a link to either."""
+    return _without_file(real(normalize(path)))
 
 
-def _is_below(path: str) -> bool:
-    """Whether a relative path stays below the directory that it is joined to."""
-    return all(part not in ("", ".", "..") for part in path.split("/"))
+def _without_file(path: str) -> str:
+    return parent(path) if name_of(path) == METADATA_FILE else path
 
 
 def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
@@ -370,7 +396,7 @@ def _not_found(fs: FileSystem, directory: str) -> str:
     """A sentence that names what could have been meant instead."""
     exists = fs.status(directory) is not None
     what = f"{directory} has no file {METADATA_FILE}" if exists else f"there is no directory {directory}"
-    for place in (directory, _parent(directory)):
+    for place in (directory, parent(directory)):
         names = [
             entry.name
             for entry in fs.list(place)
@@ -386,3 +412,25 @@ def _not_found(fs: FileSystem, directory: str) -> str:
         f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained checkpoint or that of a"
         " savepoint."
     )
+
+
+def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
+    """Raise ``StorageError`` if the directory of a savepoint holds a file that its metadata does not name."""
+    own = {METADATA_FILE, _GOING, *savepoint.files}
+    foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
+    if foreign:
+        shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
+        raise StorageError(
+            f"The savepoint {savepoint.external_path} is not deleted, since files lie there that are not its own ({shown}):"
+            " move them away first."
+        )
+
+
+def _read_claimed(fs: FileSystem, directory: str) -> CompletedCheckpoint | None:
+    """A snapshot that is to be deleted, also if its deletion has begun; None if it is gone."""
+    for file in (METADATA_FILE, _GOING):
+        try:
+            return metadata.decode(fs.read(join(directory, file)), directory)
+        except FileNotFoundError:
+            continue
+    return None
