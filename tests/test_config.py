@@ -191,12 +191,23 @@ def test_every_key_of_the_core_reaches_it() -> None:
         ("restart-strategy.exponential-delay.jitter-factor", "inf"),
         ("restart-strategy.exponential-delay.jitter-factor", "-0.1"),
         ("restart-strategy.exponential-delay.jitter-factor", "1.1"),
+        ("execution.checkpointing.num-retained", "2147483648"),
+        ("execution.checkpointing.min-pause", "106752 days"),
+        ("weir.lease.interval", "9" * 120),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_when_it_enters(key: str, text: str) -> None:
     """Not when it is first used."""
     with pytest.raises(ConfigurationError, match=f"{key} is '{text}', but must be"):
         Configuration({key: text})
+
+
+@pytest.mark.parametrize("key", ["rest.port", "execution.checkpointing.timeout", "parallelism.default"])
+def test_a_number_of_5000_digits_is_refused_without_all_of_them(key: str) -> None:
+    """Python reads no such number; who reads the sentence would not either."""
+    with pytest.raises(ConfigurationError, match=f"{key} is '999.*999', but must be") as caught:
+        Configuration({key: "9" * 5000})
+    assert len(str(caught.value)) < 500
 
 
 def test_booleans_and_optional_integers() -> None:
@@ -406,13 +417,25 @@ def test_flinks_limits_are_those_of_weir() -> None:
         (
             {"weir.working-dir": "/d", "execution.checkpointing.dir": "/d/"},
             "weir.working-dir",
-            "execution.checkpointing.dir are both /d",
+            "execution.checkpointing.dir (/d) are one directory",
             "give each a directory of its own",
         ),
         (
             {"weir.working-dir": "/d", "execution.checkpointing.savepoint-dir": "/d"},
             "weir.working-dir",
-            "execution.checkpointing.savepoint-dir are both /d",
+            "execution.checkpointing.savepoint-dir (/d) are one directory",
+            "give each a directory of its own",
+        ),
+        (
+            {"weir.working-dir": "/d/e", "execution.checkpointing.dir": "/d"},
+            "weir.working-dir (/d/e)",
+            "or one lies in the other",
+            "give each a directory of its own",
+        ),
+        (
+            {"weir.working-dir": "/d", "execution.checkpointing.savepoint-dir": "/d/e"},
+            "weir.working-dir (/d)",
+            "or one lies in the other",
             "give each a directory of its own",
         ),
     ],
@@ -426,6 +449,23 @@ def test_values_at_odds_are_refused_with_both_keys_and_the_way_out(
     sentence = str(caught.value)
     assert sentence.index(first) < sentence.index(second) < sentence.index(way_out)
     assert "\n" not in sentence
+
+
+def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refused(tmp_path: Path) -> None:
+    """Two spellings of one place: what the end of the job clears would be its checkpoints."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "checkpoints")
+    for working in ("link", "link/work"):
+        with pytest.raises(ConfigurationError, match="one directory, or one lies in the other"):
+            Configuration(
+                {
+                    "weir.working-dir": f"{tmp_path}/{working}",
+                    "execution.checkpointing.dir": f"{tmp_path}/checkpoints",
+                }
+            )
+    Configuration(
+        {"weir.working-dir": f"{tmp_path}/link-2", "execution.checkpointing.dir": f"{tmp_path}/link"}
+    )
 
 
 def test_what_flink_adjusts_is_not_refused() -> None:

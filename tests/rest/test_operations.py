@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -178,6 +179,8 @@ def test_an_unknown_trigger_id_is_answered_with_404(http: httpx.Client) -> None:
         ("savepoints", b'{"triggerId": "short"}'),
         ("stop", b'{"drain": "perhaps"}'),
         ("checkpoints", b'{"triggerId": 7}'),
+        ("savepoints", b'{"target-directory": "\xff"}'),
+        ("stop", b'{"targetDirectory": ' + b"[" * 100_000),
     ],
 )
 def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
@@ -187,6 +190,25 @@ def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
     response = http.post(f"{JOB}/{path}", content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert "malformed" in response.json()["errors"][0]
+    assert gateway.calls == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (f"{JOB}/savepoints", {"target-directory": "a\0b"}),
+        (f"{JOB}/stop", {"targetDirectory": "s3a:///x"}),
+        ("/savepoint-disposal", {"savepoint-path": "file://host/x"}),
+        ("/savepoint-disposal", {"savepoint-path": ""}),
+    ],
+)
+def test_a_path_that_cannot_be_one_is_answered_with_400(
+    http: httpx.Client, gateway: FakeGateway, path: str, body: dict[str, str]
+) -> None:
+    """The sentence says why, and nothing is started."""
+    response = http.post(path, json=body)
+    assert response.status_code == 400
+    assert re.search("not UTF-8|no bucket|of the host|is empty", response.json()["errors"][0])
     assert gateway.calls == []
 
 
@@ -238,6 +260,8 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
     storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
+    link = tmp_path / "latest"
+    link.symlink_to(directory)
     restored = RestoredCheckpointStats(
         checkpoint_id=8, restore_timestamp_ms=1, is_savepoint=True, external_path=str(directory)
     )
@@ -248,7 +272,7 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
         gateway.current = replace(
             gateway.current, checkpoints=replace(shown, latest_completed=completed_before)
         )
-        for path in (str(directory), f"{directory}/_metadata"):
+        for path in (str(directory), f"{directory}/_metadata", str(link)):
             refused = http.post("/savepoint-disposal", json={"savepoint-path": path})
             assert refused.status_code == 409
             assert str(directory) in refused.json()["errors"][0]

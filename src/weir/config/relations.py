@@ -29,6 +29,7 @@ from weir.config.options import (
 )
 from weir.config.values import ConfigOption
 from weir.errors import ConfigurationError
+from weir.state.paths import is_within
 
 T = TypeVar("T")
 
@@ -66,10 +67,11 @@ def check_relations(values: Values) -> None:
                 f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: let it name a file in PEM."
             )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
-        if values.value(durable) == values.value(WORKING_DIR):
+        working, lasting = values.value(WORKING_DIR), values.value(durable)
+        if is_within(working, lasting) or is_within(lasting, working):
             raise ConfigurationError(
-                f"{WORKING_DIR.key} and {durable.key} are both {values.value(durable)}, but the first is cleared at"
-                " every start and the second must last: give each a directory of its own."
+                f"{WORKING_DIR.key} ({working}) and {durable.key} ({lasting}) are one directory, or one lies in the other,"
+                " but the first is cleared and the second must last: give each a directory of its own."
             )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from weir.core.config import RestartStrategyType, RetainExternalized
-from weir.errors import ConfigurationError
+from weir.errors import ConfigurationError, StorageError
 from weir.state.paths import normalize
 
 T = TypeVar("T")
@@ -22,6 +22,12 @@ E = TypeVar("E", bound=enum.Enum)
 
 #: The least length of a token that guards the REST server.
 TOKEN_LENGTH_MIN = 16
+#: 290 years: what clocks count in nanoseconds. Python's timers take no more.
+_DURATION_MS_MAX = 2**63 // 10**6
+#: As in Flink.
+_INTEGER_MAX = 2**31 - 1
+#: Of a value that cannot be read, in a message.
+_SHOWN_CHARACTERS = 200
 
 #: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and timeout.
 _CHECKPOINT_MS_MIN = 10
@@ -68,7 +74,10 @@ def _duration_ms(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.lower())
     if match is None or match.group(2) not in _UNITS_MS:
         raise ValueError(text)
-    return int(match.group(1)) * _UNITS_MS[match.group(2)]
+    duration_ms = int(match.group(1)) * _UNITS_MS[match.group(2)]
+    if duration_ms > _DURATION_MS_MAX:
+        raise ValueError(text)
+    return duration_ms
 
 
 def _interval_ms(text: str) -> int | None:
@@ -90,12 +99,6 @@ def _duration_of_at_least(least_ms: int) -> ValueType[int]:
 
 def _boolean(text: str) -> bool:
     return {"true": True, "false": False}[text.lower()]
-
-
-def _path(text: str) -> str:
-    if not text:
-        raise ValueError(text)
-    return normalize(text)
 
 
 def _token(text: str) -> str:
@@ -126,17 +129,16 @@ def number(*, least: float = -math.inf, above: float = -math.inf, most: float = 
     return ValueType("number", f"a number {limits}", parse)
 
 
-def integer(least: int, most: int | None = None) -> ValueType[int]:
-    """An integer from ``least`` to ``most`` (None: without end)."""
+def integer(least: int, most: int = _INTEGER_MAX) -> ValueType[int]:
+    """An integer from ``least`` to ``most``."""
 
     def parse(text: str) -> int:
         value = int(text)
-        if value < least or (most is not None and value > most):
+        if not least <= value <= most:
             raise ValueError(text)
         return value
 
-    limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-    return ValueType("integer", f"an integer {limits}", parse)
+    return ValueType("integer", f"an integer from {least} to {most}", parse)
 
 
 def _choice(kind: type[E], aliases: Mapping[str, E]) -> ValueType[E]:
@@ -154,7 +156,7 @@ INTERVAL = ValueType(
 TIMEOUT = _duration_of_at_least(_CHECKPOINT_MS_MIN)
 POSITIVE_DURATION = _duration_of_at_least(1)
 BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
-PATH = ValueType("path", "a path or URI", _path)
+PATH = ValueType("path", "a path or URI", normalize)
 TEXT = ValueType("text", "text", str)
 TOKEN = ValueType(
     "token", f"at least {TOKEN_LENGTH_MIN} letters, digits and other visible ASCII characters", _token
@@ -194,5 +196,15 @@ class ConfigOption(Generic[T]):
             return self.type.parse(text.strip())
         except (ValueError, KeyError) as error:
             raise ConfigurationError(
-                f"{self.key} is {self.shown(text)!r}, but must be {self.type.expectation}."
+                f"{self.key} is {_shortened(self.shown(text))}, but must be {self.type.expectation}."
             ) from error
+        except StorageError as error:
+            raise ConfigurationError(
+                f"{self.key} is {_shortened(self.shown(text))}, but must be {self.type.expectation}: {error}"
+            ) from error
+
+
+def _shortened(text: str) -> str:
+    """The text for a message, without the middle of a very long one."""
+    shown = repr(text)
+    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[: _SHOWN_CHARACTERS // 2]}...{shown[-20:]}"

@@ -23,7 +23,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from weir.core.view import CheckpointStats, JobView
-from weir.errors import CoordinatorError, WeirError
+from weir.errors import CoordinatorError, StorageError, WeirError
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import in_background
 from weir.kernel.gateway import JobGateway
@@ -40,9 +40,8 @@ from weir.rest.requests import (
     StopRequest,
 )
 from weir.state.filesystem import FileSystem
-from weir.state.metadata import METADATA_FILE
-from weir.state.paths import normalize
-from weir.state.storage import CheckpointStorage
+from weir.state.paths import is_same, normalize
+from weir.state.storage import CheckpointStorage, snapshot_directory
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
 _COORDINATOR = "coordinator"
@@ -252,7 +251,7 @@ class _Handlers:
     async def dispose_savepoint(self, request: Request) -> Json:
         """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
-        directory = normalize(body.savepoint_path).removesuffix(f"/{METADATA_FILE}")
+        directory = _accepted(snapshot_directory, body.savepoint_path)
         if await self._is_restore_point(directory):
             raise HTTPException(
                 409,
@@ -268,7 +267,7 @@ class _Handlers:
         """Whether a failover would go back to this snapshot: nothing has completed since the job was restored from it."""
         checkpoints = (await self._newest()).checkpoints
         restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
-        if restored is None or restored.external_path != directory:
+        if restored is None or not is_same(restored.external_path, directory):
             return False
         return completed is None or completed.trigger_timestamp_ms < restored.restore_timestamp_ms
 
@@ -347,7 +346,15 @@ class _Handlers:
 
 def _normalized(directory: str | None) -> str | None:
     """A directory that a request names, as Weir spells it: a relative one lies below the driver's."""
-    return normalize(directory) if directory else None
+    return _accepted(normalize, directory) if directory else None
+
+
+def _accepted(read: Callable[[str], str], path: str) -> str:
+    """A path that a request names, read. 400 for what cannot be one."""
+    try:
+        return read(path)
+    except StorageError as error:
+        raise HTTPException(400, str(error)) from error
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
