@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from weir.sinks import DeltaTable, SinkContext
+import pytest
+
+from weir.errors import SinkError
+from weir.sinks import DeltaTable, Files, SinkContext
 from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files
 from weir.state.local import LocalFileSystem
 
@@ -30,6 +33,21 @@ def test_partition_values_are_decoded():
     """Spark escapes what a directory name cannot hold, also in the column's name; nulls have a name of their own."""
     path = "a%3Ab=x%2Fy/c=__HIVE_DEFAULT_PARTITION__/d=k=v/part-0.parquet"
     assert partition_values(path) == {"a:b": "x/y", "c": None, "d": "k=v"}
+
+
+@pytest.mark.parametrize(
+    ("sink", "column", "words"),
+    [
+        (DeltaTable, ".a", "begins with '.', so its rows would be lost"),
+        (Files, ".a", "begins with '.', so its rows would be lost"),
+        (Files, "_a", "begins with '_', so its rows would be lost"),
+    ],
+)
+def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink, column, words):
+    """Its rows would be staged, and never found again; Delta's readers go by the log, so '_a' is fine there."""
+    with pytest.raises(SinkError, match=words):
+        sink("out", partition_by=("b", column))
+    DeltaTable("out", partition_by=("_a",))
 
 
 def test_hidden_files_are_not_staged_files(tmp_path):

@@ -435,6 +435,32 @@ def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path)
     assert failure.startswith(f"the files of {tmp_path}/gone cannot be listed ([Errno 2] No such file")
 
 
+def test_a_file_whose_name_is_not_utf8_fails_the_job_by_name(tmp_path: Path) -> None:
+    """No event and no snapshot could name it."""
+    (tmp_path / os.fsdecode(b"caf\xe9.json")).write_text("{}")
+    bench = Bench(tmp_path)
+    bench.context.run()
+    (failure,) = bench.context.failures
+    assert failure.startswith(
+        f"the file 'caf\\udce9.json' in {tmp_path} has a name that is not UTF-8: rename it"
+    )
+
+
+def test_a_file_whose_name_is_not_utf8_is_rejected_once(tmp_path: Path) -> None:
+    """Others are read; what is remembered of it is text."""
+    (tmp_path / os.fsdecode(b"caf\xe9.json")).write_text("{}")
+    (tmp_path / "a").write_text("{}")
+    bench = Bench(tmp_path, on_error="reject")
+    bench.context.run()
+    bench.context.look_again()
+    assert bench.ask(0) == [(0, splits("a"))]
+    bench.restore(bench.state())
+    bench.context.run()
+    told = {"rejected": 1, "rejects": [{"file": "caf\\udce9.json", "why": "its name is not UTF-8"}]}
+    assert bench.enumerator.handle_request({"rejects": True}) == told
+    assert bench.context.failures == []
+
+
 def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
     """They are part of the state; any other question is refused."""
     bench = Bench(tmp_path)

@@ -95,15 +95,17 @@ class FakeQuery:
 class World:
     """One task's snapshots, and where they go."""
 
-    def __init__(self, query: FakeQuery, checkpoints: Path, *, restored: TaskState | None = None) -> None:
+    def __init__(
+        self, query: FakeQuery, checkpoints: Path, *, restored: TaskState | None = None, vertex: str = "v"
+    ) -> None:
         self.query = query
         self.base = checkpoints
         self.storage = CheckpointStorage(fs=lambda _: FILES, base_directory=str(checkpoints), job_id=JOB)
         self.transfer = Transfer(lambda _: FILES)
         self.flushed: list[Committable] = []
         self.snapshots = TaskSnapshots(
-            vertex="v",
-            operators=(OperatorState(operator_id="v", name="v"),),
+            vertex=vertex,
+            operators=(OperatorState(operator_id=vertex, name=vertex),),
             directory=query.directory,
             storage=self.storage,
             transfer=self.transfer,
@@ -606,6 +608,25 @@ def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored
         rig.drain(ended.position)
         rig.wait_for(Drained)
     assert rows + sink.rows() == query.batch(landing.table(spark))
+
+
+def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: Path) -> None:
+    """However long those of step and key are; what begins alike stays apart, and is dropped as it was written."""
+    world = World(query, tmp_path / "checkpoints", vertex="v" * 100)
+    position = query.step()
+    for name in ("a", "b"):
+        query.write(f"sources/1/{position}", "file-0")
+        query.write(f"operators/{'u' * 100}/{'0' * 40}{name}", name)
+    world.snapshots._operator_state = lambda _: (
+        {},
+        [f"operators/{'u' * 100}/{'0' * 40}{name}" for name in ("a", "b")],
+    )
+    state = world.take(1)
+    paths = [handle.path.rpartition("/")[2] for handle in state.files]
+    assert len(set(paths)) == len(paths) >= 3
+    assert max(map(len, paths)) <= 240
+    shared = Path(world.storage.shared_directory(1))
+    assert sorted(path.name for path in shared.iterdir()) == sorted(paths)
 
 
 def test_handles_name_files_by_key_and_place(world: World, query: FakeQuery) -> None:

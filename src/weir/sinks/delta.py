@@ -46,6 +46,7 @@ from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
     SureSync,
+    check_partition_names,
     check_staged,
     damaged_file,
     dead_attempts,
@@ -123,6 +124,7 @@ class DeltaTable(Sink):
         self._schema_at_open: str | None = None
         #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is checked once.
         self._accepted: tuple[str, str] | None = None
+        check_partition_names(self._partition_by, ".", place=self.describe())
         if "%" in self._root:
             raise SinkError(
                 f"{self.describe()} cannot be used, since delta-rs misreads '%' in a path: rename it."

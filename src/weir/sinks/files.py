@@ -41,6 +41,7 @@ from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
     SureSync,
+    check_partition_names,
     check_staged,
     damaged_file,
     dead_attempts,
@@ -119,6 +120,7 @@ class Files(Sink):
             raise SinkError(
                 f"{self.describe()} has the unknown format {format!r}: use one of {get_args(Format)}."
             )
+        check_partition_names(self._partition_by, "._", place=self.describe())
         self._check_text_options()
 
     def describe(self) -> str:

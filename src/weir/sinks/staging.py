@@ -152,6 +152,16 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
+def check_partition_names(columns: Sequence[str], hidden: str, *, place: str) -> None:
+    """Raise ``SinkError`` for a partition column that begins with one of these letters: readers pass over its rows."""
+    for column in columns:
+        if column.startswith(tuple(hidden)):
+            raise SinkError(
+                f"{place} is partitioned by {column!r}, and readers pass over directories whose name begins with"
+                f" {column[0]!r}, so its rows would be lost: rename the column."
+            )
+
+
 def partition_values(path: str) -> dict[str, str | None]:
     """The values in the ``column=value`` directories of a path; None for a null."""
     values: dict[str, str | None] = {}

@@ -20,6 +20,8 @@ The rules of this file:
 6. A file that was seen before a restore, is not assigned in the checkpoint, and is not there at the first look afterwards is
    listed with the rejects: its rows are in no checkpoint, and if they were read, then by an attempt that is undone. Of what
    was found after the checkpoint only the driver that found it knows.
+7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like one that cannot be read, it fails the job,
+   or is rejected once.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from weir.coordinators.base import OperatorCoordinator
 from weir.core.types import Count, Payload
 from weir.errors import CoordinatorError
 from weir.sources.known_files import FileName, FoundFile, KnownFiles
+from weir.state.paths import is_utf8
 from weir.state.records import converted
 
 _log = logging.getLogger(__name__)
@@ -92,6 +95,11 @@ def list_files(directory: str) -> list[FoundFile]:
                 # It was moved away meanwhile.
                 continue
     return sorted(found, key=lambda file: (file.mtime_ns, file.name))
+
+
+def _spelled(name: str) -> str:
+    """A name that is not UTF-8, for events, snapshots and people."""
+    return name.encode(errors="backslashreplace").decode()
 
 
 class FileEnumerator(OperatorCoordinator):
@@ -187,10 +195,23 @@ class FileEnumerator(OperatorCoordinator):
         if files is None:
             self.context.fail_job(f"the files of {self._directory} cannot be listed ({error})")
             return
+        unnamed = {_spelled(file.name): file.name for file in files if not is_utf8(file.name)}
+        if unnamed and not self._goes_on:
+            self.context.fail_job(
+                f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that is not UTF-8: rename it, or"
+                " pass over such files with FileSource(on_error='reject')"
+            )
+            return
+        files = [msgspec.structs.replace(file, name=_spelled(file.name)) for file in files]
         if not self._looked:
             self._looked = True
             self._say_missing({file.name for file in files})
         new, doubtful = self._known.look(files, {file.name for file in self._discovered})
+        for file in [*new, *doubtful]:
+            if file.name in unnamed:
+                self._reject(file.name, "its name is not UTF-8")
+        self._known.add(file.name for file in [*new, *doubtful] if file.name in unnamed)
+        new, doubtful = ([file for file in some if file.name not in unnamed] for some in (new, doubtful))
         if doubtful and not self._goes_on:
             more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
             self.context.fail_job(f"{doubtful[0].name}{more} in {self._directory}: {_DOUBTFUL}")

@@ -20,6 +20,7 @@ The watermark of what a query has put out is part of a snapshot: until its next 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -48,6 +49,9 @@ from weir.state.filesystem import FileSystem
 from weir.state.paths import join
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
+
+#: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file systems take 255 bytes.
+_NAME_CHARACTERS = 200
 
 #: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
@@ -286,7 +290,10 @@ class TaskSnapshots:
 
     def _file_name(self, key: str) -> str:
         """A flat name, so that a checkpoint's new files lie in one directory and need one directory sync."""
-        return f"{self._vertex}~{key.replace('/', '~')}"
+        name = f"{self._vertex}~{key.replace('/', '~')}"
+        if len(name) <= _NAME_CHARACTERS:
+            return name
+        return f"{name[:_NAME_CHARACTERS]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
 
 
 def restore_directory(
