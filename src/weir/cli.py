@@ -50,7 +50,7 @@ from weir.cli_options import (
     TokenFile,
 )
 from weir.client_answers import DEFAULT_ADDRESS
-from weir.config.values import RecoveryClaimMode
+from weir.config.values import RecoveryClaimMode, shortened
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
 
@@ -292,10 +292,10 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     """
     try:
         decoded = msgspec.json.decode(request)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        raise typer.BadParameter(f"{request!r} is no JSON ({error}).", param_hint="JSON") from error
+    except (ValueError, RecursionError) as error:
+        raise typer.BadParameter(f"{shortened(request)} is no JSON ({error}).", param_hint="JSON") from error
     if not isinstance(decoded, dict):
-        raise typer.BadParameter(f"{request!r} is no JSON object: write {{...}}.", param_hint="JSON")
+        raise typer.BadParameter(f"{shortened(request)} is no JSON object: write {{...}}.", param_hint="JSON")
     with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))
 

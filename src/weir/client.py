@@ -182,7 +182,7 @@ class JobClient:
             raise CoordinatorError(
                 f"The request to the coordinator of {operator!r} cannot be sent, since {error}: make it a map of {KEPT}."
             ) from error
-        path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='')}"
+        path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='', errors='backslashreplace')}"
         answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
         return answer
 
@@ -318,7 +318,7 @@ class _Connection:
         )
         try:
             response: httpx.Response = repeat(self._send_once, method, path, body)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
             raise self._no_address(error) from error
         except httpx.TimeoutException as error:
             raise RestError(

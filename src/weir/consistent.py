@@ -46,7 +46,7 @@ from weir.sinks.base import Commit
 from weir.sinks.delta_log import TableLog, as_dict
 from weir.sinks.staging import STAGED_PATH
 from weir.state.filesystem import FileSystem
-from weir.state.paths import as_delta_path, as_spark_path, join, normalize, scheme_of
+from weir.state.paths import NO_PATTERNS, as_delta_path, as_spark_path, join, normalize, scheme_of
 from weir.state.resolve import FileSystems
 
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 #: Table features under which a version is still the plain rows of its Parquet files.
 _PLAIN_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
-#: Keeps Spark from taking a path for a pattern: a directory may well be named ``[1]``.
-_NO_PATTERNS = ("__globPaths__", "false")
 #: Columns of the lookup from which rows get their partition values.
 _PATH_COLUMN = "__weir_path"
 _KNOWN_COLUMN = "__weir_known"
@@ -128,7 +126,7 @@ class ConsistentCut:
             return spark.createDataFrame([], schema)
         stored = [column for column in fields if column["name"] not in partition_by]
         reader = spark.read.schema(_columns_ddl(stored)).options(recursiveFileLookup="true")
-        frame = reader.option(*_NO_PATTERNS).parquet(*map(as_spark_path, files))
+        frame = reader.option(*NO_PATTERNS).parquet(*map(as_spark_path, files))
         if not partition_by:
             return frame
         values = zip(files, actions.column("partition").to_pylist(), strict=True)

@@ -28,6 +28,7 @@ from weir.errors import PipelineError
 from weir.operators.base import KEY_GROUPS, Operator
 from weir.sinks.base import Sink
 from weir.sources.files import FileSource
+from weir.state.paths import is_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +60,8 @@ class Job:
     def __init__(self, name: str, *, conf: Mapping[str, str] | None = None) -> None:
         if not name.strip():
             raise PipelineError("A job needs a name: weir.Job('orders').")
+        if not is_utf8(name):
+            raise PipelineError(f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'.")
         self.name = name
         self.conf = dict(conf or {})
         self._graph = JobGraph()

@@ -29,7 +29,7 @@ _MODULE_NAME = "weir_pipeline"
 def load_job(spec: str) -> Job:
     """The job of ``FILE`` or ``FILE:attribute``. Raises ``PipelineError`` with the place and the way out."""
     path, attribute = _split(spec)
-    if not path.is_file():
+    if not _is_file(path):
         raise PipelineError(
             f"There is no pipeline file {path}: give the path of a Python file that builds a weir.Job."
         )
@@ -52,9 +52,17 @@ def load_job(spec: str) -> Job:
 
 def _split(spec: str) -> tuple[Path, str | None]:
     file, colon, attribute = spec.rpartition(":")
-    if colon and attribute.isidentifier() and not Path(spec).exists():
+    if colon and attribute.isidentifier() and not _is_file(Path(spec)):
         return Path(file), attribute
     return Path(spec), None
+
+
+def _is_file(path: Path) -> bool:
+    """False also for what the operating system would not take as a path."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _named(module: ModuleType, path: Path, attribute: str) -> Job:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from weir.state.paths import (
     real,
     root_of,
     scheme_of,
+    temporary_directory,
 )
 
 
@@ -150,6 +152,17 @@ def test_each_library_gets_the_spelling_that_it_reads() -> None:
     assert as_spark_path("hdfs:///x") == "hdfs:///x"
     assert as_delta_path("s3a://bucket/x") == "s3://bucket/x"
     assert as_delta_path("/data/x") == "/data/x"
+
+
+def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here since its path would be too long."""
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/{'d' * 256}")
+    with pytest.raises(
+        StorageError, match=r"File name too long.*set TMPDIR to a directory that can be written"
+    ):
+        temporary_directory("weir-")
 
 
 def test_links_make_two_spellings_one_place(tmp_path: Path) -> None:

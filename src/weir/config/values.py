@@ -196,15 +196,15 @@ class ConfigOption(Generic[T]):
             return self.type.parse(text.strip())
         except (ValueError, KeyError) as error:
             raise ConfigurationError(
-                f"{self.key} is {_shortened(self.shown(text))}, but must be {self.type.expectation}."
+                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}."
             ) from error
         except StorageError as error:
             raise ConfigurationError(
-                f"{self.key} is {_shortened(self.shown(text))}, but must be {self.type.expectation}: {error}"
+                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}: {error}"
             ) from error
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
     """The text for a message, without the middle of a very long one."""
     shown = repr(text)
     return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[: _SHOWN_CHARACTERS // 2]}...{shown[-20:]}"

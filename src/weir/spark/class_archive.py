@@ -28,13 +28,13 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from weir.errors import UnsupportedEnvironmentError
+from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.environment import check_environment, find_java
+from weir.state.paths import temporary_directory
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
@@ -200,7 +200,7 @@ def _make(place: Path) -> Path:
         path = _beside(place, f"-{made.stat().st_size}.jsa")
         made.replace(path)
         _sync_directory(path.parent)
-    except (UnsupportedEnvironmentError, OSError) as error:
+    except (UnsupportedEnvironmentError, StorageError, OSError) as error:
         with contextlib.suppress(OSError):
             failure.write_text(f"{error}\n", encoding="utf-8")
         raise
@@ -215,7 +215,7 @@ def _train(made: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in _TRAINING_WITHOUT}
     # It runs elsewhere, and must find what this process finds.
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path)
-    with tempfile.TemporaryDirectory(prefix="weir-warmup-") as directory:
+    with temporary_directory("weir-warmup-") as directory:
         output = Path(directory, "output")
         with output.open("wb") as file:
             child = subprocess.Popen(

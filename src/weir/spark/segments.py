@@ -24,7 +24,7 @@ from weir.core.types import InFlightSegment, Payload
 from weir.sinks.parquet import count_rows
 from weir.sinks.staging import visible_files, write_frame
 from weir.state.filesystem import FileSystem
-from weir.state.paths import as_spark_path, join
+from weir.state.paths import NO_PATTERNS, as_spark_path, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,7 +71,8 @@ class OutputSegments:
         files = [
             file for file in visible_files(self._fs, path) if count_rows(self._fs, join(path, file.path)) > 0
         ]
-        written = frame.sparkSession.read.schema(frame.schema).parquet(as_spark_path(path))
+        reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
+        written = reader.parquet(as_spark_path(path))
         if not files:
             return None, written
         payload = {"files": [join(path, file.path) for file in files]}

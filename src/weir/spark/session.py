@@ -166,7 +166,8 @@ def plan_session(
         settings |= CHEAP_SETTINGS
     settings |= {**conf, **REQUIRED, "spark.master": master}
     if log_file is not None and "log4j" not in settings.get(_JAVA_OPTIONS, ""):
-        options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={log_file}"'
+        quoted = log_file.replace("\\", "\\\\").replace('"', '\\"')
+        options = f'-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()} "-Dweir.log={quoted}"'
         settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {options}".strip()
     if java_options:
         settings[_JAVA_OPTIONS] = f"{java_options} {settings.get(_JAVA_OPTIONS, '')}".strip()

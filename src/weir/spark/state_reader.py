@@ -28,8 +28,8 @@ its type.
 
 from __future__ import annotations
 
+import itertools
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,13 +47,15 @@ from weir.spark.saved_task import unfit
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
 from weir.state.filesystem import FileSystem
-from weir.state.paths import as_spark_path, root_of
+from weir.state.paths import as_spark_path, join, root_of, temporary_directory
 from weir.state.records import decoded
 from weir.state.resolve import FileSystems
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
 if TYPE_CHECKING:
+    import tempfile
+
     from pyspark.sql import DataFrame, SparkSession
 
 _STATE_FILE = re.compile(r"state/(?P<operator>[0-9]+)/(?P<partition>[0-9]+)/.+")
@@ -137,6 +139,8 @@ class StateReader:
         self._session = session
         self._is_ours = False
         self._directory: tempfile.TemporaryDirectory[str] | None = None
+        #: Names of directories in it.
+        self._numbers = itertools.count()
         self._frames: dict[VertexId, dict[str, DataFrame]] = {}
         self._hadoop: dict[str, FileSystem] = {}
         #: Paths that are not local are read through the session.
@@ -169,7 +173,8 @@ class StateReader:
 
     def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> QueryDirectory:
         """The vertex's directory as it was, below the temporary one."""
-        path = tempfile.mkdtemp(dir=self._temporary_directory())
+        path = join(self._temporary_directory(), str(next(self._numbers)))
+        self.file_systems(path).make_directory(path)
         storage = CheckpointStorage(
             fs=self.file_systems, base_directory=checkpoint.external_path, job_id=checkpoint.job_id
         )
@@ -188,7 +193,7 @@ class StateReader:
     def _temporary_directory(self) -> str:
         if self._directory is None:
             # It removes itself at the latest when the interpreter ends.
-            self._directory = tempfile.TemporaryDirectory(prefix="weir-state-")
+            self._directory = temporary_directory("weir-state-")
         return self._directory.name
 
     def _get_session(self) -> SparkSession:

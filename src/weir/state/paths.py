@@ -19,12 +19,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import tempfile
 
 from weir.errors import StorageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 #: Here a bucket or container stands in place of the host, and there is none by default.
 _OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"})
+#: Keeps Spark's readers from taking a path for a pattern: a directory may well be named ``[1]``.
+NO_PATTERNS = ("__globPaths__", "false")
 
 
 def normalize(path: str) -> str:
@@ -113,6 +116,17 @@ def is_within(path: str, directory: str) -> bool:
 def lies_in(path: str, directory: str) -> bool:
     """The same for two real paths."""
     return path == directory or path.startswith(join(directory, ""))
+
+
+def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A new directory for what nobody needs later. Raises ``StorageError`` where none can be made."""
+    try:
+        return tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise StorageError(
+            f"No temporary directory can be made ({error.strerror or error}): set TMPDIR to a directory that can be written"
+            " and has a short path."
+        ) from error
 
 
 def as_spark_path(path: str) -> str:

@@ -1,0 +1,147 @@
+"""Odd values in every argument and option: each is taken, or refused in one sentence, and never with a stack trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from fake_job import JOB_ID
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from weir import client
+from weir.config import Configuration, describe_options
+from weir.errors import ConfigurationError, PipelineError
+from weir.job import Job
+from weir.state.paths import scheme_of
+
+Weir = Callable[..., Result]
+
+#: Where the odd value stands in a command line.
+ODD = "<odd>"
+COMMANDS = (
+    ("run", ODD),
+    ("run", "p.py", "--config", ODD),
+    ("run", "p.py", "--conf", ODD),
+    ("run", "p.py", "--conf", f"rest.port={ODD}"),
+    ("run", "p.py", "--conf", f"execution.checkpointing.dir=file:{ODD}\0"),
+    ("run", "p.py", "--rest-port", f"9{ODD}9"),
+    ("run", "p.py", "--claim-mode", f"x{ODD}"),
+    ("plan", ODD),
+    ("list", "--address", ODD),
+    ("checkpoint", ODD),
+    ("checkpoints", JOB_ID, "--id", ODD),
+    ("savepoint", ODD, "file:x"),
+    ("savepoint", "--dispose", ODD),
+    ("stop", ODD, "--savepoint-dir", "."),
+    ("send", ODD, "score", "{}"),
+    ("send", JOB_ID, ODD, '{"fail": true}'),
+    ("send", "nobody", "score", ODD),
+    ("inspect", ODD),
+    ("inspect", ODD, "--operator", "x"),
+    ("inspect", ".", "--operator", ODD),
+    ("inspect", ".", "--operator", "x", "--limit", f"x{ODD}"),
+    ("sim", "--seeds", f"x{ODD}"),
+    ("demo", "--seed", f"x{ODD}"),
+    ("cancel", ODD),
+)
+KNOWN = (
+    "",
+    "9" * 5_000,
+    "9" * 4_000,
+    "x" * 5_000,
+    "/" + "x" * 300,
+    f"p.py:{'x' * 5_000}",
+    "\udcff",
+    "a\0b",
+    "a\nb",
+    "~nobody-has-this-name/x",
+    "file:x",
+    "file://host/x",
+    "[" * 100_000,
+    '{"a": "\\ud800"}',
+    "http://[",
+    "http://\udcff",
+    "http://" + "a" * 300,
+    "http://a:99999999",
+    ".",
+)
+
+
+def is_refused_well(result: Result) -> None:
+    """It ended by itself, with an answer, a sentence or a usage error."""
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exit_code in (0, 1, 2)
+    if result.exit_code == 1:
+        assert result.stderr.startswith("weir: error: ")
+        assert "Traceback" not in result.stderr
+
+
+@pytest.fixture
+def odd(
+    weir: Weir, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[tuple[str, ...], str], None]:
+    """Runs a command with an odd value, beside a pipeline file and with a server at hand. A path of Hadoop's is left out."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIR_REST", address)
+    monkeypatch.setattr(client, "_RETRY_S", 0.0)
+    monkeypatch.setattr("weir.run_command.run_pipeline", lambda *_: 0)
+    (tmp_path / "p.py").write_text("import weir\njob = weir.Job('x')\n")
+
+    def run(command: tuple[str, ...], value: str) -> None:
+        takes_path = command[0] in ("inspect", "savepoint")
+        if not (takes_path and scheme_of(value) not in (None, "file")):
+            is_refused_well(weir(*(part.replace(ODD, value) for part in command)))
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_known_odd_values_are_refused_in_a_sentence(
+    odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...]
+) -> None:
+    """Numbers that Python does not read, texts without an encoding, names that no file has, JSON without a bottom."""
+    for value in KNOWN:
+        odd(command, value)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(COMMANDS), st.text(st.characters(codec=None), max_size=10))
+def test_any_text_is_taken_or_refused_in_a_sentence(
+    odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...], value: str
+) -> None:
+    """Whatever it is made of."""
+    odd(command, value)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from([option.key for option in describe_options()]),
+    st.one_of(
+        st.text(st.characters(codec=None), max_size=8),
+        st.from_regex(r"[-+]?\d{1,400}(\.\d+)?\s*(ms|s|min|h|d)?", fullmatch=True),
+        st.sampled_from(KNOWN),
+    ),
+)
+@example("weir.working-dir", "\udcff")
+@example("restart-strategy.exponential-delay.max-backoff", "9" * 400)
+def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(key: str, text: str) -> None:
+    """What was taken fits whatever counts or waits with it."""
+    try:
+        configuration = Configuration({key: text})
+    except ConfigurationError as error:
+        assert len(str(error)) < 1_000
+        return
+    assert configuration.checkpoint_config().timeout_ms / 1000 < 10**10
+    restart = configuration.restart_config()
+    for duration_ms in (restart.fixed_delay_ms, restart.max_backoff_ms):
+        assert 0 <= float(duration_ms) / 1000 < 10**10
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\ud800", "orders\udcff"])
+def test_a_job_name_that_is_no_text_is_refused(name: str) -> None:
+    """It is written to records and tables, all of which are UTF-8."""
+    with pytest.raises(PipelineError, match=r"A job needs a name|is not UTF-8 text"):
+        Job(name)
