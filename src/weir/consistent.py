@@ -257,7 +257,7 @@ def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | 
     if not newest.job_directory:
         return f"{who}, since that does not name the directory with the records of its job."
     try:
-        epochs = read_job_epochs(newest.job_directory, _file_systems(spark))
+        epochs = read_job_epochs(normalize(newest.job_directory), _file_systems(spark))
     except WeirError as error:
         return f"{who}: {error}"
     job = _Job(job_id=newest.runner, name=newest.job_name, epochs=epochs, fallback=None, continues=True)
@@ -277,7 +277,7 @@ def _job_epochs(
     if others or not directory.endswith(f"/{job_id}"):
         return None, "The tables' newest commits do not name one directory with the records of their job."
     try:
-        return read_job_epochs(directory, _file_systems(spark)), None
+        return read_job_epochs(normalize(directory), _file_systems(spark)), None
     except WeirError as error:
         return None, f"The records of the job cannot be used here: {error}"
 
