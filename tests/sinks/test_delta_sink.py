@@ -535,6 +535,13 @@ def test_relative_paths_are_made_absolute_when_the_sink_is_made(tmp_path, monkey
         sink.check(context())
 
 
+@pytest.mark.parametrize("character", ["\n", "\t", "\x7f", "\\"])
+def test_a_character_that_delta_rs_cannot_read_in_a_path_is_refused(tmp_path, character):
+    """When the sink is made, and not by each attempt anew."""
+    with pytest.raises(SinkError, match="since delta-rs misreads"):
+        DeltaTable(f"{tmp_path}/a{character}b")
+
+
 def test_a_percent_sign_in_the_path_is_refused(tmp_path):
     """delta-rs decodes it and would write the log beside the files."""
     with pytest.raises(SinkError, match="misreads '%'"):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from weir.errors import SinkError
 from weir.sinks import DeltaTable, Files, SinkContext
-from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files
+from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files, write_frame
 from weir.state.local import LocalFileSystem
 
 
@@ -48,6 +50,28 @@ def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink,
     with pytest.raises(SinkError, match=words):
         sink("out", partition_by=("b", column))
     DeltaTable("out", partition_by=("_a",))
+
+
+def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sentence(tmp_path):
+    """Spark only says that a directory was not made; any other failure stays what it was."""
+
+    class Writer:
+        def __getattr__(self, name):
+            return lambda *_, **__: self
+
+        def save(self, path):
+            raise OSError(f"Mkdirs failed to create {path}/_temporary/0/k={value} (exists=false, cwd=file:/)")
+
+    frame = SimpleNamespace(write=Writer())
+    where = {"format_name": "parquet", "partition_by": ["k"]}
+    value = "é" * 130
+    with pytest.raises(
+        SinkError, match=r"partition column 'k' begins with 'ééé.*longer than the name of a directory"
+    ):
+        write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), **where)
+    value = "short"
+    with pytest.raises(OSError, match="Mkdirs failed"):
+        write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), **where)
 
 
 def test_hidden_files_are_not_staged_files(tmp_path):

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 #: How often a commit is tried before the caller is told; delta-rs itself retries against other writers.
 _COMMIT_TRIES = 3
+#: What delta-rs reads as something else in a path, or not at all.
+_MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How far back a starting job looks for who wrote to the table. Only a log with this many newer entries of other writers,
 #: or of jobs of other names, is not seen through.
 _LOG_ENTRIES = 1000
@@ -125,9 +127,9 @@ class DeltaTable(Sink):
         #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is checked once.
         self._accepted: tuple[str, str] | None = None
         check_partition_names(self._partition_by, ".", place=self.describe())
-        if "%" in self._root:
+        if misread := _MISREAD.search(self._root):
             raise SinkError(
-                f"{self.describe()} cannot be used, since delta-rs misreads '%' in a path: rename it."
+                f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a path: rename it."
             )
 
     def describe(self) -> str:

@@ -48,6 +48,8 @@ _WRITE_OPTIONS = {
     "partitionOverwriteMode": "static",
 }
 _SLUG_MAX_CHARACTERS = 40
+#: Of a file or directory, on the file systems there are.
+_NAME_BYTES = 255
 #: Files of a remote file system that are looked at side by side.
 _LOOKS_MAX = 16
 
@@ -135,7 +137,20 @@ def write_frame(
     writer = frame.write.format(format_name).mode("append").options(**{**(options or {}), **_WRITE_OPTIONS})
     if partition_by:
         writer = writer.partitionBy(*partition_by)
-    writer.save(as_spark_path(directory))
+    try:
+        writer.save(as_spark_path(directory))
+    except Exception as error:
+        long = next(filter(_is_too_long, re.findall(r"/([^/=\s]+=[^/\s]*)", str(error))), None)
+        if long is None:
+            raise
+        raise SinkError(
+            f"A value of the partition column {long.partition('=')[0]!r} begins with {long.partition('=')[2][:40]!r} and is"
+            f" longer than the name of a directory may be: shorten it before the sink, or do not partition by it."
+        ) from error
+
+
+def _is_too_long(name: str) -> bool:
+    return len(name.encode()) > _NAME_BYTES
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
