@@ -387,11 +387,12 @@ def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_pat
     assert run(base, from_savepoint=f"{savepoint}/_metadata").job_id == began.job_id
 
 
-def test_a_savepoint_is_known_by_where_it_is_and_not_by_the_link_that_names_it(
+def test_a_savepoint_is_known_by_what_it_is_and_not_by_the_link_that_names_it(
     base: str, tmp_path: Path
 ) -> None:
     """A link that was moved to another savepoint names another one, and the restore point stays what it was (P20, P40)."""
-    first, second = make_savepoint(tmp_path / "first"), make_savepoint(tmp_path / "second")
+    first = make_savepoint(tmp_path / "first")
+    second = make_savepoint(tmp_path / "second", checkpoint_id=8)
     latest = tmp_path / "latest"
     latest.symlink_to(first)
     began = run(base, from_savepoint=str(latest))

@@ -529,7 +529,7 @@ def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_th
         pid=os.getpid(),
         pid_started=psutil.Process().create_time(),
         rest_address="http://127.0.0.1:8081",
-        timestamp_ms=2**60,
+        timestamp_ms=2**47,
         timeout_ms=15_000,
     )
     lease.write(alive)
