@@ -214,6 +214,7 @@ class DeltaTable(Sink):
 
     def damaged(self, payload: Payload) -> str | None:
         """The first staged file that is gone or has another size."""
+        check_staged([payload], _Payload, self.describe())
         sizes = {join(self._root, _relative(payload, file)): file["size"] for file in payload["files"]}
         return damaged_file(self._file_system, sizes)
 

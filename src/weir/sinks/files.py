@@ -185,7 +185,7 @@ class Files(Sink):
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: under their final names if a commit has begun to move them."""
-        self._check_flushed([payload])
+        check_staged([payload], _Payload, self.describe())
         moves = self._moves(payload)
         staged = [join(self._root, source) for source, _, _ in moves]
         found = statuses(self._file_system, staged)
