@@ -271,7 +271,6 @@ def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(tmp_pat
         (f"/nowhere/{JOB}", "has no completed checkpoint"),
         (f"hdfs://nn/checkpoints/{JOB}", "is read through Spark"),
         (f"/checkpoints/{FRESH}", "do not name one directory"),
-        (f"/nowhere/{JOB}", "has no completed checkpoint"),
         (f"file://elsewhere/{JOB}", "names a file of the host"),
     ],
 )
