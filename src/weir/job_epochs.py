@@ -30,7 +30,7 @@ from weir.core.types import CompletedCheckpoint, JobId, OperatorId
 from weir.errors import CheckpointNotFoundError, StorageError
 from weir.state.filesystem import FileSystem
 from weir.state.job_log import JobLog, JobRecord
-from weir.state.paths import name_of, parent
+from weir.state.paths import as_delta_path, is_same, name_of, parent
 from weir.state.storage import CheckpointStorage
 
 #: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
@@ -53,7 +53,12 @@ class JobEpochs:
 
     def sink_of(self, root: str) -> OperatorId | None:
         """The sink that appends to a table and is part of the newest checkpoint; None if none is known to."""
-        found = [sink for sink, table in self.tables.items() if table == root and sink in self.pending]
+        root = as_delta_path(root)
+        found = [
+            sink
+            for sink, table in self.tables.items()
+            if sink in self.pending and is_same(as_delta_path(table), root)
+        ]
         return found[0] if len(found) == 1 else None
 
     def whole_up_to(self, sink: OperatorId, committed: int) -> int:

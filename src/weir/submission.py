@@ -41,6 +41,7 @@ from weir.state.filesystem import FileSystem
 from weir.state.job_log import JobLog, JobRecord, RecordStatus
 from weir.state.job_names import JobNames, NameRecord
 from weir.state.lease import Lease, holder_is_alive
+from weir.state.paths import is_same
 from weir.state.storage import CheckpointStorage, snapshot_directory
 
 
@@ -154,7 +155,13 @@ def _snapshot(path: str | None, known: NameRecord | None, storage: CheckpointSto
     try:
         return _Snapshot(path=directory, checksum=storage.checksum(directory))
     except CheckpointNotFoundError:
-        if known is None or known.from_savepoint != directory or known.snapshot_checksum is None:
+        before = None if known is None else known.from_savepoint
+        if (
+            known is None
+            or before is None
+            or known.snapshot_checksum is None
+            or not is_same(before, directory)
+        ):
             raise
         return _Snapshot(path=directory, checksum=known.snapshot_checksum)
 

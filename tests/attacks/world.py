@@ -328,7 +328,7 @@ def consistent_reading(world: World) -> None:
 
 def claim(world: World) -> None:
     """A claimed snapshot is deleted once it is subsumed."""
-    world.storage.discard_claimed(str(world.snapshot))
+    world.storage.discard_claimed(str(world.snapshot), 0)
 
 
 def dispose(world: World) -> None:

@@ -241,6 +241,7 @@ class Driver:
             settings=DurableSettings(
                 job_name="orders",
                 savepoint_directory=str(self._savepoints),
+                working_directory=str(root / "work"),
                 from_savepoint=None,
                 accept_duplicates=False,
                 claims_snapshot=False,
@@ -280,6 +281,7 @@ class Driver:
             durable=self.durable,
             coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=QuickWaits()),
             clock=SystemClock(),
+            patience_ms=60_000,
             configuration={},
             observe=lambda _: None,
         )

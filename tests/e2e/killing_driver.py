@@ -77,7 +77,8 @@ def _within_recommit(place: Callable[..., None], reached: Reached) -> None:
         SinkPort,
         "_commit_one",
         reached,
-        lambda *arguments: getattr(inside, "now", False) and bool(arguments[-1]),
+        # The payloads are the last argument but one.
+        lambda *arguments: getattr(inside, "now", False) and bool(arguments[-2]),
     )
 
 
@@ -102,7 +103,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
         SinkPort,
         "_commit_one",
         reached,
-        lambda _, __, name, epoch, payloads: name == "raw" and bool(payloads),
+        lambda _, __, name, epoch, payloads, stopping: name == "raw" and bool(payloads),
     ),
     "within-the-restore": lambda reached: before(snapshots, "_make_parent", reached),
     "before-a-recommit": lambda reached: _within_recommit(before, reached),

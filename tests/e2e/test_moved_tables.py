@@ -11,6 +11,7 @@ from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_row
 
 import weir
 from weir.core.job_status import JobStatus
+from weir.errors import DuplicatesError
 
 pytestmark = pytest.mark.spark
 
@@ -93,14 +94,16 @@ def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
         commit(live, place)
         live.cancel()
     options = {"from_savepoint": savepoint, "accept_duplicates": accepted}
-    with LiveJob(copies(place), settings(place), **options) as again:
-        if accepted:
+    if accepted:
+        with LiveJob(copies(place), settings(place), **options) as again:
             again.wait_for_records(ROWS_PER_FILE)
             again.gateway.stop_with_savepoint(None).result(120)
-            assert table(place).total() == 5 * ROWS_PER_FILE
-            return
-        result = again.result()
-    assert result.status is JobStatus.FAILED
-    assert "has committed checkpoint 2" in (result.failure or "")
+        assert table(place).total() == 5 * ROWS_PER_FILE
+        return
+    with (
+        pytest.raises(DuplicatesError, match="has committed checkpoint 2"),
+        LiveJob(copies(place), settings(place), **options) as again,
+    ):
+        again.result()
     assert Path(savepoint).exists()
     assert_same(table(place), place.rows(), "the table")

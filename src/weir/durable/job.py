@@ -146,7 +146,7 @@ class DurableJob:
         self._lock = waits.lock()
         self._attempt = 0
         self._ancestors: dict[JobId, int] = {}
-        #: The record of an attempt is being written.
+        #: An attempt is being won: the targets are looked at, or its record is written.
         self._winning = False
         self._cleaned_attempt = 0
         self._claim_is_over = False
@@ -284,8 +284,8 @@ class DurableJob:
         """Record how the job ended, then delete what nobody needs any more."""
         if self._winning:
             raise StorageError(
-                "The record of an attempt is still being written, so whether it counts is not known: see why the checkpoint"
-                " directory does not answer."
+                "The record of an attempt is still being written, or targets of sinks are still looked at before it, so whether"
+                " it will count is not known: see why the checkpoint directory or a target does not answer."
             )
         if self._writer is None:
             # No attempt ever began: what the log says of the job is still so.
@@ -366,11 +366,13 @@ class DurableJob:
 
     def _origin(self, newest: JobRecord | None) -> Origin | None:
         """What the job was begun from, for readers of its tables. It is in each record, since the snapshot may go."""
-        path = self._settings.from_savepoint if newest is None else newest.restored_from
+        path, checksum = self._settings.from_savepoint, self._settings.snapshot_checksum
+        if newest is not None:
+            path, checksum = path or newest.restored_from, newest.restored_checksum
         if path is None or (newest is not None and newest.origin is not None):
             return None if newest is None else newest.origin
         try:
-            snapshot = self._storage.read(path)
+            snapshot = self._storage.read(path, expected_checksum=checksum)
         except StorageError as error:
             _log.debug("What the job began from cannot be read: %s", error)
             return None
@@ -406,7 +408,9 @@ class DurableJob:
             # What lies at that path once it is deleted is somebody else's: the next record says so to later drivers.
             return
         if record.restored_from is not None:
-            self._storage.discard_claimed(record.restored_from, self._clock.wall_ms())
+            self._storage.discard_claimed(
+                record.restored_from, self._clock.wall_ms(), expected_checksum=record.restored_checksum
+            )
         self._claim_is_over = True
 
     def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
@@ -430,8 +434,11 @@ class DurableJob:
         unknown = unknown_commits(self._sinks, own, known, of_any_name=foreign)
         if self._settings.accept_duplicates:
             return {**ancestors, **accepted(unknown)}
-        for one in unknown:
-            raise DuplicatesError(begun_elsewhere(one, checkpoint if foreign else None))
+        first = next(unknown, None)
+        # It holds a sink while it is asked.
+        unknown.close()
+        if first is not None:
+            raise DuplicatesError(begun_elsewhere(first, checkpoint if foreign else None))
         return ancestors
 
     def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:

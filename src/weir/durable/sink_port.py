@@ -28,10 +28,18 @@ from weir.core.types import (
     SnapshotKind,
     StateHandle,
 )
-from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError, SinkError
+from weir.errors import (
+    DuplicatesError,
+    JobError,
+    LostRowsError,
+    LostWriteError,
+    SinkError,
+    SinkMismatchError,
+)
 from weir.kernel.concurrency import Event, Waits
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.state.filesystem import FileSystem
+from weir.state.paths import normalize
 
 _log = logging.getLogger(__name__)
 
@@ -221,7 +229,7 @@ class SinkPort:
     def tables(self) -> dict[OperatorId, str]:
         """The Delta table that each sink appends to, of those that do."""
         paths = {name: sink.table_path() for name, sink in self._sinks.items()}
-        return {name: path for name, path in paths.items() if path is not None}
+        return {name: normalize(path) for name, path in paths.items() if path is not None}
 
     def rows_committed(self, sinks: Sequence[OperatorId]) -> int:
         """Rows that these sinks have made visible since the driver started."""
@@ -286,7 +294,9 @@ class SinkPort:
         backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(0, initial_s)
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
-                lambda error: isinstance(error, Exception) and not isinstance(error, LostRowsError)
+                lambda error: (
+                    isinstance(error, Exception) and not isinstance(error, LostRowsError | SinkMismatchError)
+                )
             ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
             wait=lambda state: min(backoff(state), self._retries.max_backoff_ms / 1000),
@@ -302,7 +312,7 @@ class SinkPort:
             raise SinkError(
                 f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of an earlier attempt, so no"
                 " other one can begin: see why it hangs, or suspend the job (Ctrl-C) and run it again."
-            )
+            ) from TimeoutError(doing)  # It may come back: no cause for which a job is given up.
 
     @contextmanager
     def _using(self, name: OperatorId, doing: str) -> Iterator[None]:

@@ -14,7 +14,7 @@ they matter only where a snapshot is begun from, since they may have begun from 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 
 from weir.core.types import CompletedCheckpoint, JobId, OperatorId
@@ -44,7 +44,7 @@ def known_rows(checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
 
 def unknown_commits(
     sinks: SinkPort, job_id: JobId, known: Mapping[JobId, int], *, of_any_name: bool
-) -> Iterator[UnknownCommit]:
+) -> Generator[UnknownCommit, None, None]:
     """Commits beyond ``known``, of jobs in it and of others: those of the job's name, or ``of_any_name``."""
     for sink, target, commits in sinks.commits(job_id):
         for commit in commits:

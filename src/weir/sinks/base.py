@@ -32,7 +32,7 @@ import abc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from weir.core.types import JobId, OperatorId, Payload
+from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
 from weir.state.filesystem import FileSystem
 
 if TYPE_CHECKING:
@@ -71,15 +71,15 @@ class Commit:
     """What a commit at a target says of who made it."""
 
     #: Milliseconds since the Unix epoch, by the clock of the driver that made it.
-    timestamp_ms: int
+    timestamp_ms: Timestamp
     job_id: JobId
     job_name: str
     #: Where that driver keeps the job's records; empty if it did not tell.
     job_directory: str
     sink: OperatorId
-    checkpoint_id: int
+    checkpoint_id: Ordinal
     #: The attempt that committed.
-    attempt: int
+    attempt: Count
 
     @property
     def runner(self) -> str:

@@ -399,13 +399,14 @@ class Files(Sink):
 class _LedgerEntry(msgspec.Struct, frozen=True):
     """One epoch in the ledger."""
 
-    files: int
+    files: Count
     commit: Commit
 
 
 def _epochs(file_system: FileSystem, ledger: str) -> list[int]:
     """All epochs in a ledger, oldest first."""
-    return sorted(int(entry.name) for entry in file_system.list(ledger) if entry.name.isdecimal())
+    names = (entry.name for entry in file_system.list(ledger))
+    return sorted(int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name))
 
 
 def _staged(directory: str, position: int) -> str:

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -28,7 +30,7 @@ from urllib.parse import unquote
 from msgspec import Meta
 
 from weir.core.types import Payload
-from weir.errors import LostRowsError, LostWriteError, SinkError
+from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError
 from weir.state.filesystem import FileStatus, FileSystem
 from weir.state.paths import as_spark_path, is_local, join, name_of
 from weir.state.records import converted
@@ -86,12 +88,12 @@ def slug(sink: str) -> str:
 
 
 def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) -> None:
-    """Raise ``SinkError`` unless all payloads are of this kind: they may come from a checkpoint that somebody else wrote."""
+    """Raise ``SinkMismatchError`` unless all are of this kind: they may come from a checkpoint that somebody else wrote."""
     for payload in payloads:
         try:
             converted(payload, kind)
         except ValueError as error:
-            raise SinkError(
+            raise SinkMismatchError(
                 f"{place} cannot commit what the checkpoint says was staged for it ({error}), and leaves all files as they"
                 " are: go on from another checkpoint or savepoint."
             ) from error
@@ -245,8 +247,23 @@ def statuses(file_system: FileSystem, paths: Sequence[str]) -> list[FileStatus |
     """What is at each path. Where a look goes over a network, several go at once."""
     if not paths or is_local(paths[0]):
         return [file_system.status(path) for path in paths]
-    with ThreadPoolExecutor(min(_LOOKS_MAX, len(paths)), thread_name_prefix="weir-look") as pool:
-        return list(pool.map(file_system.status, paths))
+    looks: list[Future[list[FileStatus | None]]] = []
+    for first in range(min(_LOOKS_MAX, len(paths))):
+        looks.append(Future())
+        # Daemons: a look that hangs does not keep the process from ending.
+        look = partial(_look, file_system, paths[first::_LOOKS_MAX], looks[-1])
+        threading.Thread(target=look, name="weir-look", daemon=True).start()
+    found: list[FileStatus | None] = [None] * len(paths)
+    for first, one in enumerate(looks):
+        found[first::_LOOKS_MAX] = one.result()
+    return found
+
+
+def _look(file_system: FileSystem, paths: Sequence[str], seen: Future[list[FileStatus | None]]) -> None:
+    try:
+        seen.set_result([file_system.status(path) for path in paths])
+    except BaseException as error:
+        seen.set_exception(error)
 
 
 def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> str | None:

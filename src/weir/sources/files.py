@@ -76,7 +76,7 @@ class FileSource:
             ("name_retention", name_retention),
             ("max_bytes_per_split_batch", max_bytes_per_split_batch),
         ):
-            if value <= 0:
+            if not 0 < value < float("inf"):
                 raise PipelineError(f"FileSource has {name}={value!r}: give it a number above 0.")
         self._format = format
         self._schema = schema

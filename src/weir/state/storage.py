@@ -271,15 +271,16 @@ class CheckpointStorage:
                 f" process {lease.pid} on {lease.host} and needs its files: stop that job first, or leave --claim out."
             )
 
-    def discard_claimed(self, path: str, now_ms: int) -> None:
+    def discard_claimed(self, path: str, now_ms: int, *, expected_checksum: str | None = None) -> None:
         """Delete the files of a claimed snapshot, as far as its own metadata names them; of a checkpoint, of these only what
-        no other checkpoint beside it names. Nothing is done if there is no snapshot any more.
+        no other checkpoint beside it names. Nothing is done if there is no snapshot any more, or another one
+        (``expected_checksum`` of the ``_metadata``).
 
         Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link leads out of it.
         """
         fs = self.fs(path)
         directory = fs.real_path(path)
-        claimed = _read_claimed(fs, directory)
+        claimed = _read_claimed(fs, directory, expected_checksum)
         if claimed is None:
             return
         self.check_claimable(claimed, now_ms)
@@ -426,11 +427,13 @@ def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> Non
         )
 
 
-def _read_claimed(fs: FileSystem, directory: str) -> CompletedCheckpoint | None:
+def _read_claimed(fs: FileSystem, directory: str, expected: str | None) -> CompletedCheckpoint | None:
     """A snapshot that is to be deleted, also if its deletion has begun; None if it is gone."""
     for file in (METADATA_FILE, _GOING):
         try:
-            return metadata.decode(fs.read(join(directory, file)), directory)
+            data = fs.read(join(directory, file))
         except FileNotFoundError:
             continue
+        if expected is None or metadata.checksum_of(data) == expected:
+            return metadata.decode(data, directory)
     return None
