@@ -417,7 +417,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
             assert completes_again(driver, note), failures
     faults.crash()
     check(root, completed)
-    told = [*failures, *driver.notes, *(text for _, text in driver.job.view().exceptions)]
+    told = [*failures, *driver.notes, *(one.message for one in driver.job.view().exceptions)]
     assert not failures or any(reason in text for reason in REASONS for text in told), told
     return seen, failures
 

@@ -284,8 +284,8 @@ class DurableJob:
         """Record how the job ended, then delete what nobody needs any more."""
         if self._winning:
             raise StorageError(
-                "The record of an attempt is still being written, or targets of sinks are still looked at before it, so whether"
-                " it will count is not known: see why the checkpoint directory or a target does not answer."
+                "The record of an attempt is still being written, or targets of sinks are looked at before it, so whether it"
+                " will count is not known: see why the checkpoint directory or a target does not answer."
             )
         if self._writer is None:
             # No attempt ever began: what the log says of the job is still so.
