@@ -170,10 +170,10 @@ CHANNEL_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
         (a_channel_not_held, 140, "missing", "twice", "falls"),
-        (aligned_at_the_first_barrier, 1, "missing", "twice", "at the barrier"),
+        (aligned_at_the_first_barrier, 25, "missing", "twice", "at the barrier"),
         (an_ended_channel_not_counted, 5, "did not finish"),
         (the_barrier_behind_the_next_segment, 2, "missing", "twice", "did not finish"),
-        (a_watermark_that_overtakes, 2, "below the watermark"),
+        (a_watermark_that_overtakes, 140, "below the watermark"),
         (a_watermark_before_its_segment, 1, "below the watermark"),
         (an_ended_channel_that_holds_the_watermark_back, 2, "at the barrier"),
         (a_batch_that_reads_less_than_its_offsets_say, 3, "missing"),

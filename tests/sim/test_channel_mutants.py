@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 from tests.sim.channel_mutants import CHANNEL_MUTANTS
 from tests.sim.ending_mutants import ENDING_MUTANTS
-from tests.sim.mutants import Mutant
+from tests.sim.mishap_mutants import MISHAP_MUTANTS
+from tests.sim.mutants import Mutant, parameters
 from tests.sim.test_mutants import first_catch
 from tests.sim.unaligned_mutants import UNALIGNED_MUTANTS
 
@@ -25,7 +26,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_coordinators")
 @pytest.mark.parametrize(
-    "mutant", [*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS], ids=lambda mutant: mutant.name
+    "mutant", parameters([*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS, *MISHAP_MUTANTS])
 )
 def test_a_broken_variant_of_channels_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds, where the product itself has nothing against it."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 import pytest
-from tests.sim.mutants import MUTANTS, Mutant
+from tests.sim.mutants import MUTANTS, Mutant, parameters
 
 from weir.sim.world import RunResult, run_seed
 
@@ -38,7 +38,7 @@ def first_catch(mutant: Mutant) -> RunResult | None:
 
 
 @pytest.mark.usefixtures("no_coordinators")
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", parameters(MUTANTS))
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
     """Within 2,000 seeds the auditor names a law that the variant breaks, and has no word against the product there."""
     caught = first_catch(mutant)

@@ -1,0 +1,60 @@
+"""Deliberately broken variants of how a job looks at its targets before it begins; see ``mutants.py``."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from tests.sim.mutants import Mutant, _with
+
+from weir.core.types import CompletedCheckpoint, JobId
+from weir.durable import job as job_module
+from weir.durable.job import DurableJob
+from weir.durable.sink_port import SinkPort
+
+
+def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
+    """Nobody looks whether a sink has committed beyond the newest record (P19, P21)."""
+    return _with(
+        patch.object(job_module, "own_commits", lambda sinks, job_id: []),
+        patch.object(SinkPort, "committed_beyond", lambda self, checkpoint_id: iter(())),
+    )
+
+
+def a_savepoint_that_may_be_begun_again() -> AbstractContextManager[None]:
+    """A job that begins from a snapshot does not ask who has committed since (P21)."""
+    real = DurableJob._rows_before
+
+    def trusting(self: DurableJob, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
+        if checkpoint is None or checkpoint.job_id == self._storage.job_id:
+            return real(self, checkpoint)
+        return {**checkpoint.ancestors, checkpoint.job_id: checkpoint.checkpoint_id}
+
+    return _with(
+        patch.object(DurableJob, "_rows_before", trusting),
+        patch.object(SinkPort, "check_newest", lambda self, checkpoint: None),
+    )
+
+
+def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
+    """A job without records begins, whatever its targets hold (P21)."""
+    real = DurableJob._rows_before
+
+    def trusting(self: DurableJob, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
+        return {} if checkpoint is None else real(self, checkpoint)
+
+    return _with(patch.object(DurableJob, "_rows_before", trusting))
+
+
+def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:
+    return Mutant(name=variant.__name__, variant=variant, says=says, known_seed=known_seed)
+
+
+_BEGINS = ("begins over rows that it does not know of",)
+
+MISHAP_MUTANTS: tuple[Mutant, ...] = (
+    _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 789),
+    _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 2_279),
+    _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 357),
+)
