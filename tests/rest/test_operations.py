@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -251,6 +253,38 @@ def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
     assert answer.status_code == 500
     assert f"{tmp_path} has no file _metadata" in answer.json()["errors"][0]
     assert tmp_path.exists()
+
+
+def test_a_disposal_on_a_file_system_that_hangs_holds_up_no_other_answer(
+    http: httpx.Client, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount that is away would stop every answer, cancellations included."""
+    gate, asked = threading.Event(), threading.Event()
+
+    def hang(path: str) -> str:
+        asked.set()
+        gate.wait(20)
+        return path
+
+    monkeypatch.setattr("weir.rest.app.snapshot_directory", hang)
+
+    def dispose() -> None:
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(
+                f"{address}/savepoint-disposal",
+                json={"savepoint-path": str(tmp_path)},
+                timeout=20,
+                trust_env=False,
+            )
+
+    disposal = threading.Thread(target=dispose)
+    disposal.start()
+    try:
+        assert asked.wait(10)
+        assert http.get("/jobs/overview", timeout=5).status_code == 200
+    finally:
+        gate.set()
+        disposal.join()
 
 
 def test_the_restore_point_of_the_running_job_is_not_disposed_of(

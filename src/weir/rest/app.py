@@ -48,6 +48,7 @@ _COORDINATOR = "coordinator"
 #: Digits of the largest checkpoint id, a Java long.
 _ID_DIGITS = 19
 
+T = TypeVar("T")
 Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest)
 
 
@@ -251,7 +252,10 @@ class _Handlers:
     async def dispose_savepoint(self, request: Request) -> Json:
         """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
         body = await _body(request, DisposalRequest)
-        directory = _accepted(snapshot_directory, body.savepoint_path)
+        try:
+            directory = await _beside(lambda: snapshot_directory(body.savepoint_path))
+        except StorageError as error:
+            raise HTTPException(400, str(error)) from error
         if await self._is_restore_point(directory):
             raise HTTPException(
                 409,
@@ -267,7 +271,10 @@ class _Handlers:
         """Whether a failover would go back to this snapshot: nothing has completed since the job was restored from it."""
         checkpoints = (await self._newest()).checkpoints
         restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
-        if restored is None or not is_same(restored.external_path, directory):
+        if restored is None:
+            return False
+        path = restored.external_path
+        if not await _beside(lambda: is_same(path, directory)):
             return False
         return completed is None or completed.trigger_timestamp_ms < restored.restore_timestamp_ms
 
@@ -345,16 +352,18 @@ class _Handlers:
 
 
 def _normalized(directory: str | None) -> str | None:
-    """A directory that a request names, as Weir spells it: a relative one lies below the driver's."""
-    return _accepted(normalize, directory) if directory else None
-
-
-def _accepted(read: Callable[[str], str], path: str) -> str:
-    """A path that a request names, read. 400 for what cannot be one."""
+    """A directory that a request names, as Weir spells it: a relative one lies below the driver's. 400 for what is none."""
+    if not directory:
+        return None
     try:
-        return read(path)
+        return normalize(directory)
     except StorageError as error:
         raise HTTPException(400, str(error)) from error
+
+
+async def _beside(look: Callable[[], T]) -> T:
+    """What a look at a file system answers; a mount that hangs holds up its own request alone."""
+    return await asyncio.shield(asyncio.wrap_future(in_background(look)))
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
