@@ -20,6 +20,7 @@ the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad inp
     │   ├── HookError                    a master hook cannot be called
     │   ├── ListenerError                a checkpoint listener has raised
     │   ├── CoordinatorError             an operator coordinator does what it may not
+    │   │   └── CoordinatorStateError    what a checkpoint has of a coordinator cannot be gone on from
     │   ├── OperatorStateError           the state of a Python operator is used as it may not be
     │   ├── JobError
     │   │   ├── JobNotFoundError         no job of this id or name
@@ -104,6 +105,10 @@ class ListenerError(WeirError):
 
 class CoordinatorError(WeirError):
     """An operator coordinator sends or returns something that cannot be."""
+
+
+class CoordinatorStateError(CoordinatorError):
+    """What a checkpoint has of a coordinator cannot be gone on from: trying again cannot help."""
 
 
 class OperatorStateError(WeirError):

@@ -62,7 +62,7 @@ KNOWN = (
 ADDRESSES = ("http://[", "http://\udcff", f"http://{'a' * 300}", "http://a:99999999", ".")
 
 
-def is_refused_well(result: Result) -> None:
+def ends_well(result: Result) -> None:
     """It ended by itself, with an answer, a sentence or a usage error."""
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
     assert result.exit_code in (0, 1, 2)
@@ -85,13 +85,13 @@ def odd(
     def run(command: tuple[str, ...], value: str) -> None:
         takes_path = command[0] in ("inspect", "savepoint")
         if not (takes_path and scheme_of(value) not in (None, "file")):
-            is_refused_well(weir(*(part.replace(ODD, value) for part in command)))
+            ends_well(weir(*(part.replace(ODD, value) for part in command)))
 
     return run
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_known_odd_values_are_refused_in_a_sentence(
+def test_known_odd_values_are_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...]
 ) -> None:
     """Numbers that Python does not read, texts without an encoding, names that no file has, JSON without a bottom."""

@@ -10,6 +10,7 @@ import pytest
 
 from weir.durable.listeners import CheckpointListener, CheckpointListeners
 from weir.errors import (
+    CoordinatorStateError,
     JobFailedError,
     ListenerError,
     PipelineError,
@@ -61,6 +62,7 @@ def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
         (PipelineError("x"), True),
         (JobFailedError("x"), True),
         (SinkMismatchError("The columns differ."), True),
+        (CoordinatorStateError("The checkpoint says nonsense."), True),
         (ModuleNotFoundError("No module named 'geo'"), True),
         (ImportError("cannot import name 'x' from 'geo'"), True),
         (SyntaxError("invalid syntax"), True),

@@ -36,7 +36,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from weir.core.types import Count, Payload, Position, Timestamp
+from weir.core.types import Count, Payload, Timestamp
 from weir.errors import InvariantError, SinkError, SinkMismatchError, invariant
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.delta_log import TableLog
@@ -45,7 +45,9 @@ from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
+    StagedPayload,
     SureSync,
+    check_flushed,
     check_partition_names,
     check_staged,
     damaged_file,
@@ -73,7 +75,7 @@ _COMMIT_TRIES = 3
 _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How far back a starting job looks for who wrote to the table. Only a log with this many newer entries of other writers,
 #: or of jobs of other names, is not seen through.
-_LOG_ENTRIES = 1000
+_LOG_ENTRIES = 200
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
 
@@ -87,13 +89,9 @@ class _File(msgspec.Struct):
     modified_ms: Timestamp | None = None
 
 
-class _Payload(msgspec.Struct):
-    """What a payload must be before a path is made of it."""
-
+class _Payload(StagedPayload, kw_only=True):
     directory: Annotated[str, msgspec.Meta(pattern=rf"\Aweir-{STAGED_BY}\Z")]
-    position: Position
     schema: str
-    flushed: bool
     files: list[_File]
 
     def __post_init__(self) -> None:
@@ -257,19 +255,15 @@ class DeltaTable(Sink):
             self._clean_attempt(directory, -1 if mark is None else mark, named)
 
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkError`` unless all of them can be committed."""
+        """Raise ``SinkMismatchError`` unless all of them can be committed."""
         from deltalake import Schema
 
-        check_staged(payloads, _Payload, self.describe())
-        if not all(payload["flushed"] for payload in payloads):
-            raise SinkError(
-                f"{self.describe()} cannot commit what was never flushed: use another checkpoint or savepoint."
-            )
+        check_flushed(payloads, _Payload, self.describe())
         for schema in {payload["schema"] for payload in payloads}:
             try:
                 Schema.from_json(schema)
             except Exception as error:
-                raise SinkError(
+                raise SinkMismatchError(
                     f"{self.describe()} cannot commit rows whose schema cannot be read ({error}): use another checkpoint or"
                     " savepoint."
                 ) from error

@@ -33,14 +33,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
-from weir.core.types import Count, Payload, Position
-from weir.errors import InvariantError, LostWriteError, SinkError, StorageError
+from weir.core.types import Count, Payload
+from weir.errors import InvariantError, LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
     StagedPath,
+    StagedPayload,
     SureSync,
+    check_flushed,
     check_partition_names,
     check_staged,
     damaged_file,
@@ -81,12 +83,8 @@ class _File(msgspec.Struct):
     rows: Count | None = None
 
 
-class _Payload(msgspec.Struct):
-    """What a payload must be before a path is made of it."""
-
+class _Payload(StagedPayload, kw_only=True):
     directory: Annotated[str, msgspec.Meta(pattern=rf"\A{STAGED_BY}\Z")]
-    position: Position
-    flushed: bool
     files: list[_File]
 
     def __post_init__(self) -> None:
@@ -208,10 +206,10 @@ class Files(Sink):
         Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is neither staged nor
         committed: its rows are lost.
         """
-        self._check_flushed(payloads)
+        check_flushed(payloads, _Payload, self.describe())
         moves = [move for payload in payloads for move in self._moves(payload)]
         if len({target for _, target, _ in moves}) < len(moves):
-            raise SinkError(
+            raise SinkMismatchError(
                 f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
             )
         newest = self.newest_committed()
@@ -245,14 +243,6 @@ class Files(Sink):
         base = join(self._root, "_weir", "staged")
         for directory in dead_attempts(self._file_system, base, staging_prefix(self._context), attempt):
             self._file_system.delete(join(base, directory))
-
-    def _check_flushed(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkError`` unless all of them can be committed."""
-        check_staged(payloads, _Payload, self.describe())
-        if not all(payload["flushed"] for payload in payloads):
-            raise SinkError(
-                f"{self.describe()} cannot commit what was never flushed: use another checkpoint or savepoint."
-            )
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
         """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""

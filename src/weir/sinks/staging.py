@@ -27,9 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 from urllib.parse import unquote
 
+import msgspec
 from msgspec import Meta
 
-from weir.core.types import Payload
+from weir.core.types import Payload, Position
 from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError
 from weir.state.filesystem import FileStatus, FileSystem
 from weir.state.paths import as_spark_path, is_local, join, name_of
@@ -62,6 +63,13 @@ STAGED_PATH = re.compile(rf"\A{_PART}(?:/{_PART})*\Z")
 StagedPath: TypeAlias = Annotated[str, Meta(pattern=STAGED_PATH.pattern)]
 #: How the directories of an attempt end (``staging_prefix``).
 STAGED_BY = r"[0-9a-zA-Z]{1,8}-[A-Za-z0-9_-]+-[0-9]+"
+
+
+class StagedPayload(msgspec.Struct, kw_only=True):
+    """What the payload of a staged step must be before a path is made of it, whatever sink it is of."""
+
+    position: Position
+    flushed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +105,15 @@ def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) ->
                 f"{place} cannot commit what the checkpoint says was staged for it ({error}), and leaves all files as they"
                 " are: go on from another checkpoint or savepoint."
             ) from error
+
+
+def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -> None:
+    """The same for what is to be committed, which must be durable too."""
+    check_staged(payloads, kind, place)
+    if not all(payload["flushed"] for payload in payloads):
+        raise SinkMismatchError(
+            f"{place} cannot commit what was never flushed: use another checkpoint or savepoint."
+        )
 
 
 def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:

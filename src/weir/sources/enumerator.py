@@ -35,7 +35,7 @@ import msgspec
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.types import Count, Payload
-from weir.errors import CoordinatorError
+from weir.errors import CoordinatorStateError
 from weir.sources.known_files import FileName, FoundFile, KnownFiles
 from weir.state.paths import is_utf8
 from weir.state.records import converted
@@ -127,12 +127,15 @@ class FileEnumerator(OperatorCoordinator):
         self._begin({})
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Go on from there: wake the readers, and look for files. Raises ``CoordinatorError`` for what is no such state."""
+        """Go on from there: wake the readers, and look for files.
+
+        Raises ``CoordinatorStateError`` for what is no such state.
+        """
         self._expected |= self._known.names | {file.name for file in self._discovered}
         try:
             self._begin(state or {})
         except ValueError as error:
-            raise CoordinatorError(
+            raise CoordinatorStateError(
                 f"What the checkpoint says of the files in {self._directory} cannot be ({error}): go on from another"
                 " checkpoint or savepoint."
             ) from error
