@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
-from weir.core.task_messages import PlanningCalled, TaskErrored
+from weir.core.task_messages import PlanningCalled, StepStaged, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.sinks.base import SinkContext
 from weir.sinks.foreach import Foreach, StepInfo
+from weir.spark.jvm import Jvm
 from weir.spark.plan_checks import check_result, check_source
 from weir.state.local import LocalFileSystem
 
@@ -254,6 +256,28 @@ def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its
     assert not error.fatal
     assert f" in {where}, {__file__}, line " in error.cause.key
     assert "\tat org.apache.spark." in error.cause.trace
+
+
+def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
+    spark: SparkSession, landing: Landing, tmp_path: Path
+) -> None:
+    """Else PySpark says of no expression where it was written: 'line 6' is lost from the message."""
+    found: list[SparkSession | None] = []
+
+    def note(frame: DataFrame) -> DataFrame:
+        found.append(SparkSession.getActiveSession())
+        return frame
+
+    def run() -> None:
+        Jvm(spark).sql_class("classic.SparkSession").clearActiveSession()
+        job = Job("checks")
+        job.source("numbers", landing.source).transform("noted", note).sink("out", Collected())
+        with Rig(spark, job, tmp_path / "query") as rig:
+            rig.wait_for(StepStaged)
+
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(run).result()
+    assert [session is not None for session in found] == [True]
 
 
 def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_good(

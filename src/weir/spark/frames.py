@@ -44,8 +44,10 @@ class Frames:
         self._session = session
         self._pipeline = pipeline
         self._lock = threading.RLock()
-        jvm = Jvm(session)
-        self._inputs = {name: QueryInputs(jvm, vertex, on_call) for name, vertex in pipeline.vertices.items()}
+        self._jvm = Jvm(session)
+        self._inputs = {
+            name: QueryInputs(self._jvm, vertex, on_call) for name, vertex in pipeline.vertices.items()
+        }
         self._frames: dict[VertexId, DataFrame] = {}
         self._operators = {
             name: QueryOperators(
@@ -77,6 +79,8 @@ class Frames:
             inputs.release()
 
     def _build(self, vertex: Vertex) -> DataFrame:
+        # For user code that asks for it, and for PySpark, which else says of no expression where it was written.
+        self._jvm.activate_session()
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
         for step in vertex.steps:

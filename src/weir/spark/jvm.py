@@ -83,6 +83,10 @@ class Jvm(JvmClasses):
         #: The session in the JVM.
         self.java_session: Any = session._jsparkSession
 
+    def activate_session(self) -> None:
+        """Make the session the active one of this thread, as it is in the thread that made it."""
+        self.sql_class("classic.SparkSession").setActiveSession(self.java_session)
+
     def sql_class(self, name: str) -> Any:
         """The class of this name below ``org.apache.spark.sql``."""
         return self.java_class(_SQL + name)
