@@ -40,6 +40,7 @@ class WatchedLease(Lease):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(LocalFileSystem(), str(directory), JOB)
+        (directory / JOB).mkdir(exist_ok=True)
         self.written = threading.Semaphore(0)
         self.errors: list[StorageError] = []
 
@@ -121,13 +122,13 @@ def test_the_lease_is_given_back(world: World) -> None:
     assert world.lease.read() is None
 
 
-def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World) -> None:
+def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World, tmp_path: Path) -> None:
     """And is left as it is."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
     world.keeper.stop()
     world.lease.write(newer)
-    other = World(Path(world.lease._directory).parent)
+    other = World(tmp_path)
     with pytest.raises(JobFencedError, match="taken over"):
         other.keeper.start()
     other.keeper.stop()

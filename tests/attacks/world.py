@@ -59,6 +59,7 @@ class World:
         self.storage = CheckpointStorage(
             fs=FileSystems(None), base_directory=str(root / "checkpoints"), job_id="f" * 32
         )
+        self.storage.make_job_directory()
         shutil.copytree(RECORDED, self.snapshot)
         for directory in (self.work, self.landing, self.home / "documents"):
             directory.mkdir(parents=True)

@@ -221,6 +221,7 @@ class Driver:
         self.storage = CheckpointStorage(
             fs=lambda _: FILES, base_directory=str(root / "disk" / "checkpoints"), job_id=JOB
         )
+        self.storage.make_job_directory()
         sinks: dict[str, Sink] = {
             "delta": DeltaTable(str(root / "disk" / "delta")),
             "files": Files(str(root / "disk" / "files")),

@@ -24,6 +24,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.files = FaultyFileSystem()
         self.storage = CheckpointStorage(fs=lambda _: self.files, base_directory=str(directory), job_id=JOB)
+        self.storage.make_job_directory()
         self.references: list[CheckpointReference] = []
         self.sink = FakeSink()
         self.notes: list[str] = []

@@ -98,6 +98,7 @@ class Records:
         tables: dict[str, str] | None = None,
     ) -> None:
         self.storage = CheckpointStorage(fs=lambda _: fs, base_directory=base, job_id=job)
+        self.storage.make_job_directory()
         self._log = JobLog(fs, self.storage.log_directory).begin_attempt(
             after=None,
             job_id=job,

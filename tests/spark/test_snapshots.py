@@ -101,6 +101,7 @@ class World:
         self.query = query
         self.base = checkpoints
         self.storage = CheckpointStorage(fs=lambda _: FILES, base_directory=str(checkpoints), job_id=JOB)
+        self.storage.make_job_directory()
         self.transfer = Transfer(lambda _: FILES)
         self.flushed: list[Committable] = []
         self.snapshots = TaskSnapshots(

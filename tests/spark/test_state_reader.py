@@ -126,6 +126,7 @@ class Saved:
         query.awaitTermination()
         position = max(int(file.name) for file in (work / "commits").iterdir() if file.name.isdigit())
         storage = CheckpointStorage(fs=lambda _: FILES, base_directory=str(self._directory / "c"), job_id=JOB)
+        storage.make_job_directory()
         snapshots = TaskSnapshots(
             vertex="query",
             operators=(

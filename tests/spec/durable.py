@@ -70,6 +70,7 @@ class Driver:
         self.storage = CheckpointStorage(
             fs=lambda _: files, base_directory=str(directory / "checkpoints"), job_id=job_id
         )
+        self.storage.make_job_directory()
         self.num_retained = num_retained
         self.retained: list[int] = []
         self.job = DurableJob(

@@ -321,6 +321,7 @@ def test_of_two_drivers_that_assign_a_name_at_once_one_is_told(names: JobNames) 
 def test_a_damaged_name_record_says_so(names: JobNames, tmp_path: Path) -> None:
     """With the path of the file."""
     directory = f"{tmp_path}/names/{directory_name('orders')}"
+    (tmp_path / "names").mkdir()
     NumberedLog(LocalFileSystem(), directory).append(1, b"{")
     with pytest.raises(StorageError, match=f"{directory}/0+1 of the job name 'orders' is damaged"):
         names.lookup("orders")

@@ -29,6 +29,7 @@ MINE = LeaseRecord(
 
 @pytest.fixture
 def lease(tmp_path: Path) -> Lease:
+    (tmp_path / "job").mkdir()
     return Lease(LocalFileSystem(), str(tmp_path), "job")
 
 

@@ -255,3 +255,17 @@ def test_an_entry_whose_content_could_not_be_synced_is_written_to_a_new_file(
     assert it.record(1, b"ours") is Recorded.WON
     assert syncs.lost[0] not in syncs.synced
     assert numbers(log) == [1]
+
+
+def test_a_log_whose_place_has_gone_does_not_begin_anew(tmp_path: Path) -> None:
+    """A volume that is away for a moment has the entries; one made in its place would hide them."""
+    base = tmp_path / "base"
+    base.mkdir()
+    log = NumberedLog(LocalFileSystem(), f"{base}/log")
+    assert log.append(1, b"mine") is CreateResult.CREATED
+    base.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="base is gone; check that its disk is mounted"):
+        log.append(1, b"again")
+    assert not base.exists()
+    (tmp_path / "away").rename(base)
+    assert log.append(2, b"next") is CreateResult.CREATED

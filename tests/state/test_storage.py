@@ -35,7 +35,9 @@ def base(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def storage(base: Path) -> CheckpointStorage:
-    return CheckpointStorage(FileSystems(None), str(base), JOB)
+    storage = CheckpointStorage(FileSystems(None), str(base), JOB)
+    storage.make_job_directory()
+    return storage
 
 
 def put(directory: str, name: str, data: bytes) -> StateHandle:
@@ -57,9 +59,9 @@ def tree(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
-def test_a_writable_directory_is_made_and_left_empty(storage: CheckpointStorage, base: Path) -> None:
+def test_a_writable_directory_is_made_and_left_empty(base: Path) -> None:
     """The probe is deleted again."""
-    storage.check_writable()
+    CheckpointStorage(FileSystems(None), str(base), JOB).check_writable()
     assert tree(base) == []
 
 

@@ -331,13 +331,18 @@ class DurableJob:
         """
         for _ in range(_BEGIN_TRIES):
             newest = self._log.newest()
+            if newest is None and self._writer is not None:
+                raise StorageError(
+                    f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone: see whether that"
+                    " volume is mounted; the job goes on once they are there again."
+                )
             completed = 0 if newest is None else newest.completed or 0
             beyond = [one for one in committed if one.commit.checkpoint_id > completed]
             for one in beyond:
                 self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
             # Before the record: an attempt that begins after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
-            if self._writer is not None and (newest is None or newest.writer != self._writer_token):
+            if self._writer is not None and newest is not None and newest.writer != self._writer_token:
                 break
             self._check_goes_on(newest)
             try:

@@ -223,8 +223,9 @@ class ProcessFileSystem:
             for name in self._disk.names(path)
         ]
 
-    def make_directory(self, path: str) -> None:
-        """Make the directory and its parents."""
+    def make_directory(self, path: str, *, below: str | None = None) -> None:
+        """Make the directory and its parents, and ``below`` too: no volume is away here."""
+        del below
         self._begin("make_directory", path)
         self._disk.make_directory(path)
 

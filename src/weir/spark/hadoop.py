@@ -108,9 +108,11 @@ class HadoopFileSystem:
             raise _failure("list", path, error) from error
         return sorted(entries, key=lambda entry: entry.name)
 
-    def make_directory(self, path: str) -> None:
-        """Make the directory and its parents."""
+    def make_directory(self, path: str, *, below: str | None = None) -> None:
+        """Make the directory and its parents, but not the one that it is to be below."""
         try:
+            if below is not None:
+                self._fs.getFileStatus(self._path(below))
             self._fs.mkdirs(self._path(path))
         except Exception as error:
             raise _failure("make the directory", path, error) from error

@@ -46,7 +46,7 @@ from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task, output_wate
 from weir.spark.segments import kept_payload, keyed_files
 from weir.spark.state_files import StateFiles, is_uniquely_named
 from weir.state.filesystem import FileSystem
-from weir.state.paths import join
+from weir.state.paths import join, parent
 from weir.state.storage import CheckpointStorage
 from weir.state.transfer import Transfer
 
@@ -247,7 +247,9 @@ class TaskSnapshots:
         """Give the new files a second name on their own file system, if it has links."""
         if not pending.new:
             return
-        self._fs(pending).make_directory(pending.directory)
+        target = pending.effect.target
+        below = self._storage.job_directory if target is None else parent(target)
+        self._fs(pending).make_directory(pending.directory, below=below)
         if self._transfer.can_link(self._directory.path, pending.directory):
             pending.pinned = pending.directory
         elif self._transfer.can_link(self._directory.path, self._directory.path):
@@ -326,7 +328,7 @@ def restored_watermark_ms(state: TaskState | None) -> int | None:
 
 
 def _make_parent(directory: QueryDirectory, key: str, made: set[str]) -> None:
-    parent = directory.file(key).rsplit("/", 1)[0]
-    if parent not in made:
-        directory.fs.make_directory(parent)
-        made.add(parent)
+    place = parent(directory.file(key))
+    if place not in made:
+        directory.fs.make_directory(place)
+        made.add(place)

@@ -63,8 +63,11 @@ class FileSystem(Protocol):
         """Entries of a directory, sorted by name; empty if there is no such directory."""
         ...
 
-    def make_directory(self, path: str) -> None:
-        """Make the directory and its parents; no error if it is there."""
+    def make_directory(self, path: str, *, below: str | None = None) -> None:
+        """Make the directory and its parents; no error if it is there.
+
+        ``below`` is one of them that is not made: a ``StorageError`` if it is not there, as when its volume is away.
+        """
         ...
 
     def make_private_directory(self, path: str) -> None:

@@ -85,6 +85,7 @@ class JobNames:
             snapshot_checksum=snapshot_checksum,
         )
         data = msgspec.json.encode(record, order="sorted") + b"\n"
+        self._fs.make_directory(self._directory)
         return Recorder(self._log(name), sleep=self._sleep).record(record.generation, data)
 
     def _log(self, name: str) -> NumberedLog:

@@ -45,15 +45,13 @@ class Lease:
 
     def __init__(self, fs: FileSystem, base_directory: str, job_id: JobId) -> None:
         self._fs = fs
-        self._directory = join(base_directory, job_id)
-        self._path = join(self._directory, "lease")
+        self._path = join(base_directory, job_id, "lease")
 
     def write(self, record: LeaseRecord) -> Recorded:
         """Take or renew the lease. FENCED, and nothing written, if a newer attempt holds it."""
         held = self.read()
         if held is not None and held.attempt > record.attempt:
             return Recorded.FENCED
-        self._fs.make_directory(self._directory)
         self._fs.write(self._path, msgspec.json.encode(record, order="sorted") + b"\n")
         return Recorded.WON
 

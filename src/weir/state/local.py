@@ -135,10 +135,10 @@ class LocalFileSystem:
                 return []
         return sorted(found, key=lambda status: status.name)
 
-    def make_directory(self, path: str) -> None:
+    def make_directory(self, path: str, *, below: str | None = None) -> None:
         """Make the directory and its parents, each synced into its parent; no error if it is there."""
         with _explained("make the directory", path):
-            _make_directory(Path(path))
+            _make_directory(Path(path), below=None if below is None else Path(below))
 
     def make_private_directory(self, path: str) -> None:
         """The same, but only its owner may see what is in the directory. One that is there keeps its mode."""
@@ -274,11 +274,13 @@ def _status(name: str, found: os.stat_result) -> FileStatus:
     return FileStatus(name=name, size=0 if is_directory else found.st_size, is_directory=is_directory)
 
 
-def _make_directory(directory: Path, *, mode: int = 0o777) -> None:
-    """``mode`` is that of the last one, less the umask."""
+def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = None) -> None:
+    """``mode`` is that of the last one, less the umask; ``below`` is not made."""
     if directory.is_dir():
         return
-    _make_directory(directory.parent)
+    if directory == below:
+        raise FileNotFoundError(errno.ESTALE, f"{directory} is gone")
+    _make_directory(directory.parent, below=below)
     directory.mkdir(mode, exist_ok=True)
     try:
         _sync_directory(directory.parent)

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from weir.errors import StorageError, invariant
 from weir.state.filesystem import CreateResult, FileSystem
-from weir.state.paths import join
+from weir.state.paths import join, parent
 
 _DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")
@@ -46,7 +46,11 @@ class Entry:
 
 
 class NumberedLog:
-    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share a directory."""
+    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share a directory.
+
+    The first entry makes the directory, but not the one above it: where that has gone, as with a volume that is not mounted,
+    a log would begin anew beside its own entries.
+    """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
         self._fs = fs
@@ -89,7 +93,7 @@ class NumberedLog:
         A ``StorageError`` leaves in doubt whether the number is taken: read it back (``Recorder`` does).
         """
         invariant(number >= 1, f"log numbers start at 1, not {number}")
-        self._fs.make_directory(self.directory)
+        self._fs.make_directory(self.directory, below=parent(self.directory))
         result = self._fs.create(self.path(number), data)
         if result is CreateResult.CREATED and max(self._numbers(), default=number) > number:
             self._fs.delete(self.path(number))

@@ -156,7 +156,7 @@ class CheckpointStorage:
         """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
         data = metadata.encode(checkpoint)
         fs = self.fs(checkpoint.external_path)
-        fs.make_directory(checkpoint.external_path)
+        fs.make_directory(checkpoint.external_path, below=parent(checkpoint.external_path))
         fs.write(join(checkpoint.external_path, METADATA_FILE), data)
         return metadata.checksum_of(data)
 
