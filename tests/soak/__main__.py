@@ -1,0 +1,378 @@
+"""``python -m tests.soak``: one job for hours, killed in every way there is, again and again; then each row is counted.
+
+Input lands all the time. Each life of the job ends by another kind of death than the one before, at a random moment; then
+the same command is run again, unless the job has to get over it by itself. It must complete a checkpoint after each death.
+Every round of deaths, what the tables hold is compared with the input: nothing may be there twice. At the end the job is
+drained, and every sink must hold each row once.
+
+It mounts a small file system of its own, which needs root; without, no disk is filled, and it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.e2e.support import Place, Rows, Run, delta_rows, files_rows
+from tests.e2e.test_two_drivers import put_to_sleep, wake
+from tests.soak.deaths import (
+    OUTAGE_S,
+    Death,
+    Disk,
+    kill_driver,
+    kill_executor,
+    kill_jvm,
+    kill_python_workers,
+)
+from tests.soak.pipeline import KEYS
+
+PIPELINE = Path(__file__).with_name("pipeline.py")
+#: How long the job may take to complete a checkpoint after a death.
+RECOVERS_S = 180.0
+#: So soon a driver that sleeps counts as dead.
+LEASE_S = 4.0
+_LAND_EVERY_S = 1.0
+#: How many of the deaths of a driver come before its first checkpoint.
+_EARLY = 0.25
+_SETTINGS = (
+    "execution.checkpointing.interval=1s",
+    "execution.checkpointing.dir=disk/checkpoints",
+    "execution.checkpointing.savepoint-dir=disk/savepoints",
+    f"weir.lease.timeout={LEASE_S:.0f}s",
+    "weir.lease.interval=1s",
+)
+_COMPLETED = re.compile(r"^checkpoint \d+ completed", re.MULTILINE)
+
+
+class SoakError(Exception):
+    """The job did what it may not; the message says it."""
+
+
+class Soak:
+    """One job, its input, and what has befallen it."""
+
+    def __init__(self, place: Place, generator: random.Random, *, fills_disks: bool) -> None:
+        self._place = place
+        self._random = generator
+        self._disk = Disk(place.directory / "disk")
+        self._kinds = [kind for kind in Death if fills_disks or kind is not Death.FULL_DISK]
+        self._run: Run | None = None
+        self._has_executors = False
+        self._began_s = time.monotonic()
+        self._landing = threading.Lock()
+        self._over = threading.Event()
+        self.drivers = 0
+        self.deaths: Counter[Death] = Counter()
+        #: Of each death: seconds until the next checkpoint had completed.
+        self.recovery_s: defaultdict[Death, list[float]] = defaultdict(list)
+        #: How often a driver ended by itself with a sentence, while a disk was full or a directory away.
+        self.gave_up: Counter[Death] = Counter()
+
+    def live(self, seconds: float) -> None:
+        """Let the job live and die until the time is over."""
+        until_s = time.monotonic() + seconds
+        landing = threading.Thread(target=self._land, daemon=True)
+        landing.start()
+        try:
+            while time.monotonic() < until_s:
+                for kind in self._round():
+                    if time.monotonic() < until_s:
+                        self._die(kind)
+                self._look()
+        finally:
+            self._over.set()
+            landing.join()
+
+    def end(self) -> None:
+        """Drain the job once it has read everything; raises ``SoakError`` unless each row is where it must be, once."""
+        run = self._running(executors=self._has_executors)
+        expected = self._expected()
+        deadline = time.monotonic() + RECOVERS_S
+        while delta_rows(self._out / "raw").total() < expected.total():
+            if time.monotonic() > deadline:
+                break
+            time.sleep(1)
+        stopped = self._place.weir("stop", "soak", "--drain", "--address", run.address)
+        if stopped.returncode or run.wait():
+            raise SoakError(f"the job could not be drained: {stopped.stdout}{stopped.stderr}\n{run.story()}")
+        run.wait_for_no_processes(60)
+        self._compare(final=True)
+
+    # -- lives -------------------------------------------------------------------------------------------------
+
+    def _round(self) -> list[Death]:
+        """Every kind once, and none twice in a row."""
+        kinds = list(self._kinds)
+        self._random.shuffle(kinds)
+        return kinds
+
+    def _die(self, kind: Death) -> None:
+        early = kind.ends_the_driver and kind is not Death.SLEEP and self._random.random() < _EARLY
+        if early and self._run is not None:
+            self._strike(Death.DRIVER)
+        run = self._running(executors=kind is Death.EXECUTOR, wait=not early)
+        if early:
+            time.sleep(self._random.uniform(0.0, 10.0))
+        else:
+            time.sleep(self._random.uniform(0.0, 3.0))
+        if run.process.poll() is not None:
+            raise SoakError(f"the driver ended by itself before {kind.value}: {run.story()}")
+        self._strike(kind)
+
+    def _strike(self, kind: Death) -> None:
+        """Let it happen, and see that the job gets over it."""
+        run = self._run
+        assert run is not None
+        completed = self._completed(run)
+        began_s = time.monotonic()
+        match kind:
+            case Death.DRIVER:
+                kill_driver(run)
+            case Death.JVM:
+                if not kill_jvm(run):
+                    return
+                code = run.wait(RECOVERS_S)
+                if code == 0:
+                    raise SoakError(f"the driver ended well without its JVM: {run.story()}")
+            case Death.SLEEP:
+                self._sleep(run)
+            case Death.EXECUTOR:
+                if not kill_executor(run, self._random):
+                    raise SoakError(f"there is no executor: {run.story()}")
+            case Death.PYTHON_WORKERS:
+                if not kill_python_workers(run):
+                    raise SoakError(f"there is no Python worker: {run.story()}")
+            case Death.FULL_DISK:
+                self._disk.fill()
+                time.sleep(OUTAGE_S)
+                self._disk.free()
+            case Death.DIRECTORY_GONE:
+                away = self._disk.take_checkpoints_away()
+                time.sleep(OUTAGE_S)
+                left = self._disk.put_checkpoints_back(away)
+                if files := [path for path in left if path.is_file()]:
+                    raise SoakError(f"files were written where the checkpoint directory had been: {files}")
+        self.deaths[kind] += 1
+        if kind in (Death.DRIVER, Death.JVM):
+            run.wait_for_no_processes(RECOVERS_S)
+            self._run = None
+        recovers = "the next life follows"
+        if self._run is not None:
+            taken_s = self._recover(kind, run, completed, began_s)
+            recovers = f"the next checkpoint completed after {taken_s:.1f} s"
+        self._tell(f"death {self.deaths.total()}: {kind.value}; {recovers}")
+
+    def _sleep(self, older: Run) -> None:
+        """The driver and all its processes stop; another one takes over; the older one wakes, and must end by itself."""
+        sleeping = put_to_sleep(older)
+        time.sleep(LEASE_S + 1)
+        self._run = None
+        newer = self._running(executors=False)
+        for process in sleeping:
+            wake(process)
+        if older.wait(RECOVERS_S) != 1:
+            raise SoakError(f"a driver that slept ended well, or without a word: {older.story()}")
+        older.wait_for_no_processes(RECOVERS_S)
+        if newer.process.poll() is not None:
+            raise SoakError(f"the driver that took over has ended: {newer.story()}")
+
+    def _recover(self, kind: Death, before: Run, completed: int, began_s: float) -> float:
+        """Wait for the next checkpoint; a driver that has given up with a sentence is started again."""
+        run = self._run
+        assert run is not None
+        if run is not before:
+            completed = 0
+        deadline = time.monotonic() + RECOVERS_S
+        while self._completed(run) <= completed:
+            if run.process.poll() is not None:
+                if kind not in (Death.FULL_DISK, Death.DIRECTORY_GONE) or run.process.poll() != 1:
+                    raise SoakError(f"the driver did not get over {kind.value}: {run.story()}")
+                self.gave_up[kind] += 1
+                run.wait_for_no_processes(RECOVERS_S)
+                self._run = None
+                run = self._running(executors=False)
+                break
+            if time.monotonic() > deadline:
+                raise SoakError(
+                    f"no checkpoint completed within {RECOVERS_S} s after {kind.value}: {run.story()}"
+                )
+            time.sleep(0.1)
+        taken_s = time.monotonic() - began_s
+        self.recovery_s[kind].append(taken_s)
+        return taken_s
+
+    def _running(self, *, executors: bool, wait: bool = True) -> Run:
+        """A driver that runs, with or without executors of its own, and has completed a checkpoint if that is waited for."""
+        if self._run is not None and executors and not self._has_executors:
+            self._strike(Death.DRIVER)
+        if self._run is None:
+            self._run = self._start(executors)
+        run = self._run
+        began_s = time.monotonic()
+        while wait and not self._completed(run):
+            if run.process.poll() is not None:
+                raise SoakError(f"the driver did not start: {run.story()}")
+            if time.monotonic() - began_s > RECOVERS_S:
+                raise SoakError(
+                    f"no checkpoint completed within {RECOVERS_S} s after the start: {run.story()}"
+                )
+            time.sleep(0.1)
+        return run
+
+    def _start(self, executors: bool) -> Run:
+        self.drivers += 1
+        self._has_executors = executors
+        master = "local-cluster[2,1,1024]" if executors else "local[2]"
+        confs = [word for setting in _SETTINGS for word in ("--conf", setting)]
+        environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        return self._place.start("--master", master, *confs, pipeline=PIPELINE, environment=environment)
+
+    def _completed(self, run: Run) -> int:
+        return len(_COMPLETED.findall(run.output))
+
+    # -- rows --------------------------------------------------------------------------------------------------
+
+    @property
+    def _out(self) -> Path:
+        return self._place.directory / "disk" / "out"
+
+    def _land(self) -> None:
+        while not self._over.wait(_LAND_EVERY_S):
+            with self._landing:
+                self._place.land(1)
+
+    def _expected(self) -> Rows:
+        with self._landing:
+            return self._place.rows()
+
+    def _look(self) -> None:
+        """While the job runs on: no row may be there that has not landed, or twice."""
+        self._compare(final=False)
+
+    def _compare(self, *, final: bool) -> None:
+        """Each sink with the input; raises ``SoakError`` for a row that is there twice, at the end for one missing."""
+        # What is committed first has landed when the input is read.
+        raw = delta_rows(self._out / "raw")
+        files = files_rows(self._out / "raw_files") if final else Rows()
+        numbered = delta_rows(self._out / "numbered")
+        expected = self._expected()
+        found = {"raw": raw, "raw_files": files, "numbered": Rows(_ids(numbered))}
+        wanted = {"raw": expected, "raw_files": expected, "numbered": Rows(_ids(expected))}
+        if final:
+            found["minutes"], wanted["minutes"] = files_rows(self._out / "minutes"), self._place.minutes()
+        missing = {name: (wanted[name] - found[name]).total() if final else 0 for name in found}
+        doubled = {name: (found[name] - wanted[name]).total() for name in found}
+        wrong = _wrongly_numbered(numbered)
+        rows = ", ".join(f"{name} {found[name].total():,}" for name in found if found[name])
+        self._tell(
+            f"rows: {rows}; {sum(missing.values())} missing, {sum(doubled.values())} doubled,"
+            f" {len(wrong)} keys with wrong numbers"
+        )
+        if sum(missing.values()) or sum(doubled.values()) or wrong:
+            raise SoakError(f"missing: {missing}, doubled: {doubled}, keys with wrong numbers: {wrong}")
+
+    def _tell(self, line: str) -> None:
+        print(f"{time.monotonic() - self._began_s:7.0f} s  {line}", flush=True)
+
+
+def _ids(rows: Rows) -> Iterator[tuple[int]]:
+    return ((row[0],) for row in rows.elements())
+
+
+def _wrongly_numbered(numbered: Rows) -> list[int]:
+    """The keys whose rows are not numbered from 1 on, each number once."""
+    by_key: defaultdict[int, list[int]] = defaultdict(list)
+    for number, n in numbered.elements():
+        by_key[number % KEYS].append(n)
+    return [key for key, numbers in by_key.items() if sorted(numbers) != list(range(1, len(numbers) + 1))]
+
+
+@contextmanager
+def _mounted(directory: Path) -> Iterator[bool]:
+    """A file system of its own at the directory, as long as it stands; False where that is not allowed."""
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(directory)]
+    mounted = (
+        shutil.which("mount") is not None
+        and not subprocess.run(command, capture_output=True, check=False).returncode
+    )
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(directory)], check=False)
+
+
+def main() -> int:
+    """The command. Returns 0 only if nothing was missing or doubled."""
+    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=120.0, help="how long (default: 120)")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the random moments (default: drawn, and printed)"
+    )
+    arguments = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if arguments.seed is None else arguments.seed
+    directory = Path(tempfile.mkdtemp(prefix="weir-soak-"))
+    print(
+        f"soak: {arguments.minutes:g} minutes, seed {seed}, in {directory}, {os.cpu_count()} cores",
+        flush=True,
+    )
+    place = Place(directory)
+    place.land(1)
+    began_s = time.monotonic()
+    problem: str | None = None
+    with _mounted(directory / "disk") as mounted:
+        if not mounted:
+            print("soak: no file system can be mounted here (needs root): no disk is filled", flush=True)
+        soak = Soak(place, random.Random(seed), fills_disks=mounted)
+        try:
+            soak.live(arguments.minutes * 60)
+            soak.end()
+        except (SoakError, AssertionError) as error:
+            problem = str(error)
+            if mounted:
+                shutil.copytree(directory / "disk", directory / "disk-kept", symlinks=True)
+        except KeyboardInterrupt:
+            problem = "interrupted"
+        finally:
+            place.clear()
+    for kind in Death:
+        times = sorted(soak.recovery_s[kind])
+        took = (
+            f", next checkpoint after {statistics.median(times):.1f} s (longest {times[-1]:.1f} s)"
+            if times
+            else ""
+        )
+        gave_up = (
+            f", {soak.gave_up[kind]} times the driver gave up with a sentence" if soak.gave_up[kind] else ""
+        )
+        print(f"soak: {soak.deaths[kind]:4} x {kind.value}{took}{gave_up}")
+    hours = (time.monotonic() - began_s) / 3600
+    if problem is None:
+        shutil.rmtree(directory, ignore_errors=True)
+        print(
+            f"soak: {soak.deaths.total()} deaths, {soak.drivers} drivers in {hours:.2f} h: 0 missing, 0 doubled"
+        )
+        return 0
+    print(
+        f"soak: FAILED after {soak.deaths.total()} deaths in {hours:.2f} h: {problem}\nsoak: everything is in {directory}"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The kinds of death that the soak deals out, each to real processes and a real disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from enum import Enum
+from pathlib import Path
+
+import psutil
+from tests.e2e.support import Run
+
+#: How long a disk stays full, or the checkpoint directory away.
+OUTAGE_S = 10.0
+_WORKERS_DIE_S = 1.0
+
+
+class Death(Enum):
+    """What is killed, or taken away."""
+
+    DRIVER = "SIGKILL of the driver"
+    JVM = "SIGKILL of the JVM"
+    EXECUTOR = "SIGKILL of an executor"
+    PYTHON_WORKERS = "SIGKILL of all Python workers for 1 s"
+    SLEEP = "SIGSTOP for longer than the lease"
+    FULL_DISK = "full disk for 10 s"
+    DIRECTORY_GONE = "checkpoint directory gone for 10 s"
+
+    @property
+    def ends_the_driver(self) -> bool:
+        """Whether the driver cannot live on."""
+        return self in (Death.DRIVER, Death.JVM, Death.SLEEP)
+
+
+def kill_driver(run: Run) -> None:
+    """SIGKILL of the Python process: Spark has to notice by itself."""
+    run.process.kill()
+    run.process.wait()
+
+
+def kill_jvm(run: Run) -> bool:
+    """SIGKILL of the JVM in which Spark's driver runs; False if there is none yet."""
+    return _kill(run, "org.apache.spark.deploy.SparkSubmit")
+
+
+def kill_executor(run: Run, generator: random.Random) -> bool:
+    """SIGKILL of one of the executors, on a master that has some; False if there is none."""
+    return _kill(run, "CoarseGrainedExecutorBackend", generator)
+
+
+def kill_python_workers(run: Run) -> int:
+    """SIGKILL of every process in which Spark runs Python, for a second, so that some are at work; how many there were."""
+    killed = 0
+    deadline = time.monotonic() + _WORKERS_DIE_S
+    while time.monotonic() < deadline:
+        for worker in filter(_is_python_worker, run.processes()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+                killed += 1
+        time.sleep(0.05)
+    return killed
+
+
+class Disk:
+    """The file system below the job's checkpoints and tables, small enough to be filled if it is one of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ballast = directory / "ballast"
+        self._checkpoints = directory / "checkpoints"
+
+    def fill(self) -> None:
+        """Leave no byte free."""
+        # Others write meanwhile: what they leave is taken too.
+        with self._ballast.open("ab") as file:
+            while True:
+                state = os.statvfs(self._directory)
+                size = file.tell()
+                try:
+                    os.posix_fallocate(file.fileno(), size, max(state.f_bavail * state.f_frsize, 4096))
+                except OSError:
+                    break
+                file.seek(0, os.SEEK_END)
+
+    def free(self) -> None:
+        """Give the space back."""
+        self._ballast.unlink()
+
+    def take_checkpoints_away(self) -> Path:
+        """The checkpoint directory is not there any more, as if its volume were not mounted; where it is now."""
+        away = self._directory / "away"
+        self._checkpoints.rename(away)
+        return away
+
+    def put_checkpoints_back(self, away: Path) -> list[Path]:
+        """It is there again; what was written meanwhile where it had been."""
+        left = sorted(self._checkpoints.rglob("*"))
+        if self._checkpoints.exists():
+            self._checkpoints.rename(self._directory / f"written-meanwhile-{time.time_ns()}")
+        away.rename(self._checkpoints)
+        return left
+
+
+def _kill(run: Run, part_of_command: str, generator: random.Random | None = None) -> bool:
+    found = [one for one in run.processes() if part_of_command in _command(one)]
+    if not found:
+        return False
+    victim = found[0] if generator is None else generator.choice(found)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        victim.kill()
+        return True
+    return False
+
+
+def _is_python_worker(process: psutil.Process) -> bool:
+    """Spark's daemon forks a process for each task; both have the same command."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = process.parent()
+        return (
+            "pyspark.daemon" in _command(process)
+            and parent is not None
+            and "pyspark.daemon" in _command(parent)
+        )
+    return False
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
