@@ -70,6 +70,7 @@ class Soak:
         self._random = generator
         self._disk = Disk(place.directory / "disk")
         self._kinds = [kind for kind in Death if fills_disks or kind is not Death.FULL_DISK]
+        self._newest_kind: Death | None = None
         self._run: Run | None = None
         self._has_executors = False
         self._began_s = time.monotonic()
@@ -118,6 +119,9 @@ class Soak:
         """Every kind once, and none twice in a row."""
         kinds = list(self._kinds)
         self._random.shuffle(kinds)
+        if kinds[0] is self._newest_kind:
+            kinds.reverse()
+        self._newest_kind = kinds[-1]
         return kinds
 
     def _die(self, kind: Death) -> None:
@@ -137,7 +141,6 @@ class Soak:
         """Let it happen, and see that the job gets over it."""
         run = self._run
         assert run is not None
-        completed = self._completed(run)
         began_s = time.monotonic()
         match kind:
             case Death.DRIVER:
@@ -172,7 +175,7 @@ class Soak:
             self._run = None
         recovers = "the next life follows"
         if self._run is not None:
-            taken_s = self._recover(kind, run, completed, began_s)
+            taken_s = self._recover(kind, run, began_s)
             recovers = f"the next checkpoint completed after {taken_s:.1f} s"
         self._tell(f"death {self.deaths.total()}: {kind.value}; {recovers}")
 
@@ -190,14 +193,14 @@ class Soak:
         if newer.process.poll() is not None:
             raise SoakError(f"the driver that took over has ended: {newer.story()}")
 
-    def _recover(self, kind: Death, before: Run, completed: int, began_s: float) -> float:
-        """Wait for the next checkpoint; a driver that has given up with a sentence is started again."""
+    def _recover(self, kind: Death, before: Run, began_s: float) -> float:
+        """Wait for the next checkpoint that begins after it; a driver that has given up with a sentence is started again."""
         run = self._run
         assert run is not None
-        if run is not before:
-            completed = 0
+        # One of the same driver may have been under way.
+        wanted = self._completed(run) + 2 if run is before else 1
         deadline = time.monotonic() + RECOVERS_S
-        while self._completed(run) <= completed:
+        while self._completed(run) < wanted:
             if run.process.poll() is not None:
                 if kind not in (Death.FULL_DISK, Death.DIRECTORY_GONE) or run.process.poll() != 1:
                     raise SoakError(f"the driver did not get over {kind.value}: {run.story()}")

@@ -14,6 +14,7 @@ from tests.e2e.support import Run
 
 #: How long a disk stays full, or the checkpoint directory away.
 OUTAGE_S = 10.0
+_WORKERS_COME_S = 60.0
 _WORKERS_DIE_S = 1.0
 
 
@@ -50,17 +51,18 @@ def kill_executor(run: Run, generator: random.Random) -> bool:
     return _kill(run, "CoarseGrainedExecutorBackend", generator)
 
 
-def kill_python_workers(run: Run) -> int:
-    """SIGKILL of every process in which Spark runs Python, for a second, so that some are at work; how many there were."""
-    killed = 0
-    deadline = time.monotonic() + _WORKERS_DIE_S
-    while time.monotonic() < deadline:
+def kill_python_workers(run: Run) -> bool:
+    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so that some are at work; False
+    if none came in time."""
+    came_by = time.monotonic() + _WORKERS_COME_S
+    until: float | None = None
+    while time.monotonic() < (came_by if until is None else until):
         for worker in filter(_is_python_worker, run.processes()):
             with contextlib.suppress(psutil.NoSuchProcess):
                 worker.kill()
-                killed += 1
+                until = until or time.monotonic() + _WORKERS_DIE_S
         time.sleep(0.05)
-    return killed
+    return until is not None
 
 
 class Disk:
