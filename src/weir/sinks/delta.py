@@ -47,6 +47,7 @@ from weir.sinks.staging import (
     StagedPath,
     StagedPayload,
     SureSync,
+    Target,
     check_flushed,
     check_partition_names,
     check_staged,
@@ -119,6 +120,7 @@ class DeltaTable(Sink):
         self._storage_options = storage_options
         self._opened: SinkContext | None = None
         self._table: deltalake.DeltaTable | None = None
+        self._target = Target(self.describe())
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a commit may be using.
         self._schema_at_open: str | None = None
@@ -164,6 +166,7 @@ class DeltaTable(Sink):
     def open(self, context: SinkContext) -> None:
         """Take up the attempt and make the directory, durably; the table itself is created by the first commit."""
         self._opened = context
+        self._target.check(self._file_system)
         self._file_system.make_directory(self._root)
         self._table = self._accepted = None
         table = self._load()
@@ -174,6 +177,7 @@ class DeltaTable(Sink):
 
         Raises ``SinkError`` before any row is written if the columns do not fit the table.
         """
+        self._target.check(self._file_system)
         schema = self._fitting_schema(frame.schema.json())
         directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, directory, str(step.position))
@@ -296,6 +300,8 @@ class DeltaTable(Sink):
             raise SinkError(
                 f"The log of {self.describe()} cannot be read ({error}): check the table and the access to it."
             ) from error
+        if self._table is not None:
+            self._target.is_known_by(join(self._root, "_delta_log"))
         return self._table
 
     def _check_table(self, table: deltalake.DeltaTable) -> None:
@@ -336,6 +342,7 @@ class DeltaTable(Sink):
 
         failure: Exception | None = None
         for _ in range(_COMMIT_TRIES):
+            self._target.check(self._file_system)
             table = self._load()
             version = -1 if table is None else table.version()
             committed = None if table is None else table.transaction_version(self._transaction_id)
@@ -344,6 +351,7 @@ class DeltaTable(Sink):
                 self._sync_log(0)
                 return 0
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
             try:
                 self._add_files(table, epoch, payloads)

@@ -42,6 +42,7 @@ from weir.sinks.staging import (
     StagedPath,
     StagedPayload,
     SureSync,
+    Target,
     check_flushed,
     check_partition_names,
     check_staged,
@@ -113,6 +114,7 @@ class Files(Sink):
         self._partition_by = tuple(partition_by)
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
         self._opened: SinkContext | None = None
+        self._target = Target(self.describe())
         self._target_sync = SureSync()
         if format not in get_args(Format):
             raise SinkError(
@@ -141,10 +143,13 @@ class Files(Sink):
     def open(self, context: SinkContext) -> None:
         """Make the directory, with the mark by which ``check`` knows it again."""
         self._opened = context
+        self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
+        self._target.is_known_by(join(self._root, "_weir"))
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
         """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark wrote no file."""
+        self._target.check(self._file_system)
         directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, _staged(directory, step.position))
         write_frame(
@@ -212,10 +217,12 @@ class Files(Sink):
             raise SinkMismatchError(
                 f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
             )
+        self._target.check(self._file_system)
         newest = self.newest_committed()
         rows = 0
         if moves and (newest is None or newest < epoch):
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
+                self._target.check(self._file_system)
                 raise lost_rows(self.describe(), epoch, damage)
             rows = self._commit_moves(epoch, moves)
         elif moves and self._target_sync.in_doubt:

@@ -293,6 +293,28 @@ def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> st
     return None
 
 
+class Target:
+    """Where a sink writes. Once an attempt of this process has found it, it is never made again: while its volume is not
+    mounted, rows would be written, and committed, where no reader finds them."""
+
+    def __init__(self, place: str) -> None:
+        """``place`` is the sink, for messages."""
+        self._place = place
+        self._known: str | None = None
+
+    def is_known_by(self, directory: str) -> None:
+        """This directory, which is in it, is there, and stays."""
+        self._known = directory
+
+    def check(self, file_system: FileSystem) -> None:
+        """Raise ``SinkError`` if it is gone. On a local file system only: a store is there, or says that it is not."""
+        if self._known is not None and is_local(self._known) and file_system.status(self._known) is None:
+            raise SinkError(
+                f"{self._place} is gone: {self._known} is not there any more. See whether its volume is mounted; the job"
+                " goes on once it is there again."
+            )
+
+
 def lost_rows(place: str, epoch: int, damage: str) -> LostRowsError:
     """What a sink raises whose commit cannot be made whole."""
     return LostRowsError(
