@@ -148,9 +148,6 @@ class Soak:
             case Death.JVM:
                 if not kill_jvm(run):
                     return
-                code = run.wait(RECOVERS_S)
-                if code == 0:
-                    raise SoakError(f"the driver ended well without its JVM: {run.story()}")
             case Death.SLEEP:
                 self._sleep(run)
             case Death.EXECUTOR:
@@ -170,7 +167,7 @@ class Soak:
                 if files := [path for path in left if path.is_file()]:
                     raise SoakError(f"files were written where the checkpoint directory had been: {files}")
         self.deaths[kind] += 1
-        if kind in (Death.DRIVER, Death.JVM):
+        if kind is Death.DRIVER or (kind is Death.JVM and not self._outlives_its_jvm(run)):
             run.wait_for_no_processes(RECOVERS_S)
             self._run = None
         recovers = "the next life follows"
@@ -178,6 +175,20 @@ class Soak:
             taken_s = self._recover(kind, run, began_s)
             recovers = f"the next checkpoint completed after {taken_s:.1f} s"
         self._tell(f"death {self.deaths.total()}: {kind.value}; {recovers}")
+
+    def _outlives_its_jvm(self, run: Run) -> bool:
+        """Whether a driver goes on, which it may while it starts: it makes another one; else it must end, and not well."""
+        wanted = self._completed(run) + 2
+        deadline = time.monotonic() + RECOVERS_S
+        while run.process.poll() is None:
+            if self._completed(run) >= wanted:
+                return True
+            if time.monotonic() > deadline:
+                raise SoakError(f"the driver neither went on nor ended without its JVM: {run.story()}")
+            time.sleep(0.1)
+        if run.process.poll() == 0:
+            raise SoakError(f"the driver ended well without its JVM: {run.story()}")
+        return False
 
     def _sleep(self, older: Run) -> None:
         """The driver and all its processes stop; another one takes over; the older one wakes, and must end by itself."""

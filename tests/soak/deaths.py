@@ -52,8 +52,10 @@ def kill_executor(run: Run, generator: random.Random) -> bool:
 
 
 def kill_python_workers(run: Run) -> bool:
-    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so that some are at work; False
-    if none came in time."""
+    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so that some are at work.
+
+    False if none came in time.
+    """
     came_by = time.monotonic() + _WORKERS_COME_S
     until: float | None = None
     while time.monotonic() < (came_by if until is None else until):
