@@ -10,9 +10,10 @@ import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
-from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.core.task_messages import CommitSinks
+from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind
 from weir.durable.targets import check_before_begin
-from weir.errors import CheckpointDamagedError, DuplicatesError
+from weir.errors import CheckpointDamagedError, DuplicatesError, StorageError
 from weir.sinks.base import Commit
 
 JOB, ORIGIN, STRANGER = "1" * 32, "2" * 32, "3" * 32
@@ -234,3 +235,58 @@ def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: P
     shutil.copy(Path(other, "_metadata"), savepoint / "_metadata")
     with pytest.raises(CheckpointDamagedError, match="has checksum"):
         driver(tmp_path, FakeSink(), **how).job.begin_attempt()
+
+
+# -- a volume that is not mounted ------------------------------------------------------------------------------------
+
+
+def with_rows(directory: Path, sink: FakeSink) -> None:
+    """The job has made rows visible at the sink's target, and has completed a checkpoint since."""
+    live = driver(directory, sink)
+    live.job.begin_attempt()
+    first = live.complete()
+    payloads = (Committable(sink="out", position=0, payload={"step": 0}),)
+    live.job.commit_sinks(
+        CommitSinks(vertex="a", checkpoint_id=first.checkpoint_id, payloads={"out": payloads})
+    )
+    live.complete()
+
+
+def test_an_attempt_does_not_begin_over_a_target_that_has_lost_the_rows_of_the_job(tmp_path: Path) -> None:
+    """Whatever it wrote there would be hidden as soon as the volume is mounted again."""
+    with_rows(tmp_path, FakeSink())
+    empty = FakeSink()
+    with pytest.raises(StorageError, match=r"FakeSink.*has rows of this job, and nothing is found there now"):
+        driver(tmp_path, empty).job.begin_attempt()
+    assert [call for call in empty.calls if call[0] in ("commit", "clean")] == []
+
+    mounted = FakeSink()
+    mounted.newest = 1
+    driver(tmp_path, mounted).job.begin_attempt()
+
+
+def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(tmp_path: Path) -> None:
+    """The user says that the rows are not wanted."""
+    with_rows(tmp_path, FakeSink())
+    assert driver(tmp_path, FakeSink(), accept_duplicates=True).job.begin_attempt().restored is not None
+
+
+def test_another_target_of_the_same_step_may_be_empty(tmp_path: Path) -> None:
+    """The pipeline was changed to write elsewhere."""
+    with_rows(tmp_path, FakeSink())
+    elsewhere = FakeSink()
+    elsewhere.describe = lambda: "FakeSink('elsewhere')"  # type: ignore[method-assign]
+    assert driver(tmp_path, elsewhere).job.begin_attempt().restored is not None
+
+
+def test_a_driver_whose_records_are_away_waits_for_them(tmp_path: Path) -> None:
+    """It is not fenced: nobody has taken over. Its next attempt finds them again."""
+    live = driver(tmp_path, FakeSink())
+    live.job.begin_attempt()
+    live.complete()
+    (tmp_path / "checkpoints").rename(tmp_path / "away")
+    with pytest.raises(StorageError, match="are gone: see whether that volume is mounted"):
+        live.job.begin_attempt()
+    assert not (tmp_path / "checkpoints").exists()
+    (tmp_path / "away").rename(tmp_path / "checkpoints")
+    assert live.job.begin_attempt().attempt == 2

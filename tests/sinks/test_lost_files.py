@@ -16,7 +16,7 @@ import pytest
 from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.state.lost_syncs import LostSyncs
 
-from weir.errors import LostRowsError, LostWriteError
+from weir.errors import LostRowsError, LostWriteError, StorageError
 from weir.sinks import DeltaTable, Files, SinkContext
 from weir.sinks.base import Sink
 from weir.state.filesystem import FileStatus
@@ -38,12 +38,17 @@ class Target:
     def opened(self, attempt: int = 1) -> Sink:
         """The sink in a new process."""
         sink: Sink = DeltaTable(str(self.path)) if self._kind == "delta" else Files(str(self.path))
-        sink.open(
-            SinkContext(
-                job_id=JOB, job_name="orders", sink="out", attempt=attempt, file_system=lambda _: self._files
-            )
-        )
+        sink.open(self._context(attempt))
         return sink
+
+    def reopen(self) -> None:
+        """The next attempt in the same process."""
+        self.sink.open(self._context(2))
+
+    def _context(self, attempt: int) -> SinkContext:
+        return SinkContext(
+            job_id=JOB, job_name="orders", sink="out", attempt=attempt, file_system=lambda _: self._files
+        )
 
     def stage(self, position: int) -> dict[str, Any]:
         """Two rows, each in a file of its own."""
@@ -85,6 +90,25 @@ def cut_short(path: Path) -> None:
 
 
 # -- rows that are gone --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [0, 1], ids=["before the first commit", "later"])
+def test_nothing_is_made_where_a_target_was_that_is_away(
+    target: Target, tmp_path: Path, commits: int
+) -> None:
+    """As with a volume that is not mounted: not by a batch, a commit or an attempt. Once it is back, the commit is whole."""
+    for number in range(commits):
+        target.sink.commit(1 + number, [target.flushed(number)])
+    payload = target.flushed(commits)
+    target.path.rename(tmp_path / "away")
+    for use in (lambda: target.stage(9), lambda: target.sink.commit(2, [payload]), target.reopen):
+        with pytest.raises(StorageError, match=r"is gone: .* See whether its volume is mounted"):
+            use()
+    assert not target.path.exists()
+    (tmp_path / "away").rename(target.path)
+    target.reopen()
+    assert target.sink.commit(2, [payload]) == 2
+    assert len(target.rows()) == 2 * (commits + 1)
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut_short], ids=["gone", "cut short"])

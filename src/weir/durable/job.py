@@ -166,8 +166,11 @@ class DurableJob:
         self._attempt = record.attempt
         self._sinks.open(self._storage.job_id, record.attempt)
         completed = record.completed or 0
-        for name, target, newest in self._sinks.committed_beyond(completed):
-            self._settle_beyond(target, name, newest, completed)
+        for name, target, newest in self._sinks.newest_commits():
+            if newest is None:
+                self._check_not_emptied(target, name, record)
+            elif newest > completed:
+                self._settle_beyond(target, name, newest, completed)
         checkpoint = restore_point(
             record=record,
             storage=self._storage,
@@ -265,6 +268,7 @@ class DurableJob:
             status=RecordStatus.RUNNING,
             completed=n,
             checkpoints=(*kept, reference),
+            written=self._sinks.written(),
         )
         if outcome is Recorded.WON:
             with _only_logged("delete the claimed snapshot"):
@@ -417,6 +421,15 @@ class DurableJob:
                 record.restored_from, self._clock.wall_ms(), expected_checksum=record.restored_checksum
             )
         self._claim_is_over = True
+
+    def _check_not_emptied(self, target: str, sink: OperatorId, record: JobRecord) -> None:
+        """Raise ``StorageError`` if rows of the job were visible at the target, at which nothing is now (PROTOCOL P21)."""
+        if record.written.get(sink) == target and not self._settings.accept_duplicates:
+            raise StorageError(
+                f"{target} (sink {sink!r}) has rows of this job, and nothing is found there now: what is written there would"
+                " be hidden once its volume is mounted. Mount it, and the job goes on. If it was deleted, go on without its"
+                " rows by --accept-duplicates."
+            )
 
     def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
         """A target has an epoch of the job beyond its records: refuse, or go on above it (PROTOCOL P19, P21)."""

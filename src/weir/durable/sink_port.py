@@ -220,11 +220,24 @@ class SinkPort:
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
         """Sinks that are known to have committed a later epoch, with the target for messages and the newest epoch."""
+        for name, target, newest in self.newest_commits():
+            if newest is not None and newest > checkpoint_id:
+                yield name, target, newest
+
+    def newest_commits(self) -> Iterator[tuple[OperatorId, str, int | None]]:
+        """Each sink with its target and the newest epoch that it has committed, as far as it knows."""
         for name, sink in self._sinks.items():
             with self._using(name, "telling its newest commit"):
                 newest = sink.newest_committed()
-            if newest is not None and newest > checkpoint_id:
-                yield name, sink.describe(), newest
+            yield name, sink.describe(), newest
+
+    def written(self) -> dict[OperatorId, str]:
+        """Targets at which this process has made rows visible, of those that tell of it later (``Sink.commits``)."""
+        return {
+            name: sink.describe()
+            for name, sink in self._sinks.items()
+            if self._rows_committed[name] and type(sink).commits is not Sink.commits
+        }
 
     def tables(self) -> dict[OperatorId, str]:
         """The Delta table that each sink appends to, of those that do."""

@@ -168,6 +168,7 @@ class DeltaTable(Sink):
         self._opened = context
         self._target.check(self._file_system)
         self._file_system.make_directory(self._root)
+        self._target.is_known_by(self._root)
         self._table = self._accepted = None
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()

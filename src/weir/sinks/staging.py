@@ -31,7 +31,7 @@ import msgspec
 from msgspec import Meta
 
 from weir.core.types import Payload, Position
-from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError
+from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
 from weir.state.filesystem import FileStatus, FileSystem
 from weir.state.paths import as_spark_path, is_local, join, name_of
 from weir.state.records import converted
@@ -307,9 +307,9 @@ class Target:
         self._known = directory
 
     def check(self, file_system: FileSystem) -> None:
-        """Raise ``SinkError`` if it is gone. On a local file system only: a store is there, or says that it is not."""
+        """Raise ``StorageError`` if it is gone. On a local file system only: a store is there, or says that it is not."""
         if self._known is not None and is_local(self._known) and file_system.status(self._known) is None:
-            raise SinkError(
+            raise StorageError(
                 f"{self._place} is gone: {self._known} is not there any more. See whether its volume is mounted; the job"
                 " goes on once it is there again."
             )

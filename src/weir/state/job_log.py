@@ -130,6 +130,8 @@ class JobRecord:
     origin: Origin | None = None
     #: The Delta table that a sink appends to, by sink.
     tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
+    #: The targets at which rows of the job are visible, by sink, as the sinks describe them: those cannot be empty again.
+    written: dict[OperatorId, str] = field(default_factory=dict)
     #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
@@ -196,6 +198,7 @@ class JobLog:
             restored_checksum=restored_checksum if after is None else after.restored_checksum,
             origin=origin,
             tables=dict(tables),
+            written={} if after is None else after.written,
             claimed=claimed if after is None else after.claimed,
         )
         recorder = Recorder(self._log, sleep=self._sleep)
@@ -289,8 +292,10 @@ class JobLogWriter:
         savepoint: str | None = None,
         failure: str | None = None,
         claim_is_over: bool = False,
+        written: Mapping[OperatorId, str] = MappingProxyType({}),
     ) -> Recorded:
-        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is deleted.
+        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is deleted. ``written`` are
+        targets at which rows are visible, beside those that are known.
 
         Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job; touch no file.
         FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
@@ -306,6 +311,7 @@ class JobLogWriter:
             savepoint=savepoint,
             failure=failure,
             claimed=self._newest.claimed and not claim_is_over,
+            written={**self._newest.written, **written},
         )
         outcome, record = _win(self._recorder, record)
         if outcome is Recorded.FENCED and self._landed_late(record.number):
