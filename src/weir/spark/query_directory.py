@@ -15,6 +15,7 @@ A query that reads channels has no ``sources/``: what it has read is its offset 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, TypedDict
 
@@ -36,6 +37,9 @@ _INLINE_BYTES = 20 * 1024
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
+_COMPACTED = re.compile(r"[0-9]+\.compact")
+#: A compacted entry of a source's log that has no file.
+_EMPTY_LOG = b"v1"
 
 _Number = Annotated[str, msgspec.Meta(pattern=r"\A(?:0|[1-9][0-9]{0,8})\Z")]
 _UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
@@ -120,6 +124,26 @@ class QueryDirectory:
                 if name.isdigit() and int(name) > newest:
                     self.fs.delete(self.file(f"sources/{source}/{status.name}"))
 
+    def keep_compaction(self, default: int) -> None:
+        """Let Spark compact the restored logs of file sources at the distance that they have.
+
+        Spark derives it from the names of the two newest compacted entries. A snapshot has one of them, from which it may
+        derive another distance, and then miss an entry that was never written. So an older one gets a name, which nobody
+        reads. ``default`` is the distance of new logs (``spark.sql.streaming.fileSource.log.compactInterval``).
+        """
+        for source in self.fs.list(self.file("sources")):
+            directory = join(self.file("sources"), source.name)
+            names = [entry.name for entry in self.fs.list(directory)]
+            numbers = [int(name) for one in names if (name := one.removesuffix(_COMPACT)).isdigit()]
+            compacted = max(
+                (int(one.removesuffix(_COMPACT)) for one in names if _COMPACTED.fullmatch(one)), default=-1
+            )
+            if compacted < 0:
+                continue
+            before = compacted - compaction_distance(compacted, max(numbers), default)
+            if before >= 0:
+                self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
+
     def write_drain_entry(self, position: int) -> None:
         """Write the offset-log entry of one more batch without data and with the maximal watermark."""
         fields = self._batch_metadata(position)
@@ -195,6 +219,14 @@ class QueryDirectory:
         return StorageError(
             f"{self.file(key)} is no entry of Spark's log ({error}): go on from another checkpoint or savepoint."
         )
+
+
+def compaction_distance(compacted: int, newest: int, default: int) -> int:
+    """How many entries lie between two compacted ones of a log, where ``compacted`` is the newest of these, and ``newest``
+    of all. Compacted are those whose number plus one it divides: so it is more than what came since."""
+    total = compacted + 1
+    fitting = range(max(default, newest - compacted + 1), total)
+    return next((distance for distance in fitting if total % distance == 0), total)
 
 
 def log_offset(offset: str) -> int | None:

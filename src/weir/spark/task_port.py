@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 #: The directory of an attempt beside those of its queries; no step can have such a name.
 _CHANNELS = "_channels"
 
@@ -289,6 +290,7 @@ class SparkTaskPort:
                 transfer=self._transfer,
                 directory=directory,
             )
+            directory.keep_compaction(int(str(self._session.conf.get(_COMPACT_INTERVAL))))
         return directory
 
     def _base(

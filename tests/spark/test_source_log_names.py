@@ -1,0 +1,51 @@
+"""Which compacted entries of a source's log Spark looks for after a restore; no JVM is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from weir.spark.query_directory import QueryDirectory, compaction_distance
+from weir.state.local import LocalFileSystem
+
+
+@pytest.mark.parametrize(
+    ("compacted", "newest", "default", "distance"),
+    [
+        (9, 9, 10, 10),
+        (19, 22, 10, 10),
+        # It was compacted at another distance once, since Spark derived it so.
+        (19, 29, 10, 20),
+        (39, 52, 10, 20),
+        (39, 40, 10, 10),
+        # The setting was changed.
+        (39, 40, 15, 20),
+        (14, 16, 10, 15),
+        (3, 4, 100, 4),
+    ],
+)
+def test_the_distance_is_one_that_the_log_can_have(
+    compacted: int, newest: int, default: int, distance: int
+) -> None:
+    """It divides the number after the compacted entry, lets nothing newer be compacted, and is that of new logs if so."""
+    assert compaction_distance(compacted, newest, default) == distance
+    assert (compacted + 1) % distance == 0
+    assert compacted + distance > newest
+
+
+def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Path) -> None:
+    """As Spark has them: of its two newest ones it takes the distance. Other sources have no such log."""
+    for name in ("0/19.compact", "0/20", "0/21", "1/4", "2/offset", "3/9.compact"):
+        (tmp_path / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sources" / name).write_text("v1")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
+    after = {path for path in tmp_path.rglob("*") if path.is_file()}
+    assert after - before == {tmp_path / "sources" / "0" / "9.compact"}
+
+
+def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:
+    """One that reads channels only."""
+    QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
+    assert list(tmp_path.iterdir()) == []
