@@ -25,9 +25,12 @@ class NoWatcher:
 class ScriptedFaults:
     """``disk.StorageFaults`` that strike the operations that are named."""
 
-    def __init__(self, *, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, *, before: tuple[str, ...] = (), after: tuple[str, ...] = (), loses_writes: bool = False
+    ) -> None:
         self.before = before
         self.after = after
+        self.syncs_fail = loses_writes
 
     def delay_us(self) -> int:
         """Each operation takes 100 microseconds."""
@@ -40,6 +43,10 @@ class ScriptedFaults:
     def fails_after(self, operation: str) -> bool:
         """Whether it is named."""
         return operation in self.after
+
+    def loses_writes(self) -> bool:
+        """As was asked for."""
+        return self.syncs_fail
 
 
 class Always(Random):

@@ -1,4 +1,5 @@
-"""Deliberately broken variants of how a job looks at its targets before it begins; see ``mutants.py``."""
+"""Deliberately broken variants of how a job looks at its targets before it begins, and of what it makes of a lost write; see
+``mutants.py``."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ from weir.core.types import CompletedCheckpoint, JobId
 from weir.durable import job as job_module
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
+from weir.kernel import task_work
 
 
 def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
     """Nobody looks whether a sink has committed beyond the newest record (P19, P21)."""
     return _with(
         patch.object(job_module, "own_commits", lambda sinks, job_id: []),
-        patch.object(SinkPort, "committed_beyond", lambda self, checkpoint_id: iter(())),
+        patch.object(SinkPort, "newest_commits", lambda self: iter(())),
     )
 
 
@@ -47,6 +49,15 @@ def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
     return _with(patch.object(DurableJob, "_rows_before", trusting))
 
 
+def a_failed_sync_that_only_declines() -> AbstractContextManager[None]:
+    """The next snapshot syncs the same file once more, and believes what it is told (P23)."""
+    return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError))
+
+
+class _NeverRaisedError(Exception):
+    """What no error is."""
+
+
 def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:
     return Mutant(name=variant.__name__, variant=variant, says=says, known_seed=known_seed)
 
@@ -57,4 +68,5 @@ MISHAP_MUTANTS: tuple[Mutant, ...] = (
     _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 789),
     _mutant(a_savepoint_that_may_be_begun_again, _BEGINS, 2_279),
     _mutant(a_new_job_over_the_rows_of_its_namesake, _BEGINS, 357),
+    _mutant(a_failed_sync_that_only_declines, ("is not flushed",), 32),
 )

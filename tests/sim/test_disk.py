@@ -13,7 +13,7 @@ from tests.sim.greenlets import (
     run_all,
 )
 
-from weir.errors import StorageError
+from weir.errors import LostWriteError, StorageError
 from weir.sim.loop import Loop, Process
 from weir.state.filesystem import CreateResult
 
@@ -54,6 +54,30 @@ def test_a_crash_brings_back_the_durable_content_below_an_unsynced_change() -> N
     disk.put("/f", b"more volatile", durable=False)
     disk.crash(LOSES_ALL)
     assert disk.files == {"/f": b"durable"}
+
+
+def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
+    """Under both of its names; written anew it can be synced (PROTOCOL P23)."""
+    loop, disk = Loop(), new_disk()
+    disk.put("/staged", b"1", durable=False)
+    fs = file_system(disk, loop, faults=ScriptedFaults(loses_writes=True))
+    raised: list[StorageError] = []
+
+    def sync() -> None:
+        try:
+            fs.sync(["/staged"])
+        except LostWriteError as error:
+            raised.append(error)
+
+    run_all(loop, sync)
+    assert len(raised) == 1
+    disk.link("/staged", "/kept")
+    disk.put("/anew", disk.files["/staged"], durable=False)
+    for path in ("/staged", "/kept", "/anew"):
+        disk.sync(path)
+    assert [path for path in ("/staged", "/kept", "/anew") if disk.is_volatile(path)] == ["/staged", "/kept"]
+    disk.crash(LOSES_ALL)
+    assert disk.files == {"/anew": b"1"}
 
 
 def test_a_crash_brings_back_a_file_whose_deletion_was_not_synced() -> None:

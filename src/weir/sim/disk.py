@@ -1,7 +1,10 @@
 """A disk that forgets what was not flushed, and its file system as one process sees it.
 
 ``Disk`` keeps what everyone sees, and beside it what a crash of the machine would bring back for each path that was
-changed since it was last synced. ``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other
+changed since it was last synced. A sync may fail: then the content is lost for every name that the file has, though all
+read it until the machine crashes, and later syncs succeed (PROTOCOL P23).
+
+``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other
 drivers come between any two, and lets operations fail before or after they took effect.
 """
 
@@ -12,7 +15,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Protocol
 
-from weir.errors import StorageError
+from weir.errors import LostWriteError, StorageError
 from weir.sim.loop import Loop, Process
 from weir.state.filesystem import CreateResult, FileStatus
 
@@ -38,6 +41,10 @@ class Disk:
         self._names: dict[str, dict[str, None]] = {"": {}}
         #: What a crash may bring back for paths that were changed and not synced; None: no file.
         self._undo: dict[str, bytes | None] = {}
+        #: The file behind each name, and those of which a sync has failed.
+        self._file_ids: dict[str, int] = {}
+        self._newest_id = 0
+        self._lost: set[int] = set()
 
     def put(self, path: str, data: bytes, *, durable: bool) -> None:
         """Make or replace a file."""
@@ -46,7 +53,14 @@ class Disk:
         else:
             self._undo.setdefault(path, self.files.get(path))
         self.files[path] = data
+        self._newest_id += 1
+        self._file_ids[path] = self._newest_id
         self._enter(path)
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name."""
+        self.put(target, self.files[source], durable=False)
+        self._file_ids[target] = self._file_ids[source]
 
     def create(self, path: str, data: bytes) -> CreateResult:
         """Make a file durably unless there is one."""
@@ -97,8 +111,14 @@ class Disk:
             self.put(file, data, durable=True)
 
     def sync(self, path: str) -> None:
-        """What the path is now survives a crash."""
-        self._undo.pop(path, None)
+        """What the path is now survives a crash, unless a sync of the file failed before."""
+        if self._file_ids.get(path) not in self._lost:
+            self._undo.pop(path, None)
+
+    def fail_sync(self, path: str) -> None:
+        """What was not on the disk before a sync that failed never will be; and nobody is told again."""
+        if path in self._undo and path in self.files:
+            self._lost.add(self._file_ids[path])
 
     def is_volatile(self, path: str) -> bool:
         """Whether a crash may take away what the path is now."""
@@ -115,6 +135,7 @@ class Disk:
                     del self.files[path]
                     self._leave(path)
         self._undo.clear()
+        self._lost.clear()
 
     def below(self, path: str) -> list[str]:
         """Paths of all files below a directory."""
@@ -157,6 +178,10 @@ class StorageFaults(Protocol):
 
     def fails_after(self, operation: str) -> bool:
         """Whether it takes effect and yet reports a failure."""
+        ...
+
+    def loses_writes(self) -> bool:
+        """Whether a sync fails."""
         ...
 
 
@@ -254,7 +279,10 @@ class ProcessFileSystem:
         self._begin("link" if self._links else "copy", source)
         if source not in self._disk.files:
             raise StorageError(f"{source} has vanished before it could be copied to {target}.")
-        self._disk.put(target, self._disk.files[source], durable=False)
+        if self._links:
+            self._disk.link(source, target)
+        else:
+            self._disk.put(target, self._disk.files[source], durable=False)
         return self._links
 
     def checksum(self, path: str) -> tuple[int, str]:
@@ -275,6 +303,9 @@ class ProcessFileSystem:
             self._begin("sync", path)
             if path not in self._disk.files and not self._disk.is_directory(path):
                 raise StorageError(f"{path} has vanished before it was synced.")
+            if self._faults.loses_writes():
+                self._disk.fail_sync(path)
+                raise LostWriteError(f"Simulated: {path} could not be synced.")
             self._disk.sync(path)
 
     def _begin(self, operation: str, path: str) -> None:

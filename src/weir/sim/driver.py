@@ -83,6 +83,10 @@ class _Faults:
         del operation
         return self._injector.strikes(Fault.STORAGE_IN_DOUBT, self._driver.protocol_state)
 
+    def loses_writes(self) -> bool:
+        """Only syncs of files are told of it."""
+        return self._injector.strikes(Fault.SYNC_FAILED, self._driver.protocol_state)
+
 
 class SimDriver:
     """Runs one job's machines in one process. ``on_end`` is called with how it ended, or with the error that ended it."""

@@ -16,6 +16,8 @@ class Fault(enum.Enum):
     #: A write or conditional create that took effect and yet reported a failure.
     STORAGE_IN_DOUBT = "outcome in doubt"
     STORAGE_SLOW = "slow storage"
+    #: A sync fails, and what it was for is lost, whatever a later one says.
+    SYNC_FAILED = "sync failed"
     TASK_FAILED = "task failed"
     #: A table takes no commit for a moment.
     COMMIT_FAILED = "commit failed"
@@ -61,6 +63,9 @@ _RATES: dict[Fault, tuple[float, float]] = {
     Fault.END_HOOK_FAILED: (0.3, 1.0),
     Fault.LATE_WRITE: (0.1, 0.5),
 }
+#: Of all runs, how many have syncs that fail, and how often.
+_SYNCS_FAIL = 0.2
+_SYNC_RATE = (0.002, 0.05)
 _TIMED_RATES_MS = (400.0, 4_000.0)
 #: States of the protocol, in the order in which a job and a checkpoint come to them. Half of the timed faults wait for one.
 STATES = (
@@ -96,14 +101,20 @@ class FaultPlan:
         return "\n".join([f"faults until {self.until_us / 1e6:.1f} s:", *(lines or ["  none"])])
 
 
-def draw_plan(random: Random, *, seconds: float) -> FaultPlan:
-    """Some runs have few kinds of faults, some have all, so that each kind is also seen by itself."""
-    kinds = list(Fault)
+def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
+    """Some runs have few kinds of faults, some have all, so that each kind is also seen by itself.
+
+    ``syncs`` draws whether syncs fail: of its own, so that runs in which none does tell the same story as before.
+    """
+    kinds = [fault for fault in Fault if fault is not Fault.SYNC_FAILED]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
-    rates = {}
+    rates: dict[Fault, float] = {}
     for fault in sorted(random.sample(kinds, count), key=lambda one: one.value):
         least, most = _TIMED_RATES_MS if fault in TIMED else _RATES[fault]
         rates[fault] = least * (most / least) ** random.random()
+    if syncs.random() < _SYNCS_FAIL:
+        least, most = _SYNC_RATE
+        rates[Fault.SYNC_FAILED] = least * (most / least) ** syncs.random()
     return FaultPlan(rates=rates, until_us=round(seconds * 1e6 * random.uniform(0.3, 1.0)))
 
 

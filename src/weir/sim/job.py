@@ -79,7 +79,7 @@ def draw_job(
         timeout_ms=max(timeout_ms_min, random.choice((50, 500, 5_000))),
         min_pause_ms=min_pause_ms,
         max_concurrent_checkpoints=random.choice((1, 1, 2, 3)),
-        tolerable_failed_checkpoints=random.choice((0, 2, 100)),
+        tolerable_failed_checkpoints=random.choice((0, 2, 8)),
         num_retained=random.choice((1, 1, 2, 3)),
     )
     vertices = _coordinated(vertices, coordinators)

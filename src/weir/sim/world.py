@@ -67,8 +67,8 @@ from weir.sim.subtasks import run_subtasks
 from weir.state.job_log import JobRecord, RecordStatus
 
 #: How long after the last fault a job must have finished, in virtual seconds. A driver that does not know that it was fenced
-#: may try its final checkpoint a hundred times, with ten seconds between two tries, before it asks the job log.
-_PATIENCE_S = 1_200
+#: may try its final checkpoint eight times, with up to ten seconds between two tries, before it asks the job log.
+_PATIENCE_S = 100
 #: How many stops drain: such a run ends early.
 _DRAINS = 0.5
 #: Effects of tasks that tell the job master nothing.
@@ -119,7 +119,7 @@ class World:
         global_random.seed(seed)
         self._random = random
         self._loop = Loop()
-        self._plan = draw_plan(random, seconds=seconds)
+        self._plan = draw_plan(random, seconds=seconds, syncs=Random(f"syncs {seed}"))
         self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
         names = ("graph", "channels", "unaligned", "partitions", "coordinators", "restarts")
         streams = {name: Random(f"{name} {seed}") for name in names}
