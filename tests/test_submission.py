@@ -132,6 +132,7 @@ def make_savepoint(
         tasks=(task,),
         external_path=str(directory),
     )
+    directory.mkdir(parents=True, exist_ok=True)
     CheckpointStorage(fs=lambda _: FILES, base_directory=str(directory), job_id=job_id).write_metadata(
         checkpoint
     )

@@ -27,6 +27,11 @@ class FakeSink(Sink):
         self.held_back: Payload | None = None
         #: The Delta table that it would append to.
         self.table: str | None = None
+        #: What is there as long as its target is.
+        self.mark: str | None = None
+
+    def landmark(self) -> str | None:
+        return self.mark
 
     def table_path(self) -> str | None:
         return self.table

@@ -240,9 +240,19 @@ def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: P
 # -- a volume that is not mounted ------------------------------------------------------------------------------------
 
 
-def with_rows(directory: Path, sink: FakeSink) -> None:
-    """The job has made rows visible at the sink's target, and has completed a checkpoint since."""
-    live = driver(directory, sink)
+def marked(directory: Path) -> FakeSink:
+    """A sink whose target is there as long as a directory is."""
+    sink = FakeSink()
+    sink.mark = str(directory)
+    return sink
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The job has made rows visible at a target, and has completed a checkpoint since; then the target was moved away."""
+    made = tmp_path / "table"
+    made.mkdir()
+    live = driver(tmp_path, marked(made))
     live.job.begin_attempt()
     first = live.complete()
     payloads = (Committable(sink="out", position=0, payload={"step": 0}),)
@@ -250,33 +260,63 @@ def with_rows(directory: Path, sink: FakeSink) -> None:
         CommitSinks(vertex="a", checkpoint_id=first.checkpoint_id, payloads={"out": payloads})
     )
     live.complete()
+    made.rename(tmp_path / "away")
+    return made
 
 
-def test_an_attempt_does_not_begin_over_a_target_that_has_lost_the_rows_of_the_job(tmp_path: Path) -> None:
-    """Whatever it wrote there would be hidden as soon as the volume is mounted again."""
-    with_rows(tmp_path, FakeSink())
-    empty = FakeSink()
+def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
+    tmp_path: Path, table: Path
+) -> None:
+    """Whatever it wrote there would be hidden as soon as the volume is mounted again: the sink is not even opened."""
+    log = sorted((tmp_path / "checkpoints" / JOB / "log").iterdir())
+    sink = marked(table)
     with pytest.raises(StorageError, match=r"FakeSink.*has rows of this job, and nothing is found there now"):
-        driver(tmp_path, empty).job.begin_attempt()
-    assert [call for call in empty.calls if call[0] in ("commit", "clean")] == []
+        driver(tmp_path, sink).job.begin_attempt()
+    assert sink.calls == []
+    assert sorted((tmp_path / "checkpoints" / JOB / "log").iterdir()) == log
 
-    mounted = FakeSink()
-    mounted.newest = 1
-    driver(tmp_path, mounted).job.begin_attempt()
-
-
-def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(tmp_path: Path) -> None:
-    """The user says that the rows are not wanted."""
-    with_rows(tmp_path, FakeSink())
-    assert driver(tmp_path, FakeSink(), accept_duplicates=True).job.begin_attempt().restored is not None
+    (tmp_path / "away").rename(table)
+    driver(tmp_path, sink).job.begin_attempt()
 
 
-def test_another_target_of_the_same_step_may_be_empty(tmp_path: Path) -> None:
+def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(tmp_path: Path, table: Path) -> None:
+    """Once is enough, though the next driver comes before the first rows do."""
+    driver(tmp_path, marked(table), accept_duplicates=True).job.begin_attempt()
+    assert driver(tmp_path, marked(table)).job.begin_attempt().restored is not None
+
+
+def test_another_target_of_the_same_step_may_be_empty(tmp_path: Path, table: Path) -> None:
     """The pipeline was changed to write elsewhere."""
-    with_rows(tmp_path, FakeSink())
-    elsewhere = FakeSink()
-    elsewhere.describe = lambda: "FakeSink('elsewhere')"  # type: ignore[method-assign]
-    assert driver(tmp_path, elsewhere).job.begin_attempt().restored is not None
+    assert not table.exists()
+    assert driver(tmp_path, marked(tmp_path / "elsewhere")).job.begin_attempt().restored is not None
+
+
+def test_a_sink_without_a_landmark_is_never_missed(tmp_path: Path, table: Path) -> None:
+    """Nobody can tell whether it is there."""
+    assert not table.exists()
+    assert driver(tmp_path, FakeSink()).job.begin_attempt().restored is not None
+
+
+def test_a_checkpoint_is_not_damaged_that_went_away_with_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The volume is unmounted after the attempt was won: the job waits for it."""
+    driver(tmp_path, FakeSink()).job.begin_attempt()
+    live = driver(tmp_path, FakeSink())
+    live.job.begin_attempt()
+    live.complete()
+    next_driver = driver(tmp_path, FakeSink())
+
+    def unmount(*_: object, **__: object) -> None:
+        (tmp_path / "checkpoints").rename(tmp_path / "away")
+        raise CheckpointDamagedError("a file is missing", path="chk-1", file="state")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("weir.durable.job.restore_point", unmount)
+        with pytest.raises(StorageError, match="are gone: see whether that volume is mounted"):
+            next_driver.job.begin_attempt()
+    (tmp_path / "away").rename(tmp_path / "checkpoints")
+    assert next_driver.job.begin_attempt().restored is not None
 
 
 def test_a_driver_whose_records_are_away_waits_for_them(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(http: httpx.Clie
     """202 with a request id, then COMPLETED with an empty operation, as Flink's command line reads it."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    directory.mkdir()
     storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
     triggered = http.post("/v1/savepoint-disposal", json={"savepoint-path": f"file://{directory}"})
     assert triggered.status_code == 202
@@ -293,6 +294,7 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
     """409 until the job has a checkpoint of its own to fall back on (PROTOCOL P40)."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
+    directory.mkdir()
     storage.write_metadata(completed(8, str(directory), SnapshotKind.SAVEPOINT))
     link = tmp_path / "latest"
     link.symlink_to(directory)

@@ -20,7 +20,7 @@ def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
     """Nobody looks whether a sink has committed beyond the newest record (P19, P21)."""
     return _with(
         patch.object(job_module, "own_commits", lambda sinks, job_id: []),
-        patch.object(SinkPort, "newest_commits", lambda self: iter(())),
+        patch.object(SinkPort, "committed_beyond", lambda self, checkpoint_id: iter(())),
     )
 
 

@@ -111,6 +111,22 @@ def test_nothing_is_made_where_a_target_was_that_is_away(
     assert len(target.rows()) == 2 * (commits + 1)
 
 
+def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
+    target: Target, tmp_path: Path
+) -> None:
+    """Spark makes the directories of its files: the payload of such a batch is never said to be durable."""
+    target.sink.commit(1, [target.flushed(0)])
+    written = target.staged(target.flushed(1))
+    payload = target.stage(2)
+    target.path.rename(tmp_path / "away")
+    written.parent.mkdir(parents=True)
+    written.write_bytes(b"half")
+    with pytest.raises(StorageError, match="See whether its volume is mounted"):
+        target.sink.flush([payload])
+    with pytest.raises(StorageError, match="See whether its volume is mounted"):
+        target.reopen()
+
+
 @pytest.mark.parametrize("harm", [Path.unlink, cut_short], ids=["gone", "cut short"])
 def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(target: Target, harm: Any) -> None:
     """One file of two, of the second step of two: epoch, target, file and ways out are named, and no row is visible."""

@@ -356,8 +356,8 @@ def main() -> int:
         try:
             soak.live(arguments.minutes * 60)
             soak.end()
-        except (SoakError, AssertionError) as error:
-            problem = str(error)
+        except Exception as error:
+            problem = str(error) if isinstance(error, SoakError | AssertionError) else repr(error)
             if mounted:
                 shutil.copytree(directory / "disk", directory / "disk-kept", symlinks=True)
         except KeyboardInterrupt:

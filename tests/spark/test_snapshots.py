@@ -331,6 +331,7 @@ def test_a_savepoint_is_full(world: World, query: FakeQuery, tmp_path: Path) -> 
     first = world.take(1)
     world.snapshots.confirm(1)
     target = tmp_path / "savepoint"
+    target.mkdir()
     state = world.take(2, kind=SnapshotKind.SAVEPOINT, target=str(target))
     assert keys(state) == keys(first)
     assert all("/" not in handle.path for handle in state.files)
@@ -344,6 +345,7 @@ def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) 
     staged = tmp_path / "part-0.parquet"
     staged.write_text("rows")
     target = tmp_path / "savepoint"
+    target.mkdir()
     item = Committable(sink="out", position=1, payload={"path": str(staged)})
     effect = replace(world.effect(2, kind=SnapshotKind.SAVEPOINT, target=str(target)), committables=(item,))
     world.snapshots.take(effect)
@@ -361,6 +363,7 @@ def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) 
 
 def test_a_savepoint_is_no_base(world: World, tmp_path: Path) -> None:
     """The user may delete it."""
+    (tmp_path / "savepoint").mkdir()
     world.take(1, kind=SnapshotKind.SAVEPOINT, target=str(tmp_path / "savepoint"))
     assert all(handle.path.startswith("shared/2/") for handle in world.take(2).files)
 

@@ -42,7 +42,7 @@ def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Pat
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
     after = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert after - before == {tmp_path / "sources" / "0" / "9.compact"}
+    assert after - before == {tmp_path / "sources" / name for name in ("0/9.compact", "3/-1.compact")}
 
 
 def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:

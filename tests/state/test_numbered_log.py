@@ -269,3 +269,14 @@ def test_a_log_whose_place_has_gone_does_not_begin_anew(tmp_path: Path) -> None:
     assert not base.exists()
     (tmp_path / "away").rename(base)
     assert log.append(2, b"next") is CreateResult.CREATED
+
+
+def test_an_entry_is_in_doubt_while_the_entry_before_it_is_not_to_be_seen(tmp_path: Path) -> None:
+    """The create may have happened on a volume that is away now: it is not said to have failed."""
+    base = tmp_path / "base"
+    base.mkdir()
+    log = NumberedLog(LocalFileSystem(), f"{base}/log")
+    assert Recorder(log, sleep=no_wait).record(1, b"first") is Recorded.WON
+    base.rename(tmp_path / "away")
+    with pytest.raises(StorageError, match=r"It is unknown whether entry 2 .* was written"):
+        Recorder(log, sleep=no_wait).record(2, b"second")

@@ -54,6 +54,8 @@ from weir.durable.targets import (
     unknown_commits,
 )
 from weir.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
     DuplicatesError,
     InvariantError,
     JobEndedError,
@@ -166,18 +168,20 @@ class DurableJob:
         self._attempt = record.attempt
         self._sinks.open(self._storage.job_id, record.attempt)
         completed = record.completed or 0
-        for name, target, newest in self._sinks.newest_commits():
-            if newest is None:
-                self._check_not_emptied(target, name, record)
-            elif newest > completed:
-                self._settle_beyond(target, name, newest, completed)
-        checkpoint = restore_point(
-            record=record,
-            storage=self._storage,
-            sinks=self._sinks,
-            accept_duplicates=self._settings.accept_duplicates,
-            note=self._note,
-        )
+        for name, target, newest in self._sinks.committed_beyond(completed):
+            self._settle_beyond(target, name, newest, completed)
+        try:
+            checkpoint = restore_point(
+                record=record,
+                storage=self._storage,
+                sinks=self._sinks,
+                accept_duplicates=self._settings.accept_duplicates,
+                note=self._note,
+            )
+        except (CheckpointNotFoundError, CheckpointDamagedError) as error:
+            if self._log.newest() is None:
+                raise self._records_gone() from error
+            raise
         if checkpoint is not None:
             self._state_mapping.check(checkpoint)
             self._check_newest(checkpoint, record)
@@ -336,10 +340,7 @@ class DurableJob:
         for _ in range(_BEGIN_TRIES):
             newest = self._log.newest()
             if newest is None and self._writer is not None:
-                raise StorageError(
-                    f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone: see whether that"
-                    " volume is mounted; the job goes on once they are there again."
-                )
+                raise self._records_gone()
             completed = 0 if newest is None else newest.completed or 0
             beyond = [one for one in committed if one.commit.checkpoint_id > completed]
             for one in beyond:
@@ -349,6 +350,8 @@ class DurableJob:
             if self._writer is not None and newest is not None and newest.writer != self._writer_token:
                 break
             self._check_goes_on(newest)
+            self._check_targets_are_there(newest)
+            known = {} if newest is None or self._settings.accept_duplicates else newest.written
             try:
                 self._writer = self._log.begin_attempt(
                     after=newest,
@@ -362,6 +365,7 @@ class DurableJob:
                     above_attempt=max((one.commit.attempt for one in beyond), default=0),
                     origin=self._origin(newest),
                     tables=self._sinks.tables(),
+                    written=known,
                 )
                 return self._writer.newest, allocated
             except JobFencedError:
@@ -371,6 +375,12 @@ class DurableJob:
                 # The driver that is to be fenced has completed a checkpoint meanwhile: read on (PROTOCOL P17).
         raise JobFencedError(
             f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt}, ends."
+        )
+
+    def _records_gone(self) -> StorageError:
+        return StorageError(
+            f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone: see whether that volume"
+            " is mounted; the job goes on once they are there again."
         )
 
     def _origin(self, newest: JobRecord | None) -> Origin | None:
@@ -422,9 +432,11 @@ class DurableJob:
             )
         self._claim_is_over = True
 
-    def _check_not_emptied(self, target: str, sink: OperatorId, record: JobRecord) -> None:
-        """Raise ``StorageError`` if rows of the job were visible at the target, at which nothing is now (PROTOCOL P21)."""
-        if record.written.get(sink) == target and not self._settings.accept_duplicates:
+    def _check_targets_are_there(self, record: JobRecord | None) -> None:
+        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is gone (PROTOCOL P21)."""
+        if record is None or self._settings.accept_duplicates:
+            return
+        for sink, target in self._sinks.vanished(record.written):
             raise StorageError(
                 f"{target} (sink {sink!r}) has rows of this job, and nothing is found there now: what is written there would"
                 " be hidden once its volume is mounted. Mount it, and the job goes on. If it was deleted, go on without its"

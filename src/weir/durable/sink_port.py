@@ -220,24 +220,25 @@ class SinkPort:
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
         """Sinks that are known to have committed a later epoch, with the target for messages and the newest epoch."""
-        for name, target, newest in self.newest_commits():
-            if newest is not None and newest > checkpoint_id:
-                yield name, target, newest
-
-    def newest_commits(self) -> Iterator[tuple[OperatorId, str, int | None]]:
-        """Each sink with its target and the newest epoch that it has committed, as far as it knows."""
         for name, sink in self._sinks.items():
             with self._using(name, "telling its newest commit"):
                 newest = sink.newest_committed()
-            yield name, sink.describe(), newest
+            if newest is not None and newest > checkpoint_id:
+                yield name, sink.describe(), newest
 
     def written(self) -> dict[OperatorId, str]:
-        """Targets at which this process has made rows visible, of those that tell of it later (``Sink.commits``)."""
-        return {
-            name: sink.describe()
-            for name, sink in self._sinks.items()
-            if self._rows_committed[name] and type(sink).commits is not Sink.commits
-        }
+        """The landmarks of the targets at which this process has made rows visible, by sink."""
+        return {name: mark for name, mark in self._landmarks().items() if self._rows_committed[name]}
+
+    def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:
+        """Sinks with their targets, as messages name them, whose landmark was ``written`` and is not there."""
+        for name, mark in self._landmarks().items():
+            if written.get(name) == mark and self._file_system(mark).status(mark) is None:
+                yield name, self._sinks[name].describe()
+
+    def _landmarks(self) -> dict[OperatorId, str]:
+        marks = {name: sink.landmark() for name, sink in self._sinks.items()}
+        return {name: normalize(mark) for name, mark in marks.items() if mark is not None}
 
     def tables(self) -> dict[OperatorId, str]:
         """The Delta table that each sink appends to, of those that do."""

@@ -271,7 +271,7 @@ class ProcessFileSystem:
         self._begin("rename", source)
         if source not in self._disk.files:
             raise StorageError(f"{source} cannot be renamed: there is no such file.")
-        self._disk.put(target, self._disk.files[source], durable=False)
+        self._disk.link(source, target)
         self._disk.delete(source)
 
     def link_or_copy(self, source: str, target: str) -> bool:

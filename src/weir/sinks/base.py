@@ -174,6 +174,13 @@ class Sink(abc.ABC):
         """The newest epoch that this job is known to have committed at the target with rows; None if none is
         known (PROTOCOL P21)."""
 
+    def landmark(self) -> str | None:
+        """A path that is there as long as the target is, once rows were committed; None (by default) if there is none.
+
+        Where it is gone, a volume may not be mounted, and the job waits instead of writing in its place.
+        """
+        return None
+
     def commits(self, context: SinkContext) -> Iterator[Commit]:
         """What jobs of Weir have committed at the target with rows, the newest first, as far as the target tells: by
         default nothing. Asked before ``open`` too: a job does not begin over rows that it does not know of (PROTOCOL P21).

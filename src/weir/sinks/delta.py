@@ -140,8 +140,14 @@ class DeltaTable(Sink):
         """The table's root."""
         return self._root
 
+    def landmark(self) -> str:
+        """The table's log."""
+        return join(self._root, "_delta_log")
+
     def check(self, context: SinkContext) -> None:
         """Refuse a directory with foreign files, and a table that an append would not fit (MISSION G4)."""
+        # For another run in the same process: what the one before it knew may have been deleted since.
+        self._target, self._table = Target(self.describe()), None
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
         if status is None:
@@ -184,6 +190,8 @@ class DeltaTable(Sink):
         path = join(self._root, directory, str(step.position))
         fs, columns = self._file_system, self._partition_by
         write_frame(frame, fs, path, format_name="parquet", partition_by=columns, written=step.files)
+        # Not cut in two by a volume that went away meanwhile.
+        self._target.check(fs)
         files = visible_files(fs, path)
         if not files:
             return None
@@ -198,6 +206,7 @@ class DeltaTable(Sink):
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync what was staged and read its footers, once per payload (PROTOCOL P23)."""
         check_staged(payloads, _Payload, self.describe())
+        self._target.check(self._file_system)
         sync_below(
             self._file_system,
             self._root,
@@ -302,7 +311,7 @@ class DeltaTable(Sink):
                 f"The log of {self.describe()} cannot be read ({error}): check the table and the access to it."
             ) from error
         if self._table is not None:
-            self._target.is_known_by(join(self._root, "_delta_log"))
+            self._target.is_known_by(self.landmark())
         return self._table
 
     def _check_table(self, table: deltalake.DeltaTable) -> None:

@@ -127,8 +127,14 @@ class Files(Sink):
         """What and where, for messages."""
         return f"Files({self._shown_path!r}, format={self._format!r})"
 
+    def landmark(self) -> str:
+        """Where the ledgers of all jobs are."""
+        return join(self._root, "_weir", "committed")
+
     def check(self, context: SinkContext) -> None:
         """Refuse a directory that holds files and was not made by this kind of sink."""
+        # For another run in the same process: what the one before it knew may have been deleted since.
+        self._target = Target(self.describe())
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
         if status is not None and not status.is_directory:
@@ -145,7 +151,7 @@ class Files(Sink):
         self._opened = context
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
-        self._target.is_known_by(join(self._root, "_weir"))
+        self._target.is_known_by(self._ledger)
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
         """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark wrote no file."""
@@ -161,6 +167,8 @@ class Files(Sink):
             options=self._options,
             written=step.files,
         )
+        # Not cut in two by a volume that went away meanwhile.
+        self._target.check(self._file_system)
         files = visible_files(self._file_system, path)
         if not files:
             return None
@@ -174,6 +182,7 @@ class Files(Sink):
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
         """Sync what was staged and count its rows, once per payload (PROTOCOL P23)."""
         check_staged(payloads, _Payload, self.describe())
+        self._target.check(self._file_system)
         sync_below(
             self._file_system,
             self._root,
@@ -254,7 +263,7 @@ class Files(Sink):
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
         """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
-            self._file_system.make_directory(join(self._root, directory))
+            self._file_system.make_directory(join(self._root, directory), below=self._root)
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
         self._target_sync.sync_below(self._file_system, self._root, [target for _, target, _ in moves])
         self._enter(epoch, len(moves))

@@ -141,8 +141,8 @@ class QueryDirectory:
             if compacted < 0:
                 continue
             before = compacted - compaction_distance(compacted, max(numbers), default)
-            if before >= 0:
-                self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
+            # Spark reads the name -1.compact as well.
+            self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
 
     def write_drain_entry(self, position: int) -> None:
         """Write the offset-log entry of one more batch without data and with the maximal watermark."""

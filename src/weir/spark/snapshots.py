@@ -247,8 +247,7 @@ class TaskSnapshots:
         """Give the new files a second name on their own file system, if it has links."""
         if not pending.new:
             return
-        target = pending.effect.target
-        below = self._storage.job_directory if target is None else parent(target)
+        below = pending.effect.target or self._storage.job_directory
         self._fs(pending).make_directory(pending.directory, below=below)
         if self._transfer.can_link(self._directory.path, pending.directory):
             pending.pinned = pending.directory

@@ -130,8 +130,8 @@ class JobRecord:
     origin: Origin | None = None
     #: The Delta table that a sink appends to, by sink.
     tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
-    #: The targets at which rows of the job are visible, by sink, as the sinks describe them: those cannot be empty again.
-    written: dict[OperatorId, str] = field(default_factory=dict)
+    #: What is there as long as a target is at which rows of the job are visible, by sink (``Sink.landmark``).
+    written: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
     #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
@@ -170,6 +170,7 @@ class JobLog:
         above_attempt: int = 0,
         origin: Origin | None = None,
         tables: Mapping[OperatorId, str] = MappingProxyType({}),
+        written: Mapping[OperatorId, str] = MappingProxyType({}),
     ) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
@@ -198,7 +199,7 @@ class JobLog:
             restored_checksum=restored_checksum if after is None else after.restored_checksum,
             origin=origin,
             tables=dict(tables),
-            written={} if after is None else after.written,
+            written=dict(written),
             claimed=claimed if after is None else after.claimed,
         )
         recorder = Recorder(self._log, sleep=self._sleep)

@@ -91,6 +91,9 @@ class Recorder:
         newest = self._log.newest_number()
         if newest is not None and newest > number:
             return Recorded.FENCED
+        if newest is None and number > 1:
+            # The volume of the log is away: the entry may be on it.
+            raise StorageError(f"There is nothing in {self._log.directory}, where entry {number - 1} was.")
         if found is None:
             return Recorded.FAILED
         if found != data:

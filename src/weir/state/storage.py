@@ -156,7 +156,9 @@ class CheckpointStorage:
         """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
         data = metadata.encode(checkpoint)
         fs = self.fs(checkpoint.external_path)
-        fs.make_directory(checkpoint.external_path, below=parent(checkpoint.external_path))
+        # That of a savepoint was made when it began.
+        below = checkpoint.external_path if checkpoint.kind.is_savepoint else parent(checkpoint.external_path)
+        fs.make_directory(checkpoint.external_path, below=below)
         fs.write(join(checkpoint.external_path, METADATA_FILE), data)
         return metadata.checksum_of(data)
 
