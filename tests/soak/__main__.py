@@ -55,6 +55,7 @@ _SETTINGS = (
     f"weir.lease.timeout={LEASE_S:.0f}s",
     "weir.lease.interval=1s",
 )
+_STAGED = re.compile(r"/weir-[^/]+/|/_weir/staged/")
 _COMPLETED = re.compile(r"^checkpoint \d+ completed", re.MULTILINE)
 
 
@@ -160,12 +161,10 @@ class Soak:
                 self._disk.fill()
                 time.sleep(OUTAGE_S)
                 self._disk.free()
-            case Death.DIRECTORY_GONE:
-                away = self._disk.take_checkpoints_away()
-                time.sleep(OUTAGE_S)
-                left = self._disk.put_checkpoints_back(away)
-                if files := [path for path in left if path.is_file()]:
-                    raise SoakError(f"files were written where the checkpoint directory had been: {files}")
+            case Death.CHECKPOINTS_GONE:
+                self._outage("checkpoints")
+            case Death.TABLES_GONE:
+                self._outage("out")
         self.deaths[kind] += 1
         if kind is Death.DRIVER or (kind is Death.JVM and not self._outlives_its_jvm(run)):
             run.wait_for_no_processes(RECOVERS_S)
@@ -175,6 +174,15 @@ class Soak:
             taken_s = self._recover(kind, run, began_s)
             recovers = f"the next checkpoint completed after {taken_s:.1f} s"
         self._tell(f"death {self.deaths.total()}: {kind.value}; {recovers}")
+
+    def _outage(self, directory: str) -> None:
+        """A directory is away for a while, and nothing may be written in its place."""
+        away = self._disk.take_away(directory)
+        time.sleep(OUTAGE_S)
+        left = self._disk.put_back(directory, away)
+        # Tasks of Spark that were at work make what they need; none of it may be committed.
+        if files := [path for path in left if not _STAGED.search(str(path))]:
+            raise SoakError(f"files were written where {directory} had been: {files}")
 
     def _outlives_its_jvm(self, run: Run) -> bool:
         """Whether a driver goes on, which it may while it starts: it makes another one; else it must end, and not well."""
@@ -213,7 +221,7 @@ class Soak:
         deadline = time.monotonic() + RECOVERS_S
         while self._completed(run) < wanted:
             if run.process.poll() is not None:
-                if kind not in (Death.FULL_DISK, Death.DIRECTORY_GONE) or run.process.poll() != 1:
+                if not kind.is_outage or run.process.poll() != 1:
                     raise SoakError(f"the driver did not get over {kind.value}: {run.story()}")
                 self.gave_up[kind] += 1
                 run.wait_for_no_processes(RECOVERS_S)

@@ -27,7 +27,13 @@ class Death(Enum):
     PYTHON_WORKERS = "SIGKILL of all Python workers for 1 s"
     SLEEP = "SIGSTOP for longer than the lease"
     FULL_DISK = "full disk for 10 s"
-    DIRECTORY_GONE = "checkpoint directory gone for 10 s"
+    CHECKPOINTS_GONE = "checkpoint directory gone for 10 s"
+    TABLES_GONE = "tables gone for 10 s"
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether the driver may also give up with a sentence, and is started again."""
+        return self in (Death.FULL_DISK, Death.CHECKPOINTS_GONE, Death.TABLES_GONE)
 
     @property
     def ends_the_driver(self) -> bool:
@@ -73,7 +79,6 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._ballast = directory / "ballast"
-        self._checkpoints = directory / "checkpoints"
 
     def fill(self) -> None:
         """Leave no byte free."""
@@ -92,18 +97,19 @@ class Disk:
         """Give the space back."""
         self._ballast.unlink()
 
-    def take_checkpoints_away(self) -> Path:
-        """The checkpoint directory is not there any more, as if its volume were not mounted; where it is now."""
+    def take_away(self, directory: str) -> Path:
+        """A directory is not there any more, as if its volume were not mounted; where it is now."""
         away = self._directory / "away"
-        self._checkpoints.rename(away)
+        (self._directory / directory).rename(away)
         return away
 
-    def put_checkpoints_back(self, away: Path) -> list[Path]:
-        """It is there again; what was written meanwhile where it had been."""
-        left = sorted(self._checkpoints.rglob("*"))
-        if self._checkpoints.exists():
-            self._checkpoints.rename(self._directory / f"written-meanwhile-{time.time_ns()}")
-        away.rename(self._checkpoints)
+    def put_back(self, directory: str, away: Path) -> list[Path]:
+        """It is there again; the files that were written meanwhile where it had been."""
+        place = self._directory / directory
+        left = [path for path in sorted(place.rglob("*")) if path.is_file()]
+        if place.exists():
+            place.rename(self._directory / f"written-meanwhile-{time.time_ns()}")
+        away.rename(place)
         return left
 
 
