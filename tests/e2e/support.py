@@ -77,7 +77,7 @@ class Place:
 
     def rows(self) -> Rows:
         """All rows of the input."""
-        return sum((parquet_rows(file) for file in sorted(self.directory.glob("in/*.parquet"))), Rows())
+        return rows_of_files(sorted(self.directory.glob("in/*.parquet")))
 
     def minutes(self) -> Rows:
         """How many numbers each minute of the input has."""
@@ -315,7 +315,15 @@ def parquet_rows(file: Path) -> Rows:
 
 def files_rows(directory: Path) -> Rows:
     """All rows that a reader of a ``Files`` sink sees."""
-    return sum((parquet_rows(file) for file in visible_files(directory)), Rows())
+    return rows_of_files(visible_files(directory))
+
+
+def rows_of_files(files: list[Path]) -> Rows:
+    """All rows of some Parquet files."""
+    rows = Rows()
+    for file in files:
+        rows.update(parquet_rows(file))
+    return rows
 
 
 def visible_files(directory: Path) -> list[Path]:
