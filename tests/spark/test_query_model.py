@@ -237,6 +237,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     (vertex,) = job.vertices()
     fs = LocalFileSystem()
     storage = CheckpointStorage(fs=lambda _: fs, base_directory=str(directory / "cp"), job_id=JOB)
+    storage.make_job_directory()
     port = SparkTaskPort(
         session=session,
         pipeline=Pipeline(
@@ -268,6 +269,10 @@ class NoFaults:
         return False
 
     def fails_after(self, operation: str) -> bool:
+        return False
+
+    def loses_writes(self) -> bool:
+
         return False
 
 
