@@ -122,7 +122,7 @@ class Scene:
             job_name="sim",
             attempt=attempt,
             writer="w",
-            timestamp_ms=0,
+            timestamp_ms=self._records,
             status=status,
             completed=completed,
             checkpoints=self._references,
@@ -303,6 +303,16 @@ def test_a_checkpoint_is_recorded_after_its_metadata_was_written() -> None:
     scene.complete(checkpoint)
     scene.disk.files.pop(f"{BASE}/chk-1/_metadata")
     broken(scene, lambda: scene.complete(scene.checkpoint(2), retained=2), "without its metadata")
+
+
+def test_a_record_may_be_there_once_more_under_the_next_number() -> None:
+    """A sync of the first one failed, so it may not last (PROTOCOL P23)."""
+    scene = Scene()
+    scene.complete(scene.checkpoint(1))
+    first = scene.disk.files[f"{BASE}/log/{1:020d}"]
+    again = msgspec.json.encode({**msgspec.json.decode(first), "number": 2})
+    scene.disk.create(f"{BASE}/log/{2:020d}", again)
+    assert scene.auditor.violation is None
 
 
 def test_a_checkpoint_is_recorded_once() -> None:

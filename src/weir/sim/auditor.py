@@ -309,6 +309,9 @@ class Auditor:
             # Void: whoever made it finds the newer one before it counts for anything.
             return
         account.record = record
+        if before is not None and record == replace(before, number=record.number):
+            # The same once more, since a sync of the one before it failed: that one may not last (PROTOCOL P23).
+            return
         if before is not None and record.attempt < before.attempt:
             raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
         if record.kind is RecordKind.CHECKPOINT_COMPLETED and record.completed is not None:
