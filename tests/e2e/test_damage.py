@@ -36,6 +36,7 @@ def flip_a_byte(file: Path) -> None:
     file.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond_it(place: Place) -> None:
     """Killed before the newest one's rows were committed: the run says what it does, and every sink is exact."""
     older, newest = killed_and_damaged(place, "after-the-record", 3)

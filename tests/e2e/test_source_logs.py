@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers_job, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, assert_same, files_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
+pytestmark = pytest.mark.spark
 
 INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 
-@pytest.mark.timeout(300)
-def test_a_job_that_is_restored_between_any_two_compactions_goes_on(place: Place) -> None:
-    """From one compacted entry Spark may derive a distance that the log does not have, and then miss another one (P3)."""
-    conf = settings(place, RESTARTED)
-    # Steps after which the job is restored: between the compactions of steps 19, 29, 39 and 49.
-    for files, steps in ((22, 22), (31, 53), (3, 56)):
-        place.land(files)
-        with LiveJob(numbers_job(place, bounded=False), conf) as live:
-            live.wait_for_steps(steps)
-            live.checkpoint()
-    with LiveJob(numbers_job(place, bounded=False), conf) as live:
-        place.land(1)
+@pytest.fixture
+def compacted_every(spark: SparkSession) -> Iterator[Callable[[int], None]]:
+    """Sets after how many steps Spark compacts a new log."""
+    yield lambda steps: spark.conf.set(INTERVAL, str(steps))
+    spark.conf.unset(INTERVAL)
+
+
+def live_until(place: Place, files: int, steps: int) -> None:
+    """So many files land, and the job takes a checkpoint after so many steps in all."""
+    place.land(files)
+    with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
+        live.wait_for_steps(steps)
+        live.checkpoint()
+
+
+def end(place: Place) -> None:
+    """One more file is read, and every row is there once."""
+    place.land(1)
+    with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
         live.wait_for_records(ROWS_PER_FILE)
         live.gateway.stop_with_savepoint(None).result(120)
     assert_same(files_rows(place.directory / "out" / "raw"), place.rows(), "the files")
 
 
+def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
+    place: Place, compacted_every: Callable[[int], None]
+) -> None:
+    """From one compacted entry Spark may derive a distance that the log does not have, and then miss another one (P3)."""
+    compacted_every(2)
+    # Of 3.compact alone it derives 4, so it would write no 5 and no 9; of 7.compact it derives 2, and looks for 9.
+    live_until(place, 4, steps=4)
+    live_until(place, 6, steps=10)
+    end(place)
+
+
 def test_a_job_goes_on_with_source_logs_that_were_compacted_less_often(
-    place: Place, spark: SparkSession
+    place: Place, compacted_every: Callable[[int], None]
 ) -> None:
     """The setting was lowered between two runs; what was compacted with the old one is found (P3)."""
-    conf = settings(place, RESTARTED)
-    place.land(18)
-    try:
-        for interval, steps in (("12", 18), ("5", 25)):
-            spark.conf.set(INTERVAL, interval)
-            with LiveJob(numbers_job(place, bounded=False), conf) as live:
-                live.wait_for_steps(steps)
-                live.checkpoint()
-            place.land(7)
-        with LiveJob(numbers_job(place, bounded=False), conf) as live:
-            live.wait_for_records(7 * ROWS_PER_FILE)
-            live.gateway.stop_with_savepoint(None).result(120)
-    finally:
-        spark.conf.unset(INTERVAL)
-    assert_same(files_rows(place.directory / "out" / "raw"), place.rows(), "the files")
+    compacted_every(6)
+    # 5.compact to 8: with 2 Spark would look for 7.compact.
+    live_until(place, 9, steps=9)
+    compacted_every(2)
+    live_until(place, 3, steps=12)
+    end(place)

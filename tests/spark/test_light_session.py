@@ -26,6 +26,7 @@ print(session.range(1).select(vector_to_array(vector)).collect()[0][0])
 """
 
 
+@pytest.mark.slow
 def test_a_session_gets_the_functions_of_spark_ml_when_they_are_imported() -> None:
     """It is made without them (the constructor of Spark is what it was), and a pipeline can use them all the same."""
     done = subprocess.run(

@@ -272,7 +272,6 @@ class NoFaults:
         return False
 
     def loses_writes(self) -> bool:
-
         return False
 
 
