@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.support import Place, Rows, Run, delta_rows, files_rows
+from tests.e2e.support import SOURCES, Place, Rows, Run, delta_rows, files_rows
 from tests.e2e.test_two_drivers import put_to_sleep, wake
 from tests.soak.deaths import (
     OUTAGE_S,
@@ -94,7 +94,7 @@ class Soak:
                 for kind in self._round():
                     if time.monotonic() < until_s:
                         self._die(kind)
-                self._look()
+                self._compare(final=False)
         finally:
             self._over.set()
             landing.join()
@@ -260,7 +260,12 @@ class Soak:
         self._has_executors = executors
         master = "local-cluster[2,1,1024]" if executors else "local[2]"
         confs = [word for setting in _SETTINGS for word in ("--conf", setting)]
-        environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+        environment = {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+            # The pipeline shares steps with that of the end-to-end tests.
+            "PYTHONPATH": os.pathsep.join((str(SOURCES), str(SOURCES.parent))),
+        }
         return self._place.start("--master", master, *confs, pipeline=PIPELINE, environment=environment)
 
     def _completed(self, run: Run) -> int:
@@ -281,12 +286,11 @@ class Soak:
         with self._landing:
             return self._place.rows()
 
-    def _look(self) -> None:
-        """While the job runs on: no row may be there that has not landed, or twice."""
-        self._compare(final=False)
-
     def _compare(self, *, final: bool) -> None:
-        """Each sink with the input; raises ``SoakError`` for a row that is there twice, at the end for one missing."""
+        """Each sink with the input.
+
+        Raises ``SoakError`` for a row that is there twice, or has not landed, and at the end for one that is missing.
+        """
         # What is committed first has landed when the input is read.
         raw = delta_rows(self._out / "raw")
         files = files_rows(self._out / "raw_files") if final else Rows()
@@ -366,12 +370,12 @@ def main() -> int:
             soak.end()
         except Exception as error:
             problem = str(error) if isinstance(error, SoakError | AssertionError) else repr(error)
-            if mounted:
-                shutil.copytree(directory / "disk", directory / "disk-kept", symlinks=True)
         except KeyboardInterrupt:
             problem = "interrupted"
         finally:
             place.clear()
+        if mounted and problem is not None:
+            shutil.copytree(directory / "disk", directory / "disk-kept", symlinks=True)
     for kind in Death:
         times = sorted(soak.recovery_s[kind])
         took = (

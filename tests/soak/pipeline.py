@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from tests.e2e.numbers_pipeline import by_minute, timed
 
 import weir
 from weir.operators import Operator
@@ -26,17 +27,6 @@ def numbers(spark: SparkSession) -> DataFrame:
     """What has landed since the last step, in a few steps after a long outage."""
     reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 20)
     return reader.parquet("in")
-
-
-def timed(frame: DataFrame) -> DataFrame:
-    """Numbers come in order; the delay only has to be some."""
-    return frame.withWatermark("ts", "10 seconds")
-
-
-def by_minute(frame: DataFrame) -> DataFrame:
-    """How many numbers each minute has."""
-    counted = frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
-    return counted.select(F.col("window.start").alias("start"), "n")
 
 
 def keyed(frame: DataFrame) -> DataFrame:

@@ -99,6 +99,16 @@ def test_making_a_directory_again_is_no_error(fs: HadoopFileSystem, base: str) -
     assert fs.status(f"{base}/a/b/c") is not None
 
 
+def test_a_directory_is_not_made_below_one_that_is_gone(fs: HadoopFileSystem, base: str) -> None:
+    """As with a volume that is away; below one that is there it is."""
+    fs.make_directory(f"{base}/job")
+    with pytest.raises(StorageError):
+        fs.make_directory(f"{base}/gone/log", below=f"{base}/gone")
+    assert fs.status(f"{base}/gone") is None
+    fs.make_directory(f"{base}/job/log", below=f"{base}/job")
+    assert fs.status(f"{base}/job/log") is not None
+
+
 def test_delete_takes_files_and_whole_directories(fs: HadoopFileSystem, base: str) -> None:
     """And is content if there is nothing."""
     fs.make_directory(f"{base}/a/b")

@@ -433,7 +433,7 @@ class DurableJob:
         self._claim_is_over = True
 
     def _check_targets_are_there(self, record: JobRecord | None) -> None:
-        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is gone (PROTOCOL P21)."""
+        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is gone."""
         if record is None or self._settings.accept_duplicates:
             return
         for sink, target in self._sinks.vanished(record.written):

@@ -4,8 +4,8 @@
 changed since it was last synced. A sync may fail: then the content is lost for every name that the file has, though all
 read it until the machine crashes, and later syncs succeed (PROTOCOL P23).
 
-``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other
-drivers come between any two, and lets operations fail before or after they took effect.
+``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other drivers come between any two, and
+lets operations fail before or after they took effect.
 """
 
 from __future__ import annotations

@@ -279,7 +279,7 @@ def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = 
     if directory.is_dir():
         return
     if directory == below:
-        raise FileNotFoundError(errno.ESTALE, f"{directory} is gone")
+        raise OSError(errno.ESTALE, f"{directory} is gone")
     _make_directory(directory.parent, below=below)
     directory.mkdir(mode, exist_ok=True)
     try:
