@@ -44,9 +44,9 @@ from benchmarks.processes import run_as_child, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input
 from benchmarks.runs import Batch
 from benchmarks.weir_side import weir_session
-from weir.core.output_channels import DEFAULT_BOUND
+from weir.core.checkpoints.stats import CheckpointStats
+from weir.core.task.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
-from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
 from weir.runner import RunOptions
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 
 from benchmarks.machine import describe_machine
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.job_master import JobMaster
-from weir.core.master_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import (
     AllocateLocation,
     AttemptBegan,
     CheckpointDiscarded,
@@ -37,16 +37,14 @@ from weir.core.master_messages import (
     JobSubmitted,
     LocationAllocated,
     RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
 )
-from weir.core.messages import (
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointComplete,
     TaskStatusChanged,
     TriggerCheckpoint,
-)
-from weir.core.requests import (
-    RequestKind,
-    SnapshotRequested,
 )
 from weir.core.types import (
     CompletedCheckpoint,

@@ -37,7 +37,7 @@ import weir
 from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.process import all_committed, options
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
 from weir.kernel.gateway import JobGateway
 

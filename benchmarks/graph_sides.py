@@ -16,8 +16,8 @@ from benchmarks.plain_side import plain_session
 from benchmarks.query import batches_of, read_input, revenue
 from benchmarks.runs import Checkpoint, GraphResult, RunSpec
 from benchmarks.weir_side import job_options, weir_session
+from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import Payload
-from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
 from weir.sinks.base import Sink, Step
 

@@ -39,8 +39,8 @@ from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
 from benchmarks.processes import RunFailedError, run_as_child, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER
+from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CheckpointType
-from weir.core.view import CheckpointStats
 from weir.kernel.gateway import JobGateway
 from weir.runner import RunOptions
 from weir.sinks.foreach import StepInfo

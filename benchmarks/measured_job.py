@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import JobFailedError
 from weir.kernel.gateway import JobGateway

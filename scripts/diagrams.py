@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weir.core.job_status import JOB_STATUS_TRANSITIONS
-from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS
-from weir.core.pending import PENDING_TRANSITIONS
-from weir.core.stop_with_savepoint import STOP_TRANSITIONS
-from weir.core.task_status import TASK_STATUS_TRANSITIONS
+from weir.core.checkpoints.pending import PENDING_TRANSITIONS
+from weir.core.job.stop_with_savepoint import STOP_TRANSITIONS
+from weir.core.status import JOB_STATUS_TRANSITIONS, OPERATOR_STATUS_TRANSITIONS, TASK_STATUS_TRANSITIONS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ARCHITECTURE.md"
 

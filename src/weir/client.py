@@ -34,8 +34,8 @@ from weir.client_answers import (
     VertexCheckpointInfo,
 )
 from weir.config.values import TOKEN
-from weir.core.job_status import JobStatus
 from weir.core.json_values import KEPT, read_back
+from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import CoordinatorError, JobNotFoundError, RestError
 from weir.rest.tokens import find_own_server

@@ -18,10 +18,10 @@ from weir.config.options import (
 )
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.graph import Vertex
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import JobStatusChanged
-from weir.core.operator_coordinators import CoordinatedOperator
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobStatusChanged
+from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.status import JobStatus
 from weir.core.types import OperatorId, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings

@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import BeginAttempt, JobStatusChanged
-from weir.core.messages import TaskStatusChanged
+from weir.core.messages.job import BeginAttempt, JobStatusChanged
+from weir.core.messages.protocol import TaskStatusChanged
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus, VertexId
 from weir.kernel.clock import Clock
 

@@ -20,9 +20,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from weir.core.failure_reason import CheckpointFailureReason
+from weir.core.checkpoints.failures import CheckpointFailureReason
+from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot, JobView
 from weir.core.types import CompletedCheckpoint, SnapshotKind
-from weir.core.view import CheckpointStats, CheckpointStatsSnapshot, JobView
 from weir.kernel.clock import Clock, SystemClock
 from weir.kernel.gateway import JobGateway
 from weir.phases import WORTH_A_LINE_MS, Phases, describe_time

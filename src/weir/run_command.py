@@ -24,7 +24,7 @@ from rich.console import Console
 from weir import runner
 from weir.config import Configuration
 from weir.config.options import CLASS_ARCHIVE
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.errors import JobFailedError, JobFencedError
 from weir.pipeline import load_job
 from weir.progress import ProgressDisplay

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.errors import ConfigurationError, JobFailedError
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fake_job import JOB_ID, FakeGateway
 
 from weir import runner
 from weir.cli import main
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.job import Job
 from weir.runner import JobResult, RunListener, RunOptions
 

@@ -12,7 +12,7 @@ from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
 
 from weir import client
 from weir.client import JobClient
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
 from weir.rest.server import RestServer

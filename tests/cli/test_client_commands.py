@@ -12,8 +12,8 @@ from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
 from weir.client import connect
-from weir.core.job_status import JobStatus
-from weir.core.view import CheckpointCounts, CheckpointStatsSnapshot
+from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot
+from weir.core.status import JobStatus
 from weir.errors import CoordinatorError, JobError
 from weir.kernel.ports import CoordinatorAnswer
 from weir.rest.server import RestSecurity, RestServer

@@ -9,9 +9,9 @@ from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
 from test_progress import ManualClock, wait_until
 
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import BeginAttempt, JobStatusChanged
-from weir.core.messages import TaskStatusChanged
+from weir.core.messages.job import BeginAttempt, JobStatusChanged
+from weir.core.messages.protocol import TaskStatusChanged
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
 from weir.phases import Phases, StartPhases, describe_time
 from weir.progress import ProgressDisplay

@@ -10,8 +10,8 @@ from dataclasses import replace
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
 
+from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import SnapshotKind
-from weir.core.view import CheckpointStats, CheckpointStatsSnapshot
 from weir.progress import CheckpointLines, ProgressDisplay, describe_checkpoint, describe_progress, render
 
 

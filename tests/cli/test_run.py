@@ -15,7 +15,7 @@ from fake_job import JOB_ID, FakeGateway, completed
 
 from weir import runner
 from weir.config import Configuration
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import ConfigurationError, JobEndedError
 from weir.job import Job

@@ -13,7 +13,7 @@ import pytest
 
 from weir.coordinators import BroadcastRules, CoordinatorContext, OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorFailed,

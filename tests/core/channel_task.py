@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weir.core.batch_bound import BatchBound
-from weir.core.channel import ChannelAppended, CheckpointBarrier, Segment
-from weir.core.messages import TriggerCheckpoint
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import (
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment
+from weir.core.messages.protocol import TriggerCheckpoint
+from weir.core.messages.task import (
     AsyncPartDone,
     CloseOperators,
     OperatorsClosed,
@@ -17,6 +15,8 @@ from weir.core.task_messages import (
     SyncPartDone,
     TaskStarted,
 )
+from weir.core.task.batch_bound import BatchBound
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
 #: What a consumer may read in a step before it has taken one.

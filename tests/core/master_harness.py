@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.job_master import JobMaster
-from weir.core.master_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import (
     AllocateLocation,
     AttemptBegan,
     CheckpointDiscarded,
@@ -19,8 +19,8 @@ from weir.core.master_messages import (
     LocationAllocated,
     RecordCheckpoint,
 )
-from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
-from weir.core.operator_coordinators import CoordinatedOperator
+from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
+from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import (
+from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.task import (
     AsyncPartDone,
     CloseOperators,
     Drained,
@@ -21,7 +20,8 @@ from weir.core.task_messages import (
     TaskStarted,
     TellAborted,
 )
-from weir.core.task_status import has_ended
+from weir.core.status import has_ended
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import Committable, OperatorState, SentEvent, SnapshotKind, SnapshotMetrics, TaskState
 
 VERTEX = "v"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from master_harness import World, of, task_state
 
+from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
+from weir.core.checkpoints.requests import CoordinatorOutput
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import DiscardCheckpoint
-from weir.core.messages import AcknowledgeCheckpoint
-from weir.core.outcomes import CoordinatorOutput
-from weir.core.pending import TaskAcknowledgeResult as Result
-from weir.core.requests import (
+from weir.core.messages.job import (
+    DiscardCheckpoint,
     RequestKind,
     SnapshotRequested,
 )
+from weir.core.messages.protocol import AcknowledgeCheckpoint
 from weir.core.types import SnapshotMetrics
 
 

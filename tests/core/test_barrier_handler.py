@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from weir.core.barrier_handler import Aligned, BarrierHandler, Misaligned
-from weir.core.channel import CheckpointBarrier
-from weir.core.failure_reason import CheckpointFailureReason as Reason
+from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.messages.channel import CheckpointBarrier
+from weir.core.task.barrier_handler import Aligned, BarrierHandler, Misaligned
 from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weir.core.batch_bound import TARGET_MS, BatchBound
+from weir.core.task.batch_bound import TARGET_MS, BatchBound
 
 
 def bound_of(size: int) -> BatchBound:

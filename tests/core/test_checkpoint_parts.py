@@ -5,22 +5,27 @@ from __future__ import annotations
 import pytest
 from master_harness import checkpoint, task_state
 
-from weir.core.completed_store import CompletedCheckpointStore, Subsumed
-from weir.core.epochs import CommitEpochs
-from weir.core.failure_manager import CheckpointFailureManager
-from weir.core.failure_reason import CheckpointFailureReason as Reason
-from weir.core.messages import AcknowledgeCheckpoint
-from weir.core.pending import PENDING_TRANSITIONS, PendingCheckpoint, PendingState, TaskAcknowledgeResult
-from weir.core.plan import CheckpointPlan, calculate_plan, tasks_not_ready
-from weir.core.request_decider import (
+from weir.core.checkpoints.epochs import CommitEpochs
+from weir.core.checkpoints.failures import CheckpointFailureManager
+from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.checkpoints.pending import (
+    PENDING_TRANSITIONS,
+    PendingCheckpoint,
+    PendingState,
+    TaskAcknowledgeResult,
+)
+from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan, tasks_not_ready
+from weir.core.checkpoints.requests import (
     MAX_QUEUED_REQUESTS,
-    Admission,
     CheckpointRequest,
     CheckpointRequestDecider,
+    EnqueueOutcome,
     RequestOrigin,
     Verdict,
 )
-from weir.core.stop_with_savepoint import STOP_TRANSITIONS, StopState, StopWithSavepoint
+from weir.core.checkpoints.store import CompletedCheckpointStore, Subsumed
+from weir.core.job.stop_with_savepoint import STOP_TRANSITIONS, StopState, StopWithSavepoint
+from weir.core.messages.protocol import AcknowledgeCheckpoint
 from weir.core.types import Committable, SnapshotKind, SnapshotMetrics, TaskStatus
 from weir.errors import InvariantError
 
@@ -145,7 +150,7 @@ def test_a_second_periodic_request_is_declined_as_already_queued() -> None:
     """PROTOCOL P38."""
     subject = decider()
     subject.enqueue(ask(RequestOrigin.PERIODIC))
-    assert subject.enqueue(ask(RequestOrigin.PERIODIC)).admission is Admission.ALREADY_QUEUED
+    assert subject.enqueue(ask(RequestOrigin.PERIODIC)).outcome is EnqueueOutcome.ALREADY_QUEUED
     assert len(subject) == 1
 
 
@@ -155,7 +160,7 @@ def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
     for number in range(MAX_QUEUED_REQUESTS):
         subject.enqueue(ask(RequestOrigin.USER_CHECKPOINT, str(number)))
     enqueued = subject.enqueue(ask(RequestOrigin.SAVEPOINT, "s"))
-    assert enqueued.admission is Admission.TOO_MANY_CHECKPOINT_REQUESTS
+    assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
     assert enqueued.dropped == ask(RequestOrigin.USER_CHECKPOINT, str(MAX_QUEUED_REQUESTS - 1))
     new = ask(RequestOrigin.PERIODIC)
     assert subject.enqueue(new).dropped == new

@@ -5,20 +5,18 @@ from __future__ import annotations
 import pytest
 from master_harness import World, of, only
 
+from weir.core.checkpoints.requests import CheckpointRequest, CheckpointRequestDecider, RequestOrigin, Verdict
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
     CheckpointDiscarded,
     CheckpointRecorded,
     DiscardCheckpoint,
-    TasksStopped,
-)
-from weir.core.messages import TaskFailed
-from weir.core.request_decider import CheckpointRequest, CheckpointRequestDecider, RequestOrigin, Verdict
-from weir.core.requests import (
     RequestKind,
     SnapshotRequested,
+    TasksStopped,
 )
+from weir.core.messages.protocol import TaskFailed
 from weir.core.types import Recorded, TaskStatus
 from weir.errors import InvariantError
 

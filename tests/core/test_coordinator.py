@@ -5,29 +5,27 @@ from __future__ import annotations
 import pytest
 from master_harness import World, checkpoint, of, only, task_state, with_interval
 
+from weir.core.checkpoints.requests import Verdict
+from weir.core.checkpoints.stats import CheckpointCounts
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
+    AnswerRequest,
     DiscardCheckpoint,
     JobStatusChanged,
     LocationAllocated,
     LocationFailed,
     RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
 )
-from weir.core.messages import (
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
 )
-from weir.core.request_decider import Verdict
-from weir.core.requests import (
-    AnswerRequest,
-    RequestKind,
-    SnapshotRequested,
-)
 from weir.core.types import Committable, Recorded, SnapshotKind, SnapshotMetrics, TaskStatus
-from weir.core.view import CheckpointCounts
 from weir.errors import InvariantError
 
 

@@ -8,11 +8,18 @@ import pytest
 from master_harness import World, of, only
 
 from weir.core.config import CheckpointConfig
-from weir.core.final_retry import MAX_DELAY_MS, delay_ms
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import HookFailed, HookTriggered
-from weir.core.master_messages import AllocateLocation, JobMasterEffect, LocationFailed, TasksStopped
-from weir.core.requests import RequestKind, SnapshotRequested
+from weir.core.job.restart import MAX_DELAY_MS, delay_ms
+from weir.core.messages.job import (
+    AllocateLocation,
+    HookFailed,
+    HookTriggered,
+    JobMasterEffect,
+    LocationFailed,
+    RequestKind,
+    SnapshotRequested,
+    TasksStopped,
+)
+from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

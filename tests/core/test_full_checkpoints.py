@@ -6,12 +6,12 @@ import pytest
 from master_harness import World, checkpoint, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import TasksStopped
-from weir.core.messages import TaskFailed, TriggerCheckpoint
-from weir.core.requests import (
+from weir.core.messages.job import (
     RequestKind,
     SnapshotRequested,
+    TasksStopped,
 )
+from weir.core.messages.protocol import TaskFailed, TriggerCheckpoint
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
 
 FOREIGN = checkpoint(7, task_state("a"), job_id="f" * 32)

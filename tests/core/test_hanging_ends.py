@@ -6,16 +6,20 @@ import pytest
 from master_harness import World, of, only
 
 from weir.core.config import CheckpointConfig
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import EndRecorded, JobEnded, RecordEnd, StopTasks, TasksStopped
-from weir.core.messages import TaskFailed
-from weir.core.requests import (
+from weir.core.messages.job import (
     AnswerRequest,
     CancelRequested,
+    EndRecorded,
+    JobEnded,
+    RecordEnd,
     RequestKind,
     SnapshotRequested,
+    StopTasks,
     SuspendRequested,
+    TasksStopped,
 )
+from weir.core.messages.protocol import TaskFailed
+from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
 

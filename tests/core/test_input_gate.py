@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.barrier_handler import Aligned
-from weir.core.channel import (
+from weir.core.messages.channel import (
     MAX_WATERMARK_MS,
     CancelCheckpointMarker,
     ChannelEntry,
@@ -15,7 +14,8 @@ from weir.core.channel import (
     Segment,
     Watermark,
 )
-from weir.core.input_gate import InputGate
+from weir.core.task.barrier_handler import Aligned
+from weir.core.task.input_gate import InputGate
 from weir.core.types import SnapshotKind
 from weir.errors import InvariantError
 

@@ -6,11 +6,12 @@ import pytest
 from master_harness import World, checkpoint, of, only, task_state, with_interval
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType, RetainExternalized
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
+    AnswerRequest,
     AttemptFailed,
     BeginAttempt,
+    CancelRequested,
     CheckpointRecorded,
     DiscardCheckpoint,
     EndRecorded,
@@ -19,17 +20,14 @@ from weir.core.master_messages import (
     JobSubmitted,
     LocationFailed,
     RecordEnd,
-    StopTasks,
-    TasksStopped,
-)
-from weir.core.messages import NotifyCheckpointComplete, TaskFailed, TriggerCheckpoint
-from weir.core.requests import (
-    AnswerRequest,
-    CancelRequested,
     RequestKind,
     SnapshotRequested,
+    StopTasks,
     SuspendRequested,
+    TasksStopped,
 )
+from weir.core.messages.protocol import NotifyCheckpointComplete, TaskFailed, TriggerCheckpoint
+from weir.core.status import JobStatus
 from weir.core.types import UNKNOWN, Cause, Recorded, SnapshotKind, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

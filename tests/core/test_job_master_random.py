@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 from master_harness import RESTART, World, completed, of, task_state
 
 from weir.core.config import CheckpointConfig
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
+    AnswerRequest,
     AttemptBegan,
     AttemptFailed,
     BeginAttempt,
+    CancelRequested,
     CheckpointDiscarded,
     CheckpointRecorded,
     DiscardCheckpoint,
     EndRecorded,
+    HookFailed,
+    HookTriggered,
     JobEnded,
     JobMasterEffect,
     JobSubmitted,
@@ -32,10 +34,14 @@ from weir.core.master_messages import (
     LocationFailed,
     RecordCheckpoint,
     RecordEnd,
+    RequestKind,
+    SnapshotRequested,
     StopTasks,
+    SuspendRequested,
     TasksStopped,
+    TriggerHook,
 )
-from weir.core.messages import (
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     NotifyCheckpointComplete,
@@ -43,13 +49,7 @@ from weir.core.messages import (
     TaskStatusChanged,
     TriggerCheckpoint,
 )
-from weir.core.requests import (
-    AnswerRequest,
-    CancelRequested,
-    RequestKind,
-    SnapshotRequested,
-    SuspendRequested,
-)
+from weir.core.status import JobStatus
 from weir.core.types import (
     CheckpointType,
     CompletedCheckpoint,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import pytest
 from master_harness import World, checkpoint, of, only, task_state, with_interval
 
+from weir.core.checkpoints.pending import PendingState
+from weir.core.checkpoints.requests import Verdict
 from weir.core.config import CheckpointConfig
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
-from weir.core.messages import NotifyCheckpointAborted, TriggerCheckpoint
-from weir.core.pending import PendingState
-from weir.core.request_decider import Verdict
-from weir.core.requests import (
+from weir.core.messages.job import (
+    AllocateLocation,
     AnswerRequest,
+    DiscardCheckpoint,
+    HookFailed,
+    HookTriggered,
+    RecordCheckpoint,
     RequestKind,
     SnapshotRequested,
+    TriggerHook,
 )
+from weir.core.messages.protocol import NotifyCheckpointAborted, TriggerCheckpoint
+from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 

@@ -6,18 +6,19 @@ from dataclasses import replace
 
 from tests.core.master_harness import World, checkpoint, completed, of, only, task_state
 
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import HookTriggered, TriggerHook
-from weir.core.master_messages import (
+from weir.core.messages.job import (
+    AnswerRequest,
+    HookTriggered,
     JobMasterEffect,
     JobStatusChanged,
     RecordCheckpoint,
+    RequestKind,
+    SnapshotRequested,
     StopTasks,
     TasksStopped,
+    TriggerHook,
 )
-from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.operator_coordinators import CoordinatedOperator
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     AcknowledgeCheckpointEvent,
     CoordinatorFailed,
     CoordinatorSentEvent,
@@ -34,7 +35,9 @@ from weir.core.operator_events import (
     SubtasksFailed,
     SubtasksReady,
 )
-from weir.core.requests import AnswerRequest, RequestKind, SnapshotRequested
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.status import JobStatus
 from weir.core.types import OperatorState, Payload, SentEvent, TaskStatus
 
 OPERATORS = {

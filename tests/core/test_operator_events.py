@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tests.core.task_harness import VERTEX, TaskHarness, async_part_done
 
-from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     AcknowledgeCheckpointEvent,
     DeliverEvent,
     EventsConfirmed,
     OperatorEventSent,
 )
-from weir.core.task_messages import AnswerPlanning, StartDrain, StepStaged, TakeSnapshot
+from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint
+from weir.core.messages.task import AnswerPlanning, StartDrain, StepStaged, TakeSnapshot
 from weir.core.types import SentEvent, SnapshotKind
 
 SENT = SentEvent(operator="o", subtask=1, payload={"ask": "more"})

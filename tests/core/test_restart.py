@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from weir.core.config import RestartConfig, RestartStrategyType
-from weir.core.restart import (
+from weir.core.job.restart import (
     GIVEN_UP_FROM,
     TOLD_FROM,
     RepeatedFailures,

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from master_harness import World, checkpoint, of, only, task_state
 
-from weir.core.completed_store import CompletedCheckpointStore
+from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import DiscardCheckpoint
-from weir.core.requests import (
+from weir.core.messages.job import (
+    DiscardCheckpoint,
     RequestKind,
     SnapshotRequested,
 )
-from weir.core.shared_state_registry import SharedStateRegistry
 
 CONFIG = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9)
 

@@ -7,10 +7,15 @@ import random
 import numpy
 import pytest
 
-from weir.core import stats
-from weir.core.stats import CheckpointStatsTracker, Summary, summarize
+from weir.core.checkpoints import stats
+from weir.core.checkpoints.stats import (
+    CheckpointCounts,
+    CheckpointStatsTracker,
+    Summary,
+    TaskCheckpointStats,
+    summarize,
+)
 from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, StateHandle, TaskState
-from weir.core.view import CheckpointCounts, TaskCheckpointStats
 from weir.errors import InvariantError
 
 WALL_MS = 1_700_000_000_000

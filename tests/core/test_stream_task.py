@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from task_harness import VERTEX, TaskHarness
 
-from weir.core.messages import DeclineCheckpoint, TaskFailed, TaskStatusChanged
-from weir.core.task_messages import (
+from weir.core.messages.protocol import DeclineCheckpoint, TaskFailed, TaskStatusChanged
+from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
     ConfirmBase,
@@ -16,7 +16,7 @@ from weir.core.task_messages import (
     TaskErrored,
     TaskStarted,
 )
-from weir.core.task_status import TASK_STATUS_TRANSITIONS, next_task_status
+from weir.core.status import TASK_STATUS_TRANSITIONS, next_task_status
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from channel_task import BATCH_SIZE, OPERATORS, Task, barrier, kinds, segment, trigger
 
-from weir.core.channel import (
+from weir.core.messages.channel import (
+    Admission,
     CancelCheckpointMarker,
     ChannelAppended,
     EndOfPartition,
@@ -15,17 +16,14 @@ from weir.core.channel import (
     SegmentsConsumed,
     Watermark,
 )
-from weir.core.input_gate import Admission
-from weir.core.messages import (
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TaskFailed,
 )
-from weir.core.output_channels import ChannelBound, OutputChannels
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import (
+from weir.core.messages.task import (
     AnswerPlanning,
     Drained,
     PlanningCalled,
@@ -36,6 +34,8 @@ from weir.core.task_messages import (
     SyncPartDone,
     TakeSnapshot,
 )
+from weir.core.task.output_channels import ChannelBound, OutputChannels
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import TaskStatus
 
 

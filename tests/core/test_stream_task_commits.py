@@ -15,8 +15,13 @@ from test_stream_task import (
     status,
 )
 
-from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskFailed, TriggerCheckpoint
-from weir.core.task_messages import AnswerPlanning, SinkCommitFailed, StepStaged, TaskErrored
+from weir.core.messages.protocol import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from weir.core.messages.task import AnswerPlanning, SinkCommitFailed, StepStaged, TaskErrored
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import InvariantError
 

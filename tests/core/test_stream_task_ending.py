@@ -17,9 +17,8 @@ from test_stream_task import (
     taken_ids,
 )
 
-from weir.core.messages import AcknowledgeCheckpoint
-from weir.core.operator_status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
-from weir.core.task_messages import (
+from weir.core.messages.protocol import AcknowledgeCheckpoint
+from weir.core.messages.task import (
     AnswerPlanning,
     CloseOperators,
     OperatorsClosed,
@@ -27,6 +26,7 @@ from weir.core.task_messages import (
     StepStaged,
     TaskErrored,
 )
+from weir.core.status import OPERATOR_STATUS_TRANSITIONS, OperatorStatus, next_operator_status
 from weir.core.types import TaskStatus
 from weir.errors import InvariantError
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 from task_harness import TaskHarness, staged
 
-from weir.core.messages import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
-from weir.core.task_messages import (
+from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint, TaskStatusChanged
+from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
     ContinueSnapshot,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from weir.core.operator_events import DeliverEvent
-from weir.core.subtask_gateway import SubtaskGateway
+from weir.core.messages.operators import DeliverEvent
+from weir.core.operators.holder import SubtaskGateway
 from weir.errors import InvariantError
 
 

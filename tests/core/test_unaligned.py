@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from channel_task import BATCH_SIZE, Task, barrier, kinds, segment, trigger
 
-from weir.core.channel import (
+from weir.core.messages.channel import (
     ChannelAppended,
     EndOfPartition,
     EndOfUserRecords,
     SegmentsConsumed,
     Watermark,
 )
-from weir.core.messages import AcknowledgeCheckpoint, NotifyCheckpointAborted
-from weir.core.output_channels import ChannelBound
-from weir.core.task_messages import (
+from weir.core.messages.protocol import AcknowledgeCheckpoint, NotifyCheckpointAborted
+from weir.core.messages.task import (
     AnswerPlanning,
     Drained,
     SnapshotFailed,
@@ -24,6 +23,7 @@ from weir.core.task_messages import (
     SyncPartDone,
     TakeSnapshot,
 )
+from weir.core.task.output_channels import ChannelBound
 from weir.core.types import InFlightSegment, SnapshotKind
 from weir.errors import InvariantError
 

@@ -31,9 +31,8 @@ from tests.spark.test_snapshots import FILES, FakeQuery
 
 from weir.coordinators.runner import CoordinatorRunner
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.task_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
     ContinueSnapshot,
@@ -44,6 +43,7 @@ from weir.core.task_messages import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.status import JobStatus
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotMetrics, TaskState
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings

@@ -21,9 +21,9 @@ from tests.spec.durable import Driver
 from tests.state.faulty_filesystem import FaultyFileSystem
 from tests.state.lost_syncs import LostSyncs
 
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import AllocateLocation, RecordEnd
-from weir.core.task_messages import CommitSinks
+from weir.core.messages.job import AllocateLocation, RecordEnd
+from weir.core.messages.task import CommitSinks
+from weir.core.status import JobStatus
 from weir.core.types import Committable, Payload, Recorded, SnapshotKind
 from weir.durable.hooks import MasterHook
 from weir.errors import (

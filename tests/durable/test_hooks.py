@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weir.core.master_hooks import TriggerHook
+from weir.core.messages.job import TriggerHook
 from weir.core.types import CompletedCheckpoint, Payload, SnapshotKind
 from weir.durable.hooks import MasterHook, MasterHooks
 from weir.errors import HookError, JobError

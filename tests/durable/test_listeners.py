@@ -10,7 +10,7 @@ import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
-from weir.core.task_messages import CommitSinks, TellAborted
+from weir.core.messages.task import CommitSinks, TellAborted
 from weir.durable.listeners import CheckpointListener, listener_of
 from weir.errors import ListenerError
 

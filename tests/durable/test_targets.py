@@ -10,7 +10,7 @@ import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
-from weir.core.task_messages import CommitSinks
+from weir.core.messages.task import CommitSinks
 from weir.core.types import Committable, CompletedCheckpoint, SnapshotKind
 from weir.durable.targets import check_before_begin
 from weir.errors import CheckpointDamagedError, DuplicatesError, StorageError

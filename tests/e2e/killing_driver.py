@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from weir.cli import main
-from weir.core.job_master import JobMaster
-from weir.core.requests import RequestKind
-from weir.core.stream_task import StreamTask
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import RequestKind
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
 from weir.sinks.files import Files

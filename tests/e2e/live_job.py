@@ -27,8 +27,8 @@ from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows, wait_until
 
 import weir
+from weir.core.checkpoints.stats import CheckpointStats, JobView
 from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
-from weir.core.view import CheckpointStats, JobView
 from weir.kernel.gateway import JobGateway
 from weir.runner import JobResult, RunOptions, run_job
 from weir.sinks.base import Step

@@ -24,7 +24,7 @@ from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import Place, Rows, assert_same, delta_rows
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 
 pytestmark = pytest.mark.spark
 

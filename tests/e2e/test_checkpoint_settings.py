@@ -32,7 +32,7 @@ from tests.spark.rig import hashes
 
 import weir
 from weir.client import JobClient
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.errors import SinkError, StorageError
 from weir.spark.query_directory import QueryDirectory
 

@@ -6,7 +6,7 @@ import pytest
 from tests.e2e.live_job import LiveJob, assert_copied, numbers_job, settings
 from tests.e2e.support import Place
 
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

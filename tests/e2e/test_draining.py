@@ -27,7 +27,7 @@ from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, files_rows, parquet_rows
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.sinks.base import SinkContext, Step
 

@@ -15,7 +15,7 @@ from tests.e2e.support import HERE, Place, files_rows, wait_until
 
 import weir
 from weir.client import JobClient, connect
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.operators import Operator
 

@@ -8,7 +8,7 @@ from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import Place
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 
 pytestmark = pytest.mark.spark
 

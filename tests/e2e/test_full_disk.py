@@ -29,7 +29,7 @@ from tests.e2e.live_job import (
 from tests.e2e.support import Place, wait_until
 from tests.spark.rig import hashes
 
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.errors import JobError, StorageError
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

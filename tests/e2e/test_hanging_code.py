@@ -13,7 +13,7 @@ from tests.e2e.live_job import LiveJob, settings
 from tests.e2e.support import Place, wait_until
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import Payload
 
 pytestmark = [pytest.mark.spark]

@@ -19,8 +19,8 @@ from tests.e2e.live_job import (
 from tests.e2e.support import HERE, PIPELINE, Place
 
 import weir
-from weir.core.job_status import JobStatus
-from weir.core.task_messages import TakeSnapshot
+from weir.core.messages.task import TakeSnapshot
+from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.spark.snapshots import TaskSnapshots
 

@@ -10,7 +10,7 @@ from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows, wait_until
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.errors import DuplicatesError
 
 pytestmark = pytest.mark.spark

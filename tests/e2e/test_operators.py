@@ -23,8 +23,8 @@ from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows, wait
 import weir
 from weir.client import connect
 from weir.coordinators import BroadcastRules, OperatorCoordinator
-from weir.core.job_status import JobStatus
-from weir.core.restart import GIVEN_UP_FROM
+from weir.core.job.restart import GIVEN_UP_FROM
+from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator

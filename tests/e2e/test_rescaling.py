@@ -17,7 +17,7 @@ from tests.e2e.numbers_pipeline import by_minute, timed
 from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 
 pytestmark = pytest.mark.spark

@@ -17,8 +17,8 @@ from tests.e2e.live_job import RESTARTED, LiveJob, WatchedFiles, numbers, settin
 from tests.e2e.support import Place, assert_same, files_rows
 
 import weir
-from weir.core.job_status import JobStatus
-from weir.core.view import CheckpointStats
+from weir.core.checkpoints.stats import CheckpointStats
+from weir.core.status import JobStatus
 
 pytestmark = pytest.mark.spark
 

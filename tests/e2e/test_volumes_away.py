@@ -9,7 +9,7 @@ from tests.e2e.live_job import LiveJob, numbers, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, wait_until
 
 import weir
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

@@ -10,21 +10,19 @@ from typing import Any
 
 from weir.coordinators import OperatorCoordinator
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.channel import ReleaseSegments
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import TriggerHook
-from weir.core.master_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.job import (
     AllocateLocation,
     CheckpointRecorded,
     DiscardCheckpoint,
     JobEnded,
     RecordCheckpoint,
     RecordEnd,
+    TriggerHook,
 )
-from weir.core.operator_coordinators import CoordinatedOperator
-from weir.core.task_messages import (
+from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
     ContinueSnapshot,
@@ -37,6 +35,8 @@ from weir.core.task_messages import (
     TaskStarted,
     TellAborted,
 )
+from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.status import JobStatus
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,

@@ -14,20 +14,27 @@ from typing import Any, cast
 import pytest
 from tests.kernel.fake_port import FakePort, job_master, plan
 
-from weir.core.channel import ReleaseSegments, Segment, SegmentsConsumed
-from weir.core.input_gate import Admission
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import BeginAttempt, JobMasterEffect, JobMasterEvent, JobSubmitted
-from weir.core.messages import DeclineCheckpoint, NotifyCheckpointAborted, TaskFailed, TriggerCheckpoint
-from weir.core.requests import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.channel import Admission, ReleaseSegments, Segment, SegmentsConsumed
+from weir.core.messages.job import (
     AnswerRequest,
+    BeginAttempt,
     CancelRequested,
+    JobMasterEffect,
+    JobMasterEvent,
+    JobSubmitted,
     RequestKind,
     SnapshotRequested,
 )
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import AnswerPlanning, CommitSinks, StartDrain, TaskErrored, TellAborted
+from weir.core.messages.protocol import (
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from weir.core.messages.task import AnswerPlanning, CommitSinks, StartDrain, TaskErrored, TellAborted
+from weir.core.status import JobStatus
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
     CompletedCheckpoint,
     InFlightSegment,

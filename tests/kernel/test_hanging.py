@@ -13,8 +13,8 @@ import time
 import pytest
 from tests.kernel.fake_port import World
 
-from weir.core.job_status import JobStatus
-from weir.core.task_messages import TaskErrored
+from weir.core.messages.task import TaskErrored
+from weir.core.status import JobStatus
 from weir.kernel.concurrency import ThreadWorkers
 
 VERTICES = tuple(f"v{number:02}" for number in range(24))

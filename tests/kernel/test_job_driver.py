@@ -9,11 +9,9 @@ import pytest
 from tests.kernel.fake_port import FakePort, World
 
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import JobEnded, RecordCheckpoint
-from weir.core.requests import SuspendRequested
-from weir.core.task_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, RecordCheckpoint, SuspendRequested
+from weir.core.messages.task import (
     CommitSinks,
     RecordsEnded,
     StepStaged,
@@ -21,6 +19,7 @@ from weir.core.task_messages import (
     TakeSnapshot,
     TaskErrored,
 )
+from weir.core.status import JobStatus
 from weir.core.types import Committable, TaskStatus
 from weir.errors import InvariantError, PipelineError, StorageError
 from weir.kernel.concurrency import ThreadWaits, ThreadWorkers

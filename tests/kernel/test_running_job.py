@@ -11,8 +11,8 @@ import pytest
 from tests.kernel.fake_port import JOB_ID, World
 
 from weir.coordinators import BroadcastRules
-from weir.core.job_status import JobStatus
-from weir.core.task_messages import TaskErrored
+from weir.core.messages.task import TaskErrored
+from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
 from weir.kernel.ports import CoordinatorAnswer, VertexMetrics

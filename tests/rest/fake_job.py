@@ -7,16 +7,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
-from weir.core.job_status import JobStatus
-from weir.core.types import (
-    CheckpointType,
-    CompletedCheckpoint,
-    Payload,
-    SnapshotKind,
-    SnapshotMetrics,
-    TaskStatus,
-)
-from weir.core.view import (
+from weir.core.checkpoints.stats import (
     CheckpointCounts,
     CheckpointStats,
     CheckpointStatsSnapshot,
@@ -25,6 +16,15 @@ from weir.core.view import (
     RestoredCheckpointStats,
     TaskCheckpointStats,
     VertexView,
+)
+from weir.core.status import JobStatus
+from weir.core.types import (
+    CheckpointType,
+    CompletedCheckpoint,
+    Payload,
+    SnapshotKind,
+    SnapshotMetrics,
+    TaskStatus,
 )
 from weir.errors import CoordinatorError
 from weir.kernel.ports import CoordinatorAnswer

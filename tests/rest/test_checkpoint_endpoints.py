@@ -18,7 +18,7 @@ from fake_job import (
     FakeGateway,
 )
 
-from weir.core.stats import Summary
+from weir.core.checkpoints.stats import Summary
 from weir.core.types import SnapshotMetrics
 from weir.rest import checkpoint_json
 from weir.rest.checkpoint_json import checkpoint_config_json, checkpoint_details_json, subtasks_json

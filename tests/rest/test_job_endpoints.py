@@ -9,7 +9,7 @@ import httpx
 import pytest
 from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
 
-from weir.core.job_status import JobStatus
+from weir.core.status import JobStatus
 
 JOB = f"/v1/jobs/{JOB_ID}"
 

@@ -14,9 +14,9 @@ import httpx
 import pytest
 from fake_job import COMPLETED, JOB_ID, FakeGateway, completed
 
-from weir.core.job_status import JobStatus
+from weir.core.checkpoints.stats import RestoredCheckpointStats
+from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
-from weir.core.view import RestoredCheckpointStats
 from weir.errors import JobError
 from weir.rest.operations import (
     MAX_OPERATIONS,

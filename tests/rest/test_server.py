@@ -12,7 +12,7 @@ import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
 from tests.kernel.fake_port import World
 
-from weir.core.view import JobView
+from weir.core.checkpoints.stats import JobView
 from weir.errors import RestError
 from weir.rest.server import RestServer
 

@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core.barrier_handler import Aligned, BarrierHandler
-from weir.core.channel import (
+from weir.core.messages.channel import (
     ChannelAppended,
     CheckpointBarrier,
     EndOfUserRecords,
@@ -17,10 +16,11 @@ from weir.core.channel import (
     SegmentsConsumed,
     Watermark,
 )
-from weir.core.input_gate import InputGate
-from weir.core.output_channels import OutputChannels
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import PlanningCalled
+from weir.core.messages.task import PlanningCalled
+from weir.core.task.barrier_handler import Aligned, BarrierHandler
+from weir.core.task.input_gate import InputGate
+from weir.core.task.output_channels import OutputChannels
+from weir.core.task.stream_task import StreamTask
 from weir.sim.channel_offsets import ChannelOffsets
 
 

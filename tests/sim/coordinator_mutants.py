@@ -8,14 +8,13 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core.job_master import JobMaster
-from weir.core.ledger import CheckpointLedger
-from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
-from weir.core.operator_coordinators import OperatorCoordinators
-from weir.core.operator_events import AcknowledgeCheckpointEvent, DeliverEvent
-from weir.core.pending import PendingCheckpoint
-from weir.core.subtask_gateway import SubtaskGateway
-from weir.core.task_events import TaskEvents
+from weir.core.checkpoints.ledger import CheckpointLedger
+from weir.core.checkpoints.pending import PendingCheckpoint
+from weir.core.job.master import JobMaster
+from weir.core.messages.operators import AcknowledgeCheckpointEvent, DeliverEvent
+from weir.core.operators.coordinators import OperatorCoordinators
+from weir.core.operators.holder import OperatorCoordinatorHolder, SubtaskGateway
+from weir.core.task.events import TaskEvents
 
 _UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pending: None)
 

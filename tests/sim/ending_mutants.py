@@ -9,13 +9,13 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core.final_retry import FinalCheckpointRetry
-from weir.core.input_gate import InputGate
-from weir.core.ledger import CheckpointLedger
-from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.pending_commits import PendingCommits
-from weir.core.stream_task import StreamTask
-from weir.core.task_flow import TaskFlow
+from weir.core.checkpoints.ledger import CheckpointLedger
+from weir.core.job.restart import FinalCheckpointRetry
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.task.commits import PendingCommits
+from weir.core.task.input_gate import InputGate
+from weir.core.task.stream_task import StreamTask
+from weir.core.task.task_flow import TaskFlow
 from weir.core.types import TaskState
 
 

@@ -18,21 +18,20 @@ from unittest.mock import patch
 import pytest
 from _pytest.mark import ParameterSet
 
-from weir.core import coordinator as coordinator_module
-from weir.core.completed_store import CompletedCheckpointStore
-from weir.core.coordinator import CheckpointCoordinator
-from weir.core.ledger import CheckpointLedger
-from weir.core.messages import AcknowledgeCheckpoint, NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.pending import Party, PendingCheckpoint, PendingState
-from weir.core.pending_commits import PendingCommits
-from weir.core.plan import CheckpointPlan, calculate_plan
-from weir.core.request_decider import CheckpointRequestDecider
-from weir.core.restart import RepeatedFailures
-from weir.core.shared_state_registry import SharedStateRegistry
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import ConfirmBase
-from weir.core.task_snapshots import TaskSnapshots
-from weir.core.trigger import CheckpointTrigger, Started
+from weir.core.checkpoints import coordinator as coordinator_module
+from weir.core.checkpoints.coordinator import CheckpointCoordinator
+from weir.core.checkpoints.ledger import CheckpointLedger
+from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState
+from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
+from weir.core.checkpoints.requests import CheckpointRequestDecider
+from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
+from weir.core.checkpoints.trigger import CheckpointTrigger, Started
+from weir.core.job.restart import RepeatedFailures
+from weir.core.messages.protocol import AcknowledgeCheckpoint, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.task import ConfirmBase
+from weir.core.task.commits import PendingCommits
+from weir.core.task.snapshots import TaskSnapshots
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus
 from weir.durable import recovery as recovery_module
 from weir.durable.job import DurableJob

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from weir.core.master_messages import BeginAttempt
-from weir.core.messages import (
+from weir.core.messages.job import BeginAttempt
+from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointComplete,
     TaskFailed,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.channel import MAX_WATERMARK_MS, Segment
-from weir.core.input_gate import Admission
+from weir.core.messages.channel import MAX_WATERMARK_MS, Admission, Segment
 from weir.sim.channel_offsets import BrokenWatermarkError, ChannelOffsets
 
 

@@ -12,8 +12,7 @@ import pytest
 from tests.sim import coordinator_mutants
 from tests.sim.mutants import _with
 
-from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
-from weir.core.subtask_gateway import SubtaskGateway
+from weir.core.operators.holder import OperatorCoordinatorHolder, SubtaskGateway
 from weir.sim.subtasks import run_subtasks
 
 SEEDS = 2_000

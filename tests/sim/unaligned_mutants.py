@@ -9,12 +9,12 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core import batch_bound as batch_bound_module
-from weir.core import output_channels as output_channels_module
-from weir.core.channel import ChannelAppended, Segment
-from weir.core.input_gate import InputGate
-from weir.core.task_messages import TakeSnapshot
-from weir.core.task_snapshots import TaskSnapshots
+from weir.core.messages.channel import ChannelAppended, Segment
+from weir.core.messages.task import TakeSnapshot
+from weir.core.task import batch_bound as batch_bound_module
+from weir.core.task import output_channels as output_channels_module
+from weir.core.task.input_gate import InputGate
+from weir.core.task.snapshots import TaskSnapshots
 from weir.core.types import SnapshotKind, TaskState
 from weir.kernel import dispatcher as dispatcher_module
 from weir.kernel.ports import TaskPlan

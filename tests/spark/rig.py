@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.core.graph import Vertex
-from weir.core.task_messages import AnswerPlanning, PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
+from weir.core.messages.task import AnswerPlanning, PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Sink, SinkContext, Step

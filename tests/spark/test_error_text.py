@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weir.core.task_messages import TaskErrored
+from weir.core.messages.task import TaskErrored
 from weir.job import Job
 from weir.sinks.foreach import Foreach
 from weir.spark.error_text import first_cause, read_error

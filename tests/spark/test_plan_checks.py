@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.types import StructType
 from tests.spark.rig import SCHEMA, Collected, Landing, Rig
 
-from weir.core.task_messages import PlanningCalled, StepStaged, TaskErrored
+from weir.core.messages.task import PlanningCalled, StepStaged, TaskErrored
 from weir.errors import PipelineError
 from weir.job import Job
 from weir.sinks.base import SinkContext

@@ -18,14 +18,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.rig import Collected, Landing
 
-from weir.core.messages import (
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointComplete,
     TaskStatusChanged,
     TriggerCheckpoint,
 )
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import (
+from weir.core.messages.task import (
     AnswerPlanning,
     AsyncPartDone,
     CloseOperators,
@@ -44,6 +43,7 @@ from weir.core.task_messages import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorState,

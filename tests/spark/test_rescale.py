@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.spark.queries import QUERIES, Query
 from tests.spark.rig import Collected, Landing, Rig, Rows, one_vertex
 
-from weir.core.task_messages import Drained, RecordsEnded
+from weir.core.messages.task import Drained, RecordsEnded
 from weir.core.types import TaskState
 from weir.errors import PipelineError
 from weir.job import Job

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from tests.spark.queries import QUERIES
 from tests.spark.rig import Landing, Rig, hashes
 
-from weir.core.task_messages import Drained, RecordsEnded, TakeSnapshot
+from weir.core.messages.task import Drained, RecordsEnded, TakeSnapshot
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,

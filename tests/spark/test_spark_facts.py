@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tests.spark.queries import QUERIES, Query
 from tests.spark.rig import Collected, Landing, Rig, hashes, wait_until
 
-from weir.core.task_messages import Drained, RecordsEnded
+from weir.core.messages.task import Drained, RecordsEnded
 from weir.job import Job
 from weir.spark.state_files import StateFiles
 

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import weir
 from weir.cli import app
-from weir.core.task_messages import TakeSnapshot
+from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind
 from weir.saved_state import Savepoint
 from weir.spark.query_directory import QueryDirectory

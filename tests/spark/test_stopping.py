@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.spark.queries import QUERIES
 from tests.spark.rig import Collected, Landing, Rig
 
-from weir.core.task_messages import TaskErrored
+from weir.core.messages.task import TaskErrored
 from weir.job import Job
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.durable.fake_sink import FakeSink, sink_port
 
-from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
+from weir.core.messages.job import AllocateLocation, DiscardCheckpoint, RecordCheckpoint
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,

@@ -9,19 +9,17 @@ from __future__ import annotations
 from tests.core.master_harness import World, of
 
 from weir.core.config import CheckpointConfig
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
     AttemptBegan,
     JobMasterEffect,
     JobSubmitted,
-    TasksStopped,
-)
-from weir.core.messages import TaskFailed
-from weir.core.requests import (
     RequestKind,
     SnapshotRequested,
+    TasksStopped,
 )
+from weir.core.messages.protocol import TaskFailed
+from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, TaskStatus
 
 #: The delay of the restart strategy of ``World``.

@@ -10,16 +10,19 @@ import pytest
 from tests.core.master_harness import World, of, only, task_state
 from tests.spec.scenario import ask, complete, job, pending_ids, tick, trigger
 
-from weir.core.master_messages import AllocateLocation, DiscardCheckpoint, JobMasterEffect, RecordCheckpoint
-from weir.core.messages import (
+from weir.core.messages.job import (
+    AllocateLocation,
+    AnswerRequest,
+    DiscardCheckpoint,
+    JobMasterEffect,
+    RecordCheckpoint,
+    RequestKind,
+)
+from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
     TriggerCheckpoint,
-)
-from weir.core.requests import (
-    AnswerRequest,
-    RequestKind,
 )
 from weir.core.types import SnapshotKind, SnapshotMetrics, TaskStatus
 

@@ -9,11 +9,13 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigger
 
+from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.checkpoints.requests import CheckpointRequest, CoordinatorOutput, RequestFailed, RequestOrigin
 from weir.core.config import CheckpointConfig
-from weir.core.failure_reason import CheckpointFailureReason as Reason
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
+    AnswerRequest,
+    CancelRequested,
     DiscardCheckpoint,
     EndRecorded,
     JobEnded,
@@ -21,17 +23,12 @@ from weir.core.master_messages import (
     LocationAllocated,
     LocationFailed,
     RecordEnd,
+    RequestKind,
     StopTasks,
     TasksStopped,
 )
-from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.outcomes import CoordinatorOutput, RequestFailed
-from weir.core.request_decider import CheckpointRequest, RequestOrigin
-from weir.core.requests import (
-    AnswerRequest,
-    CancelRequested,
-    RequestKind,
-)
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.status import JobStatus
 from weir.core.types import Recorded, TaskStatus
 
 PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)

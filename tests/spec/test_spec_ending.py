@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from weir.core.channel import (
+from weir.core.messages.channel import (
     ChannelAppended,
     CheckpointBarrier,
     EndOfPartition,
@@ -32,10 +32,8 @@ from weir.core.channel import (
     Segment,
     SegmentsConsumed,
 )
-from weir.core.messages import NotifyCheckpointComplete, TaskStatusChanged
-from weir.core.operator_status import OperatorStatus
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import (
+from weir.core.messages.protocol import NotifyCheckpointComplete, TaskStatusChanged
+from weir.core.messages.task import (
     AsyncPartDone,
     CloseOperators,
     Drained,
@@ -49,6 +47,8 @@ from weir.core.task_messages import (
     TaskErrored,
     TaskStarted,
 )
+from weir.core.status import OperatorStatus
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import OperatorState, SnapshotKind, SnapshotMetrics, TaskState, TaskStatus
 
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

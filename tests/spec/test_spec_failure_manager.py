@@ -9,11 +9,10 @@ import pytest
 from tests.core.master_harness import of, only
 from tests.spec.scenario import complete, job, status, trigger
 
-from weir.core.failure_manager import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
-from weir.core.failure_reason import CheckpointFailureReason as Reason
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import StopTasks
-from weir.core.requests import AnswerRequest
+from weir.core.checkpoints.failures import UNLIMITED_TOLERABLE_FAILURES, CheckpointFailureManager
+from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.messages.job import AnswerRequest, StopTasks
+from weir.core.status import JobStatus
 
 COUNTED = (
     Reason.IO_EXCEPTION,

@@ -16,10 +16,9 @@ from tests.durable.test_state_mapping import BEFORE, check
 from tests.spec.scenario import fail_over, job
 
 from weir.core.config import CheckpointConfig
-from weir.core.master_messages import AllocateLocation, RecordEnd
-from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.requests import RequestKind, SnapshotRequested
-from weir.core.task_messages import StartDrain
+from weir.core.messages.job import AllocateLocation, RecordEnd, RequestKind, SnapshotRequested
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.task import StartDrain
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError
 from weir.kernel.clock import SystemClock

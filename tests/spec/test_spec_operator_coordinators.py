@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     CoordinatorAcknowledged,
     CoordinatorDeclined,
     DeliverEvent,
@@ -16,6 +15,7 @@ from weir.core.operator_events import (
     HolderOutput,
     SnapshotCoordinator,
 )
+from weir.core.operators.holder import OperatorCoordinatorHolder
 from weir.core.types import Payload
 from weir.errors import InvariantError
 

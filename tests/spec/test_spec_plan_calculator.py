@@ -12,10 +12,9 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import ask, job, pending_ids
 
-from weir.core.master_messages import RecordCheckpoint
-from weir.core.messages import NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.plan import calculate_plan, tasks_not_ready
-from weir.core.requests import AnswerRequest
+from weir.core.checkpoints.plan import calculate_plan, tasks_not_ready
+from weir.core.messages.job import AnswerRequest, RecordCheckpoint
+from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.types import TaskStatus
 
 RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED

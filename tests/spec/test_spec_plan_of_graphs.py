@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from weir.core.plan import calculate_plan
+from weir.core.checkpoints.plan import calculate_plan
 from weir.core.types import TaskStatus
 
 RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED

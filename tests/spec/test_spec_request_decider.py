@@ -12,18 +12,20 @@ import pytest
 from tests.core.master_harness import World, of, only
 from tests.spec.scenario import allocate_all, ask, complete, job, pending_ids, tick, trigger
 
-from weir.core.master_messages import AllocateLocation, CheckpointDiscarded, JobMasterEffect
-from weir.core.request_decider import (
+from weir.core.checkpoints.requests import (
     MAX_QUEUED_REQUESTS,
-    Admission,
     CheckpointRequest,
     CheckpointRequestDecider,
     Decision,
+    EnqueueOutcome,
     RequestOrigin,
     Verdict,
 )
-from weir.core.requests import (
+from weir.core.messages.job import (
+    AllocateLocation,
     AnswerRequest,
+    CheckpointDiscarded,
+    JobMasterEffect,
     RequestKind,
 )
 from weir.core.types import SnapshotKind
@@ -101,7 +103,7 @@ def test_a_request_that_is_not_forced_is_queued_while_too_many_are_pending_and_r
 ) -> None:
     """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending (MISSION A5)."""
     subject = decider(max_concurrent_checkpoints=1)
-    assert subject.enqueue(request(origin)).admission is Admission.QUEUED
+    assert subject.enqueue(request(origin)).outcome is EnqueueOutcome.QUEUED
     assert choose(subject, pending=1) == Decision(verdict=Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS)
     assert len(subject) == 1
     assert choose(subject, pending=0) == Decision(verdict=Verdict.RUN, request=request(origin))
@@ -223,7 +225,7 @@ def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(origi
     """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals it is the newest that has no place."""
     subject = full_queue(origin)
     enqueued = subject.enqueue(request(origin, "last"))
-    assert enqueued.admission is Admission.TOO_MANY_CHECKPOINT_REQUESTS
+    assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
     assert enqueued.dropped == request(origin, "last")
     assert len(subject) == MAX_QUEUED_REQUESTS
 

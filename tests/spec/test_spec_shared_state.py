@@ -15,8 +15,8 @@ from tests.spec.durable import Driver
 from tests.spec.scenario import ask, complete, job, take_over
 
 from weir.config.values import RecoveryClaimMode
-from weir.core.master_messages import DiscardCheckpoint
-from weir.core.shared_state_registry import SharedStateRegistry
+from weir.core.checkpoints.store import SharedStateRegistry
+from weir.core.messages.job import DiscardCheckpoint
 from weir.core.types import CompletedCheckpoint
 
 ORIGIN = "f" * 32

@@ -14,9 +14,8 @@ from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_
 from tests.spec.durable import Driver
 from tests.spec.scenario import RESTART_DELAY_MS, ask, complete, fail, fail_over, job, take_over, tick
 
-from weir.core.master_messages import TasksStopped
-from weir.core.messages import TriggerCheckpoint
-from weir.core.requests import AnswerRequest, RequestKind
+from weir.core.messages.job import AnswerRequest, RequestKind, TasksStopped
+from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
 from weir.rest.requests import CheckpointRequest
 

@@ -17,7 +17,7 @@ from typing import Any
 from weir.coordinators.base import OperatorCoordinator
 from weir.coordinators.requests import OpenRequests
 from weir.core.json_values import KEPT, read_back
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     CoordinatorEffect,
     CoordinatorEvent,
     CoordinatorFailed,

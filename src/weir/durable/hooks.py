@@ -16,7 +16,7 @@ from weir.errors import HookError, JobError
 from weir.kernel.concurrency import Waits
 
 if TYPE_CHECKING:
-    from weir.core.master_hooks import TriggerHook
+    from weir.core.messages.job import TriggerHook
 
 
 class MasterHook(abc.ABC):

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from weir.core.job_status import JobStatus
-from weir.core.master_hooks import TriggerHook
-from weir.core.master_messages import (
+from weir.core.messages.job import (
     AllocateLocation,
     CheckpointRecorded,
     DiscardCheckpoint,
     RecordCheckpoint,
     RecordEnd,
+    TriggerHook,
 )
-from weir.core.task_messages import CommitSinks, TellAborted
+from weir.core.messages.task import CommitSinks, TellAborted
+from weir.core.status import JobStatus
 from weir.core.types import (
     CompletedCheckpoint,
     JobId,

@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from weir.core.channel import ChannelAppended, SegmentsConsumed
-from weir.core.job_master import JobMaster
-from weir.core.master_hooks import HookFailed, HookTriggered, TriggerHook
-from weir.core.master_messages import (
+from weir.core.job.master import JobMaster
+from weir.core.messages.channel import ChannelAppended, SegmentsConsumed
+from weir.core.messages.job import (
     AbandonAttempt,
     AllocateLocation,
+    AnswerRequest,
     AttemptBegan,
     AttemptFailed,
     BeginAttempt,
@@ -36,6 +36,8 @@ from weir.core.master_messages import (
     CheckpointRecorded,
     DiscardCheckpoint,
     EndRecorded,
+    HookFailed,
+    HookTriggered,
     JobEnded,
     JobStatusChanged,
     LocationAllocated,
@@ -44,12 +46,12 @@ from weir.core.master_messages import (
     RecordEnd,
     StopTasks,
     TasksStopped,
+    TriggerHook,
 )
-from weir.core.messages import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
-from weir.core.operator_events import CoordinatorEffect, DeliverEvent
-from weir.core.requests import AnswerRequest
-from weir.core.stream_task import StreamTask
-from weir.core.task_messages import StreamTaskEvent, TaskErrored, TaskWork
+from weir.core.messages.operators import CoordinatorEffect, DeliverEvent
+from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.task import StreamTaskEvent, TaskErrored, TaskWork
+from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded, VertexId
 from weir.errors import JobError, invariant
 from weir.kernel.clock import Clock

@@ -7,8 +7,8 @@ import random
 import threading
 from collections.abc import Callable, Mapping
 
-from weir.core.job_master import JobMaster
-from weir.core.master_messages import JobEnded, JobMasterEvent, JobSubmitted
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
 from weir.core.types import VertexId
 from weir.errors import invariant
 from weir.kernel.clock import Clock

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.master_messages import JobMasterEvent
-from weir.core.task_messages import StreamTaskEvent
+from weir.core.messages.job import JobMasterEvent
+from weir.core.messages.task import StreamTaskEvent
 from weir.core.types import VertexId
 from weir.kernel.ports import AttemptStart
 

@@ -5,7 +5,7 @@ Three kinds of errors, in one table each for Python's names and Weir's own class
 
 1. *Final*: the same fails again however often it is tried. The job fails at once.
 2. *Passing*: something outside does not answer, and will some day. The job is restarted for as long as its strategy says.
-3. All others have a cause, by which ``core/restart.py`` sees that the same fails again and again.
+3. All others have a cause, by which ``core/job/restart.py`` sees that the same fails again and again.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Protocol
 
+from weir.core.checkpoints.stats import JobView
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload
-from weir.core.view import JobView
 from weir.kernel.ports import CoordinatorAnswer
 
 

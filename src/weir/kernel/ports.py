@@ -13,18 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
-from weir.core.channel import ReleaseSegments
-from weir.core.master_hooks import TriggerHook
-from weir.core.master_messages import (
+from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.job import (
     AllocateLocation,
     CheckpointRecorded,
     DiscardCheckpoint,
     RecordCheckpoint,
     RecordEnd,
+    TriggerHook,
 )
-from weir.core.operator_events import CoordinatorEffect, CoordinatorEvent
-from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
-from weir.core.task_messages import (
+from weir.core.messages.operators import CoordinatorEffect, CoordinatorEvent
+from weir.core.messages.task import (
     AnswerPlanning,
     CommitSinks,
     ContinueSnapshot,
@@ -34,6 +33,7 @@ from weir.core.task_messages import (
     TakeSnapshot,
     TellAborted,
 )
+from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import (
     CompletedCheckpoint,
     OperatorId,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from weir.core.channel import ChannelAppended, EndOfPartition, EndOfUserRecords, Segment
+from weir.core.messages.channel import ChannelAppended, EndOfPartition, EndOfUserRecords, Segment
 from weir.core.types import TaskState, VertexId
 from weir.kernel.ports import TaskPlan
 

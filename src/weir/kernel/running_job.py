@@ -18,18 +18,20 @@ from concurrent.futures import Future, InvalidStateError, wait
 from functools import partial
 from typing import Any
 
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import JobEnded, JobMasterEvent, JobStatusChanged
-from weir.core.requests import (
+from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import (
     AnswerRequest,
     CancelRequested,
+    JobEnded,
+    JobMasterEvent,
+    JobStatusChanged,
     RequestKind,
     SnapshotRequested,
     SuspendRequested,
 )
+from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
-from weir.core.view import ExceptionView, JobView, VertexView
 from weir.errors import JobError
 from weir.kernel.clock import Clock
 from weir.kernel.counters import Counters

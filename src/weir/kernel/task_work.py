@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from weir.core.channel import ReleaseSegments
-from weir.core.task_messages import (
+from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.task import (
     AnswerPlanning,
     AsyncPartDone,
     CloseOperators,

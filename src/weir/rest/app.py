@@ -22,7 +22,7 @@ from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from weir.core.view import CheckpointStats, JobView
+from weir.core.checkpoints.stats import CheckpointStats, JobView
 from weir.errors import CoordinatorError, StorageError, WeirError
 from weir.kernel.clock import Clock
 from weir.kernel.concurrency import in_background

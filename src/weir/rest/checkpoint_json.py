@@ -12,9 +12,14 @@ from functools import lru_cache
 
 from weir.config import Configuration
 from weir.config.options import CHECKPOINT_ALIGNED_TIMEOUT
+from weir.core.checkpoints.stats import (
+    CheckpointStats,
+    CheckpointStatsSnapshot,
+    JobView,
+    TaskCheckpointStats,
+    summarize,
+)
 from weir.core.config import RetainExternalized
-from weir.core.stats import summarize
-from weir.core.view import CheckpointStats, CheckpointStatsSnapshot, JobView, TaskCheckpointStats
 from weir.rest.job_json import Json, vertex_id
 
 #: Discriminator of Flink's ``CheckpointStatistics``, by status.

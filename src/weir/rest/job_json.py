@@ -18,9 +18,9 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from weir.coordinators.rejects import rejects_in
-from weir.core.job_status import JobStatus
+from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
+from weir.core.status import JobStatus
 from weir.core.types import TaskStatus, VertexId
-from weir.core.view import ExceptionView, JobView, VertexView
 
 #: What ``json.dumps`` takes as an object.
 Json: TypeAlias = dict[str, Any]

@@ -34,17 +34,16 @@ from typing import Any
 
 import msgspec
 
-from weir.core.final_retry import delay_ms
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import BeginAttempt, JobStatusChanged, RecordEnd
-from weir.core.messages import (
+from weir.core.job.restart import GIVEN_UP_FROM, delay_ms
+from weir.core.messages.job import BeginAttempt, JobStatusChanged, RecordEnd
+from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointComplete,
     TaskFailed,
     TaskStatusChanged,
     TriggerCheckpoint,
 )
-from weir.core.restart import GIVEN_UP_FROM
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus, VertexId
 from weir.sim.disk import Disk
 from weir.sim.operators import disagreement

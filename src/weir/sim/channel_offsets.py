@@ -18,8 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from weir.core.channel import Segment
-from weir.core.input_gate import Admission
+from weir.core.messages.channel import Admission, Segment
 from weir.core.types import VertexId
 
 

@@ -7,12 +7,12 @@ from functools import partial
 from random import Random
 
 from weir.coordinators.runner import CoordinatorRunner
-from weir.core.job_master import JobMaster
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import JobEnded, JobMasterEvent, JobSubmitted
-from weir.core.operator_coordinators import CoordinatedOperator
-from weir.core.pending import PendingState
-from weir.core.task_messages import CommitSinks, SinkCommitFailed, SinksCommitted
+from weir.core.checkpoints.pending import PendingState
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
+from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitted
+from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.status import JobStatus
 from weir.core.types import JobId, TaskStatus, VertexId
 from weir.durable.hooks import MasterHooks
 from weir.durable.job import DurableJob, DurableSettings

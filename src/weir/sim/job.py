@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
-from weir.core.output_channels import DEFAULT_BOUND, ChannelBound
+from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.sim.vertices import MOST_SMALL, SimVertex, draw_vertices
 
 #: Of a large graph, or one with coordinators: the slowest of many must have a chance to be in time.

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from weir.coordinators.base import CoordinatorContext, OperatorCoordinator
-from weir.core.operator_events import DeliverEvent
+from weir.core.messages.operators import DeliverEvent
 from weir.core.types import CompletedCheckpoint, OperatorId, Payload, SentEvent
 from weir.kernel.concurrency import Waits
 

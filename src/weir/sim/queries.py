@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
-from weir.core.channel import MAX_WATERMARK_MS, ReleaseSegments
-from weir.core.task_messages import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
+from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments
+from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from weir.core.channel import MAX_WATERMARK_MS, Segment
-from weir.core.task_messages import (
+from weir.core.messages.channel import MAX_WATERMARK_MS, Segment
+from weir.core.messages.task import (
     AnswerPlanning,
     Drained,
     PlanningCalled,

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     AcknowledgeCheckpointEvent,
     CoordinatorSentEvent,
     CoordinatorSnapshotTaken,
@@ -20,7 +20,7 @@ from weir.core.operator_events import (
     OperatorEventSent,
     SnapshotCoordinator,
 )
-from weir.core.task_events import TaskEvents
+from weir.core.task.events import TaskEvents
 from weir.core.types import Payload, SentEvent
 
 OPERATOR = "op"

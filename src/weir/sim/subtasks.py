@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from weir.core.operator_coordinator_holder import OperatorCoordinatorHolder
-from weir.core.operator_events import (
+from weir.core.messages.operators import (
     AcknowledgeCheckpointEvent,
     CoordinatorAcknowledged,
     CoordinatorDeclined,
@@ -33,6 +32,7 @@ from weir.core.operator_events import (
     OperatorEventSent,
     SnapshotCoordinator,
 )
+from weir.core.operators.holder import OperatorCoordinatorHolder
 from weir.core.types import Payload
 from weir.errors import InvariantError
 from weir.sim.story import Story

@@ -16,25 +16,22 @@ from random import Random
 
 import msgspec
 
-from weir.core.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
-from weir.core.job_status import JobStatus
-from weir.core.master_messages import (
+from weir.core.checkpoints.requests import RequestOrigin
+from weir.core.messages.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
+from weir.core.messages.job import (
     AllocateLocation,
+    AnswerRequest,
     CheckpointRecorded,
     DiscardCheckpoint,
     JobEnded,
     JobMasterEvent,
     LocationAllocated,
-)
-from weir.core.messages import TriggerCheckpoint
-from weir.core.request_decider import RequestOrigin
-from weir.core.requests import (
-    AnswerRequest,
     RequestKind,
     SnapshotRequested,
     SuspendRequested,
 )
-from weir.core.task_messages import (
+from weir.core.messages.protocol import TriggerCheckpoint
+from weir.core.messages.task import (
     AnswerPlanning,
     CloseOperators,
     CommitSinks,
@@ -45,6 +42,7 @@ from weir.core.task_messages import (
     TakeSnapshot,
     TellAborted,
 )
+from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
 from weir.kernel.envelopes import ToTask
 from weir.sim.auditor import AuditError, Auditor

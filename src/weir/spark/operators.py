@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.accumulators import AccumulatorParam
 
 from weir.core.graph import GraphStep, StepKind, Vertex
-from weir.core.operator_events import DeliverEvent
-from weir.core.task_messages import AnswerPlanning, StartDrain
+from weir.core.messages.operators import DeliverEvent
+from weir.core.messages.task import AnswerPlanning, StartDrain
 from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorStateError, PipelineError
 from weir.operators.base import KEY_GROUPS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from weir.core.graph import Vertex
-from weir.core.task_messages import AnswerPlanning
+from weir.core.messages.task import AnswerPlanning
 from weir.core.types import VertexId
 from weir.spark.channel_input import plain_schema
 from weir.spark.channel_source import ChannelSource

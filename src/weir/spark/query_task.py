@@ -19,9 +19,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from weir.core.channel import Segment
 from weir.core.graph import Vertex
-from weir.core.task_messages import (
+from weir.core.messages.channel import Segment
+from weir.core.messages.task import (
     AnswerPlanning,
     Drained,
     PlanningCalled,

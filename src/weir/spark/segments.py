@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from weir.core.channel import Segment
+from weir.core.messages.channel import Segment
 from weir.core.types import InFlightSegment, Payload
 from weir.sinks.parquet import count_rows
 from weir.sinks.staging import visible_files, write_frame

@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from weir.core.task_messages import TakeSnapshot
+from weir.core.messages.task import TakeSnapshot
 from weir.core.types import (
     Committable,
     CompletedCheckpoint,

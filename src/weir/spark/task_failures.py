@@ -16,7 +16,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from weir.core.graph import Vertex
-from weir.core.task_messages import TaskErrored
+from weir.core.messages.task import TaskErrored
 from weir.core.types import Cause
 from weir.errors import WeirError
 from weir.kernel.tracebacks import Frame

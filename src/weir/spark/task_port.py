@@ -16,9 +16,9 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from weir.core.channel import ReleaseSegments
 from weir.core.graph import Vertex
-from weir.core.task_messages import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
+from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.kernel.clock import Clock

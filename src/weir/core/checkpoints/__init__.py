@@ -1,0 +1,1 @@
+"""The checkpoints of one job: requests, pending and completed checkpoints, failures and statistics."""

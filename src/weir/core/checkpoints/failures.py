@@ -1,0 +1,143 @@
+"""Why a checkpoint did not complete (Flink's ``CheckpointFailureReason``), and when the job must fail for it.
+
+Whether a reason counts against ``tolerable-failed-checkpoints`` is an attribute of the member, so that no switch elsewhere
+can forget one. The texts are those that Flink's users know from logs and from the web page.
+
+``CheckpointFailureManager`` (Flink's) counts *consecutive* failures: a success resets the count, an uncounted reason neither
+adds to it nor breaks the streak. One checkpoint counts once, however many of its tasks report a failure, and a failure of a
+checkpoint at or below the newest completed one is ignored.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from weir.errors import invariant
+
+
+class CheckpointFailureReason(enum.Enum):
+    """A reason for a checkpoint's failure. The value is (counts, message)."""
+
+    PERIODIC_SCHEDULER_SHUTDOWN = (False, "Periodic checkpoint scheduler is shut down.")
+    TOO_MANY_CHECKPOINT_REQUESTS = (False, "The maximum number of queued checkpoint requests exceeded.")
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS = (
+        False,
+        "The minimum time between checkpoints is still pending."
+        " Checkpoint will be triggered after the minimum time.",
+    )
+    NOT_ALL_REQUIRED_TASKS_RUNNING = (False, "Not all required tasks are currently running.")
+    IO_EXCEPTION = (True, "An Exception occurred while triggering the checkpoint. IO-problem detected.")
+    BLOCKING_OUTPUT_EXIST = (False, "Blocking output edge exists in running tasks.")
+    CHECKPOINT_ASYNC_EXCEPTION = (True, "Asynchronous task checkpoint failed.")
+    CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
+        False,
+        "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState file.",
+    )
+    CHECKPOINT_EXPIRED = (True, "Checkpoint expired before completing.")
+    CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
+    CHECKPOINT_DECLINED = (True, "Checkpoint was declined.")
+    CHECKPOINT_DECLINED_TASK_NOT_READY = (False, "Checkpoint was declined (tasks not ready).")
+    CHECKPOINT_DECLINED_TASK_CLOSING = (False, "Checkpoint was declined (task is closing).")
+    CHECKPOINT_DECLINED_SUBSUMED = (
+        False,
+        "Checkpoint was canceled because a barrier from newer checkpoint was received.",
+    )
+    CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER = (
+        False,
+        "Task received cancellation from one of its inputs.",
+    )
+    CHECKPOINT_DECLINED_INPUT_END_OF_STREAM = (
+        False,
+        "Checkpoint was declined because one input stream is finished.",
+    )
+    CHECKPOINT_COORDINATOR_SHUTDOWN = (False, "CheckpointCoordinator shutdown.")
+    CHECKPOINT_COORDINATOR_SUSPEND = (False, "Checkpoint Coordinator is suspending.")
+    JOB_FAILOVER_REGION = (False, "FailoverRegion is restarting.")
+    TASK_FAILURE = (False, "Task has failed.")
+    TASK_CHECKPOINT_FAILURE = (False, "Task local checkpoint failure.")
+    UNKNOWN_TASK_CHECKPOINT_NOTIFICATION_FAILURE = (
+        False,
+        "Unknown task for the checkpoint to notify.",
+    )
+    FINALIZE_CHECKPOINT_FAILURE = (True, "Failure to finalize checkpoint.")
+    TRIGGER_CHECKPOINT_FAILURE = (False, "Trigger checkpoint failure.")
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts against ``execution.checkpointing.tolerable-failed-checkpoints``."""
+        return self.value[0]
+
+    @property
+    def counts_when_final(self) -> bool:
+        """As ``counts``, of a final checkpoint: the job asks for one until it has one, so a failed trigger counts too."""
+        return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
+
+    @property
+    def message(self) -> str:
+        """The sentence that users see."""
+        return self.value[1]
+
+    def describe(self, detail: str = "") -> str:
+        """The sentence, followed by ``detail`` where there is one."""
+        return f"{self.message} {detail}".rstrip()
+
+
+#: ``tolerable-failed-checkpoints`` of a job that no failed checkpoint fails (Flink: Integer.MAX_VALUE).
+UNLIMITED_TOLERABLE_FAILURES = 2**31 - 1
+
+EXCEEDED_MESSAGE = "Exceeded checkpoint tolerable failure threshold."
+
+
+class CheckpointFailureManager:
+    """The count of consecutive failed checkpoints and its limit (PROTOCOL P9)."""
+
+    def __init__(self, *, tolerable_failures: int) -> None:
+        self._tolerable_failures = tolerable_failures
+        #: Consecutive counted failures. Law: at most ``_tolerable_failures`` between two calls.
+        self._continuous_failures = 0
+        #: Ids that are part of the count. Law: no more of them than the count.
+        self._counted_ids: set[int] = set()
+        #: The newest checkpoint that completed; 0 before the first.
+        self._last_succeeded_id = 0
+
+    @property
+    def continuous_failures(self) -> int:
+        """Counted failures since the last success."""
+        return self._continuous_failures
+
+    def handle_failure(
+        self, reason: CheckpointFailureReason, checkpoint_id: int | None, *, final: bool = False
+    ) -> bool:
+        """Take note of one failure; True means that the job must fail, and begins a new count.
+
+        ``checkpoint_id`` is None for a checkpoint that failed before it had an id; ``final``: tasks wait for it to end.
+        """
+        counts = reason.counts_when_final if final else reason.counts
+        if not counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
+            return False
+        if checkpoint_id is not None:
+            if checkpoint_id <= self._last_succeeded_id or checkpoint_id in self._counted_ids:
+                return False
+            self._counted_ids.add(checkpoint_id)
+        self._continuous_failures += 1
+        if self._continuous_failures <= self._tolerable_failures:
+            return False
+        self.reset()
+        return True
+
+    def handle_success(self, checkpoint_id: int) -> None:
+        """A checkpoint completed: the count begins anew."""
+        self._last_succeeded_id = max(self._last_succeeded_id, checkpoint_id)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin a new count, as each attempt does."""
+        self._continuous_failures = 0
+        self._counted_ids.clear()
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        invariant(
+            self._continuous_failures <= self._tolerable_failures, "more failures counted than are tolerated"
+        )
+        invariant(len(self._counted_ids) <= self._continuous_failures, "an id was counted without a failure")

@@ -1,0 +1,238 @@
+"""A checkpoint that is under way (Flink's ``PendingCheckpoint``), as a table of states.
+
+::
+
+    TRIGGERING ──> WAITING ──> FINALIZING ──> COMPLETED
+        └─────────────┴─ ─ ─ ─ ─ ─ ┴─ ─ ─ ─> ABORTED
+
+In TRIGGERING the parties before the tasks are asked, one party after the other, in the order of ``Party``; the tasks, as
+the last party, are asked with the step to WAITING. No task knows of a checkpoint that is TRIGGERING.
+
+The dashed arrow from FINALIZING is taken by one event only: the outcome of its own record (PROTOCOL P11).
+Nothing else aborts a checkpoint whose record is being written, since it may be durable already.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from weir.core.checkpoints.plan import CheckpointPlan
+from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.messages.protocol import AcknowledgeCheckpoint
+from weir.core.types import OperatorId, Payload, SnapshotKind, TaskState, VertexId
+from weir.errors import invariant
+
+
+class PendingState(enum.Enum):
+    """Where a pending checkpoint stands (PROTOCOL P11)."""
+
+    TRIGGERING = "TRIGGERING"
+    WAITING = "WAITING"
+    FINALIZING = "FINALIZING"
+    COMPLETED = "COMPLETED"
+    ABORTED = "ABORTED"
+
+
+PENDING_TRANSITIONS: dict[PendingState, frozenset[PendingState]] = {
+    PendingState.TRIGGERING: frozenset({PendingState.WAITING, PendingState.ABORTED}),
+    PendingState.WAITING: frozenset({PendingState.FINALIZING, PendingState.ABORTED}),
+    PendingState.FINALIZING: frozenset({PendingState.COMPLETED, PendingState.ABORTED}),
+    PendingState.COMPLETED: frozenset(),
+    PendingState.ABORTED: frozenset(),
+}
+
+
+class Party(enum.Enum):
+    """Those who take part in a checkpoint, in the order in which they are asked. The value is what users read.
+
+    A party is asked when all before it have answered (MISSION C2, A8); the tasks come last.
+    """
+
+    OPERATOR_COORDINATOR = "operator coordinators"
+    MASTER_HOOK = "master hooks"
+    TASK = "tasks"
+
+
+class TaskAcknowledgeResult(enum.Enum):
+    """What became of an acknowledgement. Lateness is a result, not an exception."""
+
+    #: It was awaited.
+    SUCCESS = "SUCCESS"
+    #: The task has acknowledged this checkpoint before; nothing changes.
+    DUPLICATE = "DUPLICATE"
+    #: The checkpoint does not wait for this task, or nobody remembers the checkpoint; nothing changes.
+    UNKNOWN = "UNKNOWN"
+    #: The checkpoint was aborted; what the task wrote for it is deleted.
+    DISCARDED = "DISCARDED"
+
+
+class PendingCheckpoint:
+    """Knows who has not yet acknowledged, and what the others acknowledged (MISSION A7)."""
+
+    def __init__(
+        self,
+        *,
+        checkpoint_id: int,
+        request: CheckpointRequest,
+        plan: CheckpointPlan,
+        target: str | None,
+        timestamp_ms: int,
+        deadline_ms: int,
+        full: bool = False,
+        hooks: tuple[str, ...] = (),
+        coordinators: tuple[OperatorId, ...] = (),
+    ) -> None:
+        self.checkpoint_id = checkpoint_id
+        self.request = request
+        #: Who takes part. Which of the tasks waited for their end is known for good from WAITING on.
+        self.plan = plan
+        #: Directory of a savepoint; None for a checkpoint.
+        self.target = target
+        #: When it was triggered, in milliseconds since the Unix epoch.
+        self.timestamp_ms = timestamp_ms
+        #: When it expires, on the monotonic clock.
+        self.deadline_ms = deadline_ms
+        #: It refers to no file of an earlier checkpoint (PROTOCOL P40).
+        self.full = full
+        self._state = PendingState.TRIGGERING
+        #: Who has not answered yet, in the order of the question. Law: tasks of the plan, and never one that answered.
+        self._awaited: dict[Party, dict[str, None]] = {
+            Party.OPERATOR_COORDINATOR: dict.fromkeys(coordinators),
+            Party.MASTER_HOOK: dict.fromkeys(hooks),
+            Party.TASK: dict.fromkeys(plan.tasks_to_wait_for),
+        }
+        #: What each task acknowledged.
+        self._acknowledged: dict[VertexId, TaskState] = {}
+        #: What those before the tasks returned, of each party that returned anything.
+        self._states: dict[Party, dict[str, Payload]] = {party: {} for party in Party}
+
+    @property
+    def state(self) -> PendingState:
+        """Where it stands."""
+        return self._state
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """What is taken."""
+        return self.request.kind
+
+    @property
+    def next_party(self) -> Party | None:
+        """The first party of which somebody has not answered; None if all have."""
+        return next((party for party in Party if self._awaited[party]), None)
+
+    @property
+    def not_yet_acknowledged(self) -> tuple[VertexId, ...]:
+        """The tasks that it waits for, or will wait for."""
+        return tuple(self._awaited[Party.TASK])
+
+    @property
+    def not_yet_acknowledged_hooks(self) -> tuple[str, ...]:
+        """The master hooks that it waits for."""
+        return tuple(self._awaited[Party.MASTER_HOOK])
+
+    @property
+    def fully_acknowledged(self) -> bool:
+        """Whether it waits for nobody any more."""
+        return not any(self._awaited.values())
+
+    @property
+    def acknowledged_states(self) -> tuple[TaskState, ...]:
+        """What the tasks acknowledged so far, in the order of the plan."""
+        return tuple(self._acknowledged[v] for v in self.plan.tasks_to_wait_for if v in self._acknowledged)
+
+    @property
+    def finished_in_it(self) -> frozenset[VertexId]:
+        """Tasks whose records had ended when they took their snapshot."""
+        return frozenset(v for v, state in self._acknowledged.items() if state.fully_finished)
+
+    def states(self, party: Party) -> dict[str, Payload]:
+        """What a party before the tasks returned so far, sorted by name."""
+        return dict(sorted(self._states[party].items()))
+
+    def awaits(self, party: Party, name: str) -> bool:
+        """Whether this one of the party has not answered yet."""
+        return name in self._awaited[party]
+
+    def describe_missing(self) -> str:
+        """Who holds it up, for people."""
+        party = self.next_party
+        if party is None:
+            return "all acknowledged, and its record waited for an older one"
+        return f"{party.value} that did not acknowledge: {', '.join(self._awaited[party])}"
+
+    def answered(self, party: Party, name: str, state: Payload | None) -> bool:
+        """Take the answer of one of a party before the tasks. Whether all of it have answered now."""
+        invariant(
+            name in self._awaited[party], f"{self} does not wait for {party.value.removesuffix('s')} {name!r}"
+        )
+        invariant(
+            self._state is PendingState.TRIGGERING, f"{self} takes the answer of one of the {party.value}"
+        )
+        del self._awaited[party][name]
+        if state is not None:
+            self._states[party][name] = state
+        return not self._awaited[party]
+
+    def tasks_triggered(self, plan: CheckpointPlan) -> None:
+        """The triggers are on their way: TRIGGERING -> WAITING. ``plan`` is the plan as of now, with the same tasks."""
+        invariant(self.next_party in (Party.TASK, None), f"{self} triggers tasks before others have answered")
+        invariant(plan.has_tasks_of(self.plan), f"{self} triggers unplanned tasks")
+        self._move(PendingState.WAITING)
+        self.plan = plan
+
+    def acknowledge(self, event: AcknowledgeCheckpoint) -> TaskAcknowledgeResult:
+        """Take one task's acknowledgement, and say what became of it."""
+        if self._state is PendingState.ABORTED:
+            return TaskAcknowledgeResult.DISCARDED
+        if event.vertex in self._acknowledged:
+            return TaskAcknowledgeResult.DUPLICATE
+        if event.vertex not in self._awaited[Party.TASK]:
+            return TaskAcknowledgeResult.UNKNOWN
+        invariant(self._state is PendingState.WAITING, f"{self} takes an acknowledgement")
+        del self._awaited[Party.TASK][event.vertex]
+        self._acknowledged[event.vertex] = event.state
+        return TaskAcknowledgeResult.SUCCESS
+
+    def begin_finalizing(self) -> None:
+        """Its record is being written: WAITING -> FINALIZING. Raises ``InvariantError`` if a task is missing."""
+        invariant(self.fully_acknowledged, f"{self} is finalized without {self.not_yet_acknowledged}")
+        self._move(PendingState.FINALIZING)
+
+    def record_won(self) -> None:
+        """Its record is durable: FINALIZING -> COMPLETED."""
+        self._move(PendingState.COMPLETED)
+
+    def record_lost(self) -> None:
+        """It is certain that nothing was recorded: FINALIZING -> ABORTED."""
+        invariant(self._state is PendingState.FINALIZING, f"{self} has no record to lose")
+        self._move(PendingState.ABORTED)
+
+    def abort(self) -> None:
+        """It is over. Raises ``InvariantError`` in FINALIZING, where only the record's outcome decides (P11)."""
+        invariant(
+            self._state is not PendingState.FINALIZING, f"{self} is aborted while its record is written"
+        )
+        self._move(PendingState.ABORTED)
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        awaited, answered = self._awaited[Party.TASK].keys(), self._acknowledged.keys()
+        invariant(not awaited & answered, f"{self} waits for a task that has acknowledged")
+        invariant(
+            awaited | answered == set(self.plan.tasks_to_wait_for), f"{self}: not the tasks of its plan"
+        )
+        if self._state in (PendingState.FINALIZING, PendingState.COMPLETED):
+            invariant(self.fully_acknowledged, f"{self} misses {self.not_yet_acknowledged}")
+        if self._state is PendingState.TRIGGERING:
+            invariant(not answered, f"{self} was acknowledged before its tasks were triggered")
+        elif self._state is PendingState.WAITING:
+            before = [party for party in Party if party is not Party.TASK and self._awaited[party]]
+            invariant(not before, f"{self} triggered its tasks before {before}")
+
+    def __str__(self) -> str:
+        return f"pending checkpoint {self.checkpoint_id} ({self._state.name})"
+
+    def _move(self, target: PendingState) -> None:
+        invariant(target in PENDING_TRANSITIONS[self._state], f"{self} cannot become {target.name}")
+        self._state = target

@@ -1,0 +1,456 @@
+"""The statistics of checkpoints (MISSION A10), and the frozen values that REST and the progress display read.
+
+Field names follow Flink's REST API (``weir/rest`` only renames to its JSON spelling). Reading a value needs no lock. The job
+master reports what happens to each checkpoint to ``CheckpointStatsTracker``; ``snapshot`` gives the frozen value:
+
+1. An attempt is in progress until it completed or failed. Then its entry changes only in two ways: metrics that arrive late
+   still land in a FAILED entry (they show which task was slow), and a completed one can be marked as discarded.
+2. A checkpoint in progress is always tracked to its end, also when newer ones have pushed it out of the history.
+3. Memory is bounded: ``history_size`` entries and the figures of ``MAX_SUMMARIZED`` checkpoints, whatever the job's age.
+4. Durations are differences of the monotonic clock (``now_ms``); times for people are the wall clock's
+   (``wall_ms``, ``timestamp_ms``).
+5. An acknowledgement costs the same however many tasks there are: the frozen value of an attempt is made when somebody
+   looks at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from weir.core.status import JobStatus
+from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, TaskStatus, VertexId
+from weir.errors import invariant
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskCheckpointStats:
+    """One task in one checkpoint."""
+
+    vertex: VertexId
+    #: Milliseconds since the Unix epoch; None until it acknowledged.
+    ack_timestamp_ms: int | None = None
+    #: Bytes of the full state.
+    state_size: int = 0
+    metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStats:
+    """One checkpoint attempt. ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink: CheckpointStatsStatus)."""
+
+    checkpoint_id: int
+    kind: SnapshotKind
+    status: str
+    trigger_timestamp_ms: int
+    #: From trigger to completion or failure, up to now while in progress.
+    end_to_end_duration_ms: int = 0
+    latest_ack_timestamp_ms: int | None = None
+    checkpointed_size: int = 0
+    state_size: int = 0
+    tasks: tuple[TaskCheckpointStats, ...] = ()
+    external_path: str | None = None
+    discarded: bool = False
+    failure_timestamp_ms: int | None = None
+    failure_message: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredCheckpointStats:
+    """The checkpoint that the newest attempt was restored from."""
+
+    checkpoint_id: int
+    restore_timestamp_ms: int
+    is_savepoint: bool
+    external_path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCounts:
+    """How many checkpoints there were since the driver started."""
+
+    restored: int = 0
+    total: int = 0
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStatsSnapshot:
+    """What ``CheckpointStatsTracker`` knows: newest first in ``history``."""
+
+    counts: CheckpointCounts = field(default_factory=CheckpointCounts)
+    history: tuple[CheckpointStats, ...] = ()
+    latest_completed: CheckpointStats | None = None
+    latest_savepoint: CheckpointStats | None = None
+    latest_failed: CheckpointStats | None = None
+    latest_restored: RestoredCheckpointStats | None = None
+    #: Why the newest failed checkpoint failed, if that was before it had an id; else ``latest_failed`` says it.
+    latest_trigger_failure: str | None = None
+    #: Of completed checkpoints and savepoints since the driver started, in order of completion (bounded): end-to-end
+    #: durations, bytes of the full state, and bytes that each wrote itself. ``stats.summarize`` makes figures of them.
+    durations_ms: tuple[int, ...] = ()
+    state_sizes: tuple[int, ...] = ()
+    checkpointed_sizes: tuple[int, ...] = ()
+
+    @property
+    def newest_failure(self) -> str | None:
+        """Why the newest failed checkpoint failed; None if none did."""
+        if self.latest_trigger_failure is not None:
+            return self.latest_trigger_failure
+        return None if self.latest_failed is None else self.latest_failed.failure_message
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexView:
+    """One vertex of the running job."""
+
+    vertex: VertexId
+    #: Names of its steps, from source to sinks.
+    operators: tuple[str, ...]
+    parallelism: int
+    status: TaskStatus
+    position: int = -1
+    #: Since the driver started.
+    records_in: int = 0
+    #: Rows a second over the newest step.
+    records_in_per_second: float = 0.0
+    #: Rows that sinks committed since the driver started.
+    records_committed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExceptionView:
+    """Why an attempt failed."""
+
+    #: Milliseconds since the Unix epoch.
+    timestamp_ms: int
+    message: str
+    #: Bounded by whoever made it; "" if there is none.
+    trace: str = ""
+    #: Whose task it was; None if it was none.
+    vertex: VertexId | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """The job as a whole."""
+
+    job_id: str
+    name: str
+    status: JobStatus
+    attempt: int
+    #: Milliseconds since the Unix epoch.
+    start_time_ms: int
+    #: -1 while it runs.
+    end_time_ms: int
+    last_modification_ms: int
+    #: When the job entered each status, by status name.
+    timestamps_ms: dict[str, int]
+    vertices: tuple[VertexView, ...]
+    checkpoints: CheckpointStatsSnapshot
+    failure: str | None = None
+    savepoint: str | None = None
+    #: Why restarts happened, newest last, bounded.
+    exceptions: tuple[ExceptionView, ...] = ()
+    #: Flink's configuration keys in force, as text.
+    configuration: dict[str, str] = field(default_factory=dict)
+    #: The newest completed checkpoint of this job, whole.
+    latest_completed: CompletedCheckpoint | None = None
+
+
+#: Durations and sizes of this many newest completed checkpoints are kept for percentiles.
+MAX_SUMMARIZED = 10_000
+
+_IN_PROGRESS = "IN_PROGRESS"
+_COMPLETED = "COMPLETED"
+_FAILED = "FAILED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Figures over several values, in Flink's selection. All are zero when there are no values."""
+
+    min: int = 0
+    max: int = 0
+    #: Rounded down.
+    average: int = 0
+    p50: float = 0.0
+    p90: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    p999: float = 0.0
+
+
+def summarize(values: Iterable[int]) -> Summary:
+    """Minimum, maximum, average and percentiles of ``values``, computed as Flink's REST API does.
+
+    A percentile p of n sorted values lies at position p * (n + 1), counted from one, interpolated between its
+    neighbours and never outside of the values.
+    """
+    ordered = sorted(values)
+    if not ordered:
+        return Summary()
+    return Summary(
+        min=ordered[0],
+        max=ordered[-1],
+        average=sum(ordered) // len(ordered),
+        p50=_percentile(ordered, 0.5),
+        p90=_percentile(ordered, 0.9),
+        p95=_percentile(ordered, 0.95),
+        p99=_percentile(ordered, 0.99),
+        p999=_percentile(ordered, 0.999),
+    )
+
+
+def _percentile(ordered: Sequence[int], fraction: float) -> float:
+    place = fraction * (len(ordered) + 1)
+    below = math.floor(place)
+    if below < 1:
+        return float(ordered[0])
+    if below >= len(ordered):
+        return float(ordered[-1])
+    return ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
+
+
+class _Attempt:
+    """One checkpoint attempt while its figures can still change."""
+
+    def __init__(self, stats: CheckpointStats, triggered_ms: int) -> None:
+        #: Monotonic milliseconds of the trigger.
+        self.triggered_ms = triggered_ms
+        #: All but the tasks, which are in ``_tasks`` until somebody looks.
+        self._stats = stats
+        self._tasks = {task.vertex: task for task in stats.tasks}
+        self._looked_at = True
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The id of the checkpoint."""
+        return self._stats.checkpoint_id
+
+    @property
+    def status(self) -> str:
+        """IN_PROGRESS, COMPLETED or FAILED."""
+        return self._stats.status
+
+    def duration_ms(self, now_ms: int) -> int:
+        """From the trigger to ``now_ms``."""
+        return max(0, now_ms - self.triggered_ms)
+
+    def acknowledged(self, task: TaskCheckpointStats) -> None:
+        """A task acknowledged; a second time, or one that is not awaited, is ignored."""
+        known = self._tasks.get(task.vertex)
+        if known is not None and known.ack_timestamp_ms is None:
+            self._tasks[task.vertex] = task
+            self._looked_at = False
+
+    def change(self, **changes: Any) -> None:
+        """Set fields of the value."""
+        self._stats = replace(self.freeze(), **changes)
+
+    def freeze(self) -> CheckpointStats:
+        """The value as it is now."""
+        if not self._looked_at:
+            tasks = tuple(self._tasks.values())
+            self._stats = replace(
+                self._stats,
+                tasks=tasks,
+                latest_ack_timestamp_ms=max(
+                    task.ack_timestamp_ms for task in tasks if task.ack_timestamp_ms is not None
+                ),
+                state_size=sum(task.state_size for task in tasks),
+                checkpointed_size=sum(task.metrics.checkpointed_size for task in tasks),
+            )
+            self._looked_at = True
+        return self._stats
+
+
+class CheckpointStatsTracker:
+    """Every checkpoint attempt since the driver started, with its times, sizes and figures per task."""
+
+    def __init__(self, history_size: int) -> None:
+        """``history_size`` is ``web.checkpoints.history``: the number of newest attempts to keep, at least 1."""
+        invariant(history_size >= 1, f"a history of {history_size} checkpoints keeps nothing")
+        self._history_size = history_size
+        #: The newest attempts by id, in the order of their triggers; at most ``history_size``.
+        self._history: dict[int, _Attempt] = {}
+        #: Attempts in progress by id; one that is also in the history is the same object.
+        self._in_progress: dict[int, _Attempt] = {}
+        self._counts = CheckpointCounts()
+        self._latest_completed: _Attempt | None = None
+        self._latest_savepoint: _Attempt | None = None
+        self._latest_failed: _Attempt | None = None
+        self._latest_restored: RestoredCheckpointStats | None = None
+        #: Milliseconds, newest last; the sizes below are bytes in the same order.
+        self._durations_ms: deque[int] = deque(maxlen=MAX_SUMMARIZED)
+        self._state_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
+        self._checkpointed_sizes: deque[int] = deque(maxlen=MAX_SUMMARIZED)
+        #: Why the newest failed attempt failed, if it had no id yet.
+        self._latest_trigger_failure: str | None = None
+
+    def report_pending(
+        self,
+        checkpoint_id: int,
+        kind: SnapshotKind,
+        timestamp_ms: int,
+        vertices: Iterable[VertexId],
+        now_ms: int,
+    ) -> None:
+        """An attempt is in progress; ``vertices`` are those that have to acknowledge it."""
+        invariant(
+            checkpoint_id not in self._in_progress and checkpoint_id not in self._history,
+            f"checkpoint {checkpoint_id} is reported as pending twice",
+        )
+        stats = CheckpointStats(
+            checkpoint_id=checkpoint_id,
+            kind=kind,
+            status=_IN_PROGRESS,
+            trigger_timestamp_ms=timestamp_ms,
+            tasks=tuple(TaskCheckpointStats(vertex=vertex) for vertex in vertices),
+        )
+        attempt = _Attempt(stats, now_ms)
+        self._in_progress[checkpoint_id] = self._history[checkpoint_id] = attempt
+        if len(self._history) > self._history_size:
+            del self._history[next(iter(self._history))]
+        self._count(total=1, in_progress=1)
+
+    def report_acknowledged(
+        self, checkpoint_id: int, vertex: VertexId, state_size: int, metrics: SnapshotMetrics, wall_ms: int
+    ) -> None:
+        """A task acknowledged, in time or late.
+
+        Late figures land in a FAILED entry that is still known; they change nothing else. A second acknowledgement of
+        a task is ignored.
+        """
+        attempt = self._in_progress.get(checkpoint_id) or self._find(checkpoint_id)
+        if attempt is not None and attempt.status != _COMPLETED:
+            attempt.acknowledged(
+                TaskCheckpointStats(
+                    vertex=vertex, ack_timestamp_ms=wall_ms, state_size=state_size, metrics=metrics
+                )
+            )
+
+    def report_completed(self, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
+        """The checkpoint is durable. Its full size includes tasks that had nothing to acknowledge any more."""
+        attempt = self._end(checkpoint.checkpoint_id)
+        attempt.change(
+            status=_COMPLETED,
+            end_to_end_duration_ms=attempt.duration_ms(now_ms),
+            external_path=checkpoint.external_path,
+            state_size=sum(task.state_size for task in checkpoint.tasks),
+        )
+        if checkpoint.kind.is_savepoint:
+            self._latest_savepoint = attempt
+        else:
+            self._latest_completed = attempt
+        stats = attempt.freeze()
+        self._durations_ms.append(stats.end_to_end_duration_ms)
+        self._state_sizes.append(stats.state_size)
+        self._checkpointed_sizes.append(stats.checkpointed_size)
+        self._count(in_progress=-1, completed=1)
+
+    def report_failed(self, checkpoint_id: int, message: str, wall_ms: int, now_ms: int) -> None:
+        """An attempt in progress expired, was declined or was aborted; ``message`` says why."""
+        attempt = self._end(checkpoint_id)
+        attempt.change(
+            status=_FAILED,
+            end_to_end_duration_ms=attempt.duration_ms(now_ms),
+            failure_timestamp_ms=wall_ms,
+            failure_message=message,
+        )
+        self._latest_failed, self._latest_trigger_failure = attempt, None
+        self._count(in_progress=-1, failed=1)
+
+    def report_failed_without_in_progress(self, message: str) -> None:
+        """An attempt failed before it had an id: it is counted, and its message is kept, without an entry."""
+        self._latest_trigger_failure = message
+        self._count(total=1, failed=1)
+
+    def report_restored(self, checkpoint: CompletedCheckpoint, timestamp_ms: int) -> None:
+        """A new attempt of the job was restored from ``checkpoint`` at ``timestamp_ms`` (wall clock)."""
+        self._latest_restored = RestoredCheckpointStats(
+            checkpoint_id=checkpoint.checkpoint_id,
+            restore_timestamp_ms=timestamp_ms,
+            is_savepoint=checkpoint.kind.is_savepoint,
+            external_path=checkpoint.external_path,
+        )
+        self._count(restored=1)
+
+    def report_subsumed(self, checkpoint_id: int) -> None:
+        """A completed checkpoint is no longer retained: it is shown as discarded where it is still known."""
+        attempt = self._find(checkpoint_id)
+        if attempt is not None:
+            invariant(
+                attempt.status == _COMPLETED,
+                f"checkpoint {checkpoint_id} is {attempt.status} and cannot be subsumed",
+            )
+            attempt.change(discarded=True)
+
+    def snapshot(self, now_ms: int) -> CheckpointStatsSnapshot:
+        """All figures as a frozen value; attempts in progress show their duration up to ``now_ms``."""
+        history = [
+            attempt.freeze()
+            if attempt.status != _IN_PROGRESS
+            else replace(attempt.freeze(), end_to_end_duration_ms=attempt.duration_ms(now_ms))
+            for attempt in self._history.values()
+        ]
+        return CheckpointStatsSnapshot(
+            counts=self._counts,
+            history=tuple(reversed(history)),
+            latest_completed=_frozen(self._latest_completed),
+            latest_savepoint=_frozen(self._latest_savepoint),
+            latest_failed=_frozen(self._latest_failed),
+            latest_restored=self._latest_restored,
+            latest_trigger_failure=self._latest_trigger_failure,
+            durations_ms=tuple(self._durations_ms),
+            state_sizes=tuple(self._state_sizes),
+            checkpointed_sizes=tuple(self._checkpointed_sizes),
+        )
+
+    def validate(self) -> None:
+        """Check the laws of this tracker; raises ``InvariantError``."""
+        counts = self._counts
+        invariant(len(self._history) <= self._history_size, "the history is longer than its bound")
+        invariant(counts.in_progress == len(self._in_progress), "the count of attempts in progress is wrong")
+        invariant(
+            counts.total == counts.in_progress + counts.completed + counts.failed,
+            "each attempt is either in progress, completed or failed",
+        )
+        for checkpoint_id, attempt in self._history.items():
+            invariant(
+                attempt is self._in_progress.get(checkpoint_id, attempt)
+                and (attempt.status == _IN_PROGRESS) == (checkpoint_id in self._in_progress),
+                f"the entry of checkpoint {checkpoint_id} disagrees with the attempts in progress",
+            )
+
+    def _find(self, checkpoint_id: int) -> _Attempt | None:
+        """An attempt that is shown anywhere."""
+        latest = (self._latest_completed, self._latest_savepoint, self._latest_failed)
+        known = (self._history.get(checkpoint_id), *latest)
+        return next((a for a in known if a is not None and a.checkpoint_id == checkpoint_id), None)
+
+    def _end(self, checkpoint_id: int) -> _Attempt:
+        """Take an attempt out of those in progress."""
+        invariant(checkpoint_id in self._in_progress, f"checkpoint {checkpoint_id} is not in progress")
+        return self._in_progress.pop(checkpoint_id)
+
+    def _count(
+        self, *, restored: int = 0, total: int = 0, in_progress: int = 0, completed: int = 0, failed: int = 0
+    ) -> None:
+        counts = self._counts
+        self._counts = CheckpointCounts(
+            restored=counts.restored + restored,
+            total=counts.total + total,
+            in_progress=counts.in_progress + in_progress,
+            completed=counts.completed + completed,
+            failed=counts.failed + failed,
+        )
+
+
+def _frozen(attempt: _Attempt | None) -> CheckpointStats | None:
+    return None if attempt is None else attempt.freeze()

@@ -1,0 +1,238 @@
+"""The completed checkpoints that a job keeps, and which files may be deleted (MISSION A11).
+
+An incremental checkpoint names files that older ones wrote, so subsuming a checkpoint does not mean that its files can go.
+The rule: a file is deleted only if no retained and no pending checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts
+the users of each file: a pending checkpoint from its first acknowledgement on, a completed one until it is released. Each
+call costs as much as the files of the one checkpoint that it is about; no two sets of files are ever compared::
+
+    register(1, {x, y})        x: 1    y: 1
+    register(2, {y, z})        x: 1    y: 1, 2    z: 2
+    unregister(1) -> x                 y: 2       z: 2
+
+What a *pending* checkpoint needs is not known before its tasks have acknowledged: a task bases its snapshot on the newest
+checkpoint whose completion it was notified of (PROTOCOL P4), and that may be the one that was just subsumed::
+
+    checkpoint 1 completes        retained: 1
+    checkpoint 2, 3 triggered     both are based on 1
+    checkpoint 2 completes        retained: 2; 1 is subsumed, but 3 may still name its files
+    checkpoint 3 completes        retained: 3; now what 3 does not name of 1 is deleted. 2 goes at once, if nothing is
+                                  pending that was triggered before this moment
+
+So a subsumed checkpoint is *deferred*, as a user of its files, until every checkpoint that was pending when it was subsumed
+is over. A checkpoint triggered later is based on a retained one, since triggers and completions reach a task in order. A
+pending checkpoint that is aborted leaves nothing to delete by name: what only it used lies in its own directories.
+Savepoints are self-contained, belong to the user and never enter the store.
+
+``FullCheckpoints`` says which checkpoints must refer to no file of any earlier one (PROTOCOL P40). An attempt that was
+restored from a savepoint, or from a snapshot of another job, stands on files that are not this job's to keep, and one that
+was restored from nothing has no files to refer to. So its first checkpoint must be full, whatever a user asks for:
+
+1. The duty begins with the attempt and follows from what that was restored from. So it needs no record of its own, and
+   holds again in a new attempt and in a new driver.
+2. It ends when a full *checkpoint* completes. A savepoint is full too, but no checkpoint may be based on it.
+3. While a full checkpoint is pending, a newer one is full too: it may complete first, which subsumes the older one.
+4. Savepoints are always full.
+5. A job that is configured not to be incremental takes every checkpoint full, unless a user asks for an incremental one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from weir.core.checkpoints.pending import PendingCheckpoint
+from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.errors import invariant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subsumed:
+    """A checkpoint that nobody needs any more, with those of its files that nobody needs."""
+
+    checkpoint_id: int
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Deferred:
+    checkpoint: CompletedCheckpoint
+    #: Checkpoints that were pending when it was subsumed and may be based on it.
+    waits_for: frozenset[int]
+
+
+class CompletedCheckpointStore:
+    """The newest ``num_retained`` completed checkpoints, oldest first."""
+
+    def __init__(self, *, num_retained: int) -> None:
+        self._num_retained = num_retained
+        #: Law: ids ascend, no savepoint among them, at most ``num_retained``.
+        self._retained: list[CompletedCheckpoint] = []
+        #: Subsumed ones whose deletion waits. Law: none is also retained.
+        self._deferred: list[_Deferred] = []
+        #: Users are the retained, the deferred and the pending checkpoints; savepoints are self-contained.
+        self._registry = SharedStateRegistry()
+
+    @property
+    def latest(self) -> CompletedCheckpoint | None:
+        """The newest completed checkpoint."""
+        return self._retained[-1] if self._retained else None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Ids of the retained checkpoints, oldest first."""
+        return tuple(checkpoint.checkpoint_id for checkpoint in self._retained)
+
+    def ids_with(self, checkpoint_id: int) -> tuple[int, ...]:
+        """The ids that would be retained after ``checkpoint_id`` is added."""
+        return (*self.ids, checkpoint_id)[-self._num_retained :]
+
+    @property
+    def files(self) -> frozenset[str]:
+        """Paths of all files that a retained checkpoint needs."""
+        return frozenset(path for checkpoint in self._retained for path in checkpoint.files)
+
+    def seed(self, restored: CompletedCheckpoint | None, older: tuple[CompletedCheckpoint, ...] = ()) -> None:
+        """An attempt was restored from a checkpoint or savepoint of this job, or from nothing of this job (None).
+
+        What is newer than it was not usable and leaves the store, without being deleted. ``older`` are retained
+        checkpoints before it that the store may not know yet.
+        """
+        if restored is None:
+            self._retained.clear()
+            self._deferred.clear()
+            self._registry.clear()
+            return
+        restored_id = restored.checkpoint_id
+        known = {c.checkpoint_id: c for c in (*older, *self._retained)}
+        retained = [known[n] for n in sorted(known) if n < restored_id and not known[n].kind.is_savepoint]
+        if not restored.kind.is_savepoint:
+            retained.append(restored)
+        ids = {checkpoint.checkpoint_id for checkpoint in retained}
+        self._deferred = [d for d in self._deferred if d.checkpoint.checkpoint_id not in ids]
+        for checkpoint in self._retained:
+            if checkpoint.checkpoint_id not in ids:
+                self._registry.unregister(checkpoint.checkpoint_id)
+        for checkpoint in retained:
+            self._registry.register(checkpoint.checkpoint_id, checkpoint.files)
+        self._retained = retained
+        self._trim(frozenset())
+
+    def acknowledged(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """A task of a pending checkpoint acknowledged these files: they stay until it is over."""
+        self._registry.register(checkpoint_id, paths)
+
+    def aborted(self, checkpoint_id: int) -> None:
+        """A pending checkpoint is over, and needs no file any more."""
+        self._registry.unregister(checkpoint_id)
+
+    def add(self, checkpoint: CompletedCheckpoint, *, pending: Collection[int]) -> None:
+        """A checkpoint completed while ``pending`` ones were under way; the oldest beyond the limit is subsumed."""
+        invariant(not checkpoint.kind.is_savepoint, "a savepoint is never added to the store")
+        latest = self.latest
+        invariant(
+            latest is None or latest.checkpoint_id < checkpoint.checkpoint_id,
+            f"checkpoint {checkpoint.checkpoint_id} completes out of order",
+        )
+        self._registry.register(checkpoint.checkpoint_id, checkpoint.files)
+        self._retained.append(checkpoint)
+        self._trim(frozenset(pending))
+
+    def release(self, pending: Collection[int]) -> list[Subsumed]:
+        """The subsumed checkpoints that can be deleted now; each is named once. ``pending`` are those under way."""
+        released: list[Subsumed] = []
+        deferred: list[_Deferred] = []
+        for item in self._deferred:
+            if item.waits_for.isdisjoint(pending):
+                files = self._registry.unregister(item.checkpoint.checkpoint_id)
+                subsumed = Subsumed(checkpoint_id=item.checkpoint.checkpoint_id, files=tuple(sorted(files)))
+                released.append(subsumed)
+            else:
+                deferred.append(item)
+        self._deferred = deferred
+        return released
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        ids = list(self.ids)
+        invariant(ids == sorted(set(ids)), f"retained checkpoints {ids} are out of order")
+        invariant(len(ids) <= self._num_retained, f"{len(ids)} checkpoints are retained")
+        invariant(not any(c.kind.is_savepoint for c in self._retained), "a savepoint is in the store")
+        deferred = {d.checkpoint.checkpoint_id for d in self._deferred}
+        invariant(deferred.isdisjoint(ids), "a retained checkpoint is about to be deleted")
+        invariant(len(deferred) == len(self._deferred), "a subsumed checkpoint is deferred twice")
+        self._registry.validate()
+
+    def _trim(self, pending: frozenset[int]) -> None:
+        while len(self._retained) > self._num_retained:
+            self._deferred.append(_Deferred(checkpoint=self._retained.pop(0), waits_for=pending))
+
+
+class SharedStateRegistry:
+    """Counts the users of every file path."""
+
+    def __init__(self) -> None:
+        #: The files of each user, in the order in which they were registered.
+        self._files: dict[int, dict[str, None]] = {}
+        #: How many users a file has. Law: equal to the number of entries of ``_files`` that name it, hence never 0.
+        self._users: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """The number of files that have a user."""
+        return len(self._users)
+
+    def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
+        """``checkpoint_id`` uses these files, beside those that it was registered for before. Again is no change."""
+        files = self._files.setdefault(checkpoint_id, {})
+        for path in paths:
+            if path not in files:
+                files[path] = None
+                self._users[path] = self._users.get(path, 0) + 1
+
+    def unregister(self, checkpoint_id: int) -> tuple[str, ...]:
+        """``checkpoint_id`` is over; those of its files that nobody uses any more. None if it is not registered."""
+        unused = []
+        for path in self._files.pop(checkpoint_id, {}):
+            self._users[path] -= 1
+            if not self._users[path]:
+                del self._users[path]
+                unused.append(path)
+        return tuple(unused)
+
+    def clear(self) -> None:
+        """Forget everything, without a word about what is unused: the files belong to somebody else now."""
+        self._files.clear()
+        self._users.clear()
+
+    def validate(self) -> None:
+        """Check the law of the fields; raises ``InvariantError``."""
+        counted: dict[str, int] = {}
+        for files in self._files.values():
+            for path in files:
+                counted[path] = counted.get(path, 0) + 1
+        invariant(counted == self._users, "the users of a state file are miscounted")
+
+
+class FullCheckpoints:
+    """Whether the first full checkpoint of the attempt is still owed."""
+
+    def __init__(self, *, incremental: bool) -> None:
+        """``incremental``: ``execution.checkpointing.incremental``."""
+        self._incremental = incremental
+        #: Whether every checkpoint is full, until one of them completed.
+        self._owed = True
+
+    def begin_attempt(self, own: CompletedCheckpoint | None) -> None:
+        """An attempt was restored from ``own``, a snapshot of this job, or from none of this job."""
+        self._owed = own is None or own.kind.is_savepoint
+
+    def applies_to(self, request: CheckpointRequest, pending: Iterable[PendingCheckpoint]) -> bool:
+        """Whether the checkpoint of ``request`` must be full, given those that are under way."""
+        if self._owed or request.asks_for_full(incremental=self._incremental):
+            return True
+        return any(p.full and p.kind is SnapshotKind.CHECKPOINT for p in pending)
+
+    def completed(self, checkpoint: PendingCheckpoint) -> None:
+        """A checkpoint, that is no savepoint, completed."""
+        if checkpoint.full:
+            self._owed = False

@@ -1,0 +1,253 @@
+"""From a request to the moment when its checkpoint can be made: timer, queue, allocation, pre-checks.
+
+The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, while there is
+no interval, and while a periodic request waits in the queue (it is set again when that one runs, PROTOCOL
+P38), so two timers cannot exist (MISSION A2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
+from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan, tasks_not_ready
+from weir.core.checkpoints.requests import (
+    CheckpointRequest,
+    CheckpointRequestDecider,
+    EnqueueOutcome,
+    RequestOrigin,
+    Verdict,
+)
+from weir.core.config import CheckpointConfig
+from weir.core.job.execution import Execution
+from weir.core.messages.job import AllocateLocation
+from weir.errors import invariant
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """All pre-checks hold: a checkpoint with the tasks of ``plan`` can be made."""
+
+    request: CheckpointRequest
+    plan: CheckpointPlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """A pre-check declines a request: it is over before anything was tried, so it is no failed checkpoint (MISSION A4)."""
+
+    request: CheckpointRequest
+    reason: Reason
+    detail: str = ""
+
+    @property
+    def is_unsuccessful(self) -> bool:
+        """Whether it counts as an unsuccessful trigger; one that only came too early does not."""
+        return self.reason is not Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
+
+
+class CheckpointTrigger:
+    """The periodic timer, the queued requests and the one request whose location is being allocated."""
+
+    def __init__(self, *, config: CheckpointConfig, execution: Execution) -> None:
+        self._config = config
+        self._execution = execution
+        self._decider = CheckpointRequestDecider(
+            max_concurrent_checkpoints=config.max_concurrent_checkpoints, min_pause_ms=config.min_pause_ms
+        )
+        self._scheduling = False
+        #: Monotonic ms. Law: None unless scheduling with an interval and no periodic request waits.
+        self._next_trigger_ms: int | None = None
+        #: The request whose location is being allocated; None if there is none.
+        self._in_progress: CheckpointRequest | None = None
+        #: The number of the newest allocation; an answer to an older one comes too late.
+        self._allocation = 0
+        #: When the last checkpoint completed, in monotonic ms.
+        self._last_completion_ms: int | None = None
+        self._unsuccessful = 0
+        self._waits_because: Verdict | None = None
+
+    @property
+    def scheduling(self) -> bool:
+        """Whether the periodic scheduler is on."""
+        return self._scheduling
+
+    @property
+    def next_trigger_ms(self) -> int | None:
+        """When the next periodic request is due, in monotonic ms."""
+        return self._next_trigger_ms
+
+    @property
+    def in_progress(self) -> CheckpointRequest | None:
+        """The request whose location is being allocated."""
+        return self._in_progress
+
+    @property
+    def unsuccessful_triggers(self) -> int:
+        """Consecutive requests that failed before their tasks were triggered (MISSION A9)."""
+        return self._unsuccessful
+
+    @property
+    def waits_because(self) -> Verdict | None:
+        """Why the queue does not move; None if it is empty."""
+        return self._waits_because
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait."""
+        return len(self._decider)
+
+    @property
+    def will_commit(self) -> bool:
+        """Whether the next checkpoint to be triggered for sure is one that commits side effects."""
+        in_progress = self._in_progress is not None and self._in_progress.kind.commits_side_effects
+        return in_progress or self._decider.waits(RequestOrigin.FINAL)
+
+    def start(self, now_ms: int, chance: float) -> None:
+        """Set the timer: first uniformly in [min pause, interval], then at a fixed rate (MISSION A2)."""
+        invariant(0.0 <= chance < 1.0, f"chance {chance} is not in [0, 1)")
+        self._scheduling = True
+        interval_ms = self._config.effective_interval_ms
+        if interval_ms is not None:
+            pause_ms = self._config.min_pause_ms
+            self._next_trigger_ms = now_ms + pause_ms + int(chance * (interval_ms - pause_ms + 1))
+
+    def stop(self) -> tuple[CheckpointRequest, ...]:
+        """Cancel the timer and forget all requests, also the one in progress; says which they were (MISSION A3)."""
+        self._scheduling = False
+        self._next_trigger_ms = None
+        self._waits_because = None
+        in_progress, self._in_progress = self._in_progress, None
+        queued = self._decider.clear()
+        return queued if in_progress is None else (in_progress, *queued)
+
+    def periodic_request(self, now_ms: int) -> CheckpointRequest | None:
+        """The periodic request if it is due; the timer goes on at its fixed rate, missed turns are left out."""
+        due_ms, interval_ms = self._next_trigger_ms, self._config.effective_interval_ms
+        if due_ms is None or interval_ms is None or now_ms < due_ms:
+            return None
+        self._next_trigger_ms = due_ms + interval_ms * (1 + (now_ms - due_ms) // interval_ms)
+        return CheckpointRequest(origin=RequestOrigin.PERIODIC)
+
+    def enqueue(self, request: CheckpointRequest) -> Rejected | None:
+        """Let a request in, or say which request is rejected for it."""
+        if request.origin is RequestOrigin.PERIODIC and not self._scheduling:
+            return Rejected(request=request, reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN)
+        enqueued = self._decider.enqueue(request)
+        if enqueued.dropped is None:
+            return None
+        already = enqueued.outcome is EnqueueOutcome.ALREADY_QUEUED
+        return Rejected(
+            request=enqueued.dropped,
+            reason=Reason.TOO_MANY_CHECKPOINT_REQUESTS,
+            detail="A periodic request is already queued." if already else "",
+        )
+
+    def run_queue(
+        self, now_ms: int, *, triggering: bool, pending: int, cleaning: int
+    ) -> tuple[AllocateLocation | None, list[Rejected]]:
+        """Take requests from the queue until one runs or none can; says which were rejected on the way.
+
+        ``triggering`` says whether a pending checkpoint has not triggered its tasks yet.
+        """
+        rejected: list[Rejected] = []
+        while True:
+            decision = self._decider.choose(
+                now_ms=now_ms,
+                triggering=triggering or self._in_progress is not None,
+                pending=pending,
+                cleaning=cleaning,
+                last_end_ms=self._last_completion_ms,
+            )
+            request = decision.request
+            if request is None:
+                nothing = decision.verdict is Verdict.NOTHING_QUEUED
+                self._waits_because = None if nothing else decision.verdict
+                self._timer_off_while_periodic_waits()
+                return None, rejected
+            if decision.retry_ms is not None:
+                rejected.append(self._too_early(request, decision.retry_ms))
+                continue
+            if request.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
+                interval_ms = self._config.effective_interval_ms
+                invariant(interval_ms is not None, "a periodic request without an interval")
+                self._next_trigger_ms = now_ms + (interval_ms or 0)
+            not_ready = self._not_ready(request)
+            if not_ready is not None:
+                rejected.append(not_ready)
+                continue
+            self._in_progress = request
+            self._allocation += 1
+            self._waits_because = None
+            self._timer_off_while_periodic_waits()
+            return (
+                AllocateLocation(allocation=self._allocation, kind=request.kind, target=request.target),
+                rejected,
+            )
+
+    def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
+        """The location is there: repeat the pre-checks (MISSION A6). None if nobody waits for it any more."""
+        request = self._finish(allocation)
+        if request is None:
+            return None
+        retry_ms = self._decider.too_early_until(request, now_ms, self._last_completion_ms)
+        if retry_ms is not None:
+            return self._too_early(request, retry_ms)
+        invariant(
+            request.origin.forced or pending < self._config.max_concurrent_checkpoints,
+            "a checkpoint was triggered while another one was being triggered",
+        )
+        not_ready = self._not_ready(request)
+        plan = calculate_plan(self._execution.statuses, self._execution.producers)
+        if not_ready is not None or plan is None:
+            return not_ready
+        return Started(request=request, plan=plan)
+
+    def allocation_failed(self, allocation: int) -> CheckpointRequest | None:
+        """The request that waited for this allocation; None if nobody does any more."""
+        return self._finish(allocation)
+
+    def completed(self, now_ms: int) -> None:
+        """A checkpoint completed: the minimum pause begins."""
+        self._last_completion_ms = now_ms
+
+    def count_unsuccessful(self) -> None:
+        """A request failed before its tasks were triggered (MISSION A9)."""
+        self._unsuccessful += 1
+
+    def reset_unsuccessful(self) -> None:
+        """Tasks were triggered, or the scheduler stopped: the count begins anew (MISSION A3, A9)."""
+        self._unsuccessful = 0
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        self._decider.validate()
+        waits = self._decider.waits(RequestOrigin.PERIODIC)
+        armed = self._next_trigger_ms is not None
+        invariant(self._scheduling or not armed, "the timer is set while the scheduler is off")
+        invariant(not (armed and waits), "the timer is set while a periodic request waits")
+        if self._scheduling and self._config.effective_interval_ms is not None:
+            invariant(armed or waits, "no periodic checkpoint will ever be triggered again")
+
+    def _finish(self, allocation: int) -> CheckpointRequest | None:
+        if allocation != self._allocation:
+            return None
+        request, self._in_progress = self._in_progress, None
+        return request
+
+    def _timer_off_while_periodic_waits(self) -> None:
+        if self._decider.waits(RequestOrigin.PERIODIC):
+            self._next_trigger_ms = None
+
+    def _too_early(self, request: CheckpointRequest, retry_ms: int) -> Rejected:
+        """Drop a periodic request inside the minimum pause and set the timer for the exact remainder."""
+        self._next_trigger_ms = retry_ms
+        return Rejected(request=request, reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
+
+    def _not_ready(self, request: CheckpointRequest) -> Rejected | None:
+        statuses = self._execution.statuses
+        tasks = tasks_not_ready(statuses)
+        if not tasks:
+            return None
+        detail = " ".join(f"Task {vertex!r} is {statuses[vertex].name}." for vertex in tasks)
+        return Rejected(request=request, reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail=detail)

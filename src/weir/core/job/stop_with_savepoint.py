@@ -1,0 +1,127 @@
+"""Stop with savepoint, as a table (Flink's ``StopWithSavepointTerminationManager``; MISSION E4, PROTOCOL P34).
+
+::
+
+    WAITING_FOR_RECORD ──> WAITING_FOR_SAVEPOINT ──> SAVEPOINT_CREATED ──> ENDING ──> ENDED
+          └──────────────────────┴──────────────────────────┴────────────────┴──────> FAILED
+
+The job master has stopped the scheduler and aborted what was pending before this machine begins. It waits for
+a checkpoint whose record is being written, takes the savepoint, waits until every task has committed it and
+is FINISHED, and records the end. Whoever asked for the stop is answered once, in ENDED or in FAILED; all who
+asked get the same answer.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from weir.core.messages.job import AnswerRequest
+from weir.core.types import CompletedCheckpoint
+from weir.errors import invariant
+
+
+class StopState(enum.Enum):
+    """How far the stop has come."""
+
+    WAITING_FOR_RECORD = "WAITING_FOR_RECORD"
+    WAITING_FOR_SAVEPOINT = "WAITING_FOR_SAVEPOINT"
+    SAVEPOINT_CREATED = "SAVEPOINT_CREATED"
+    ENDING = "ENDING"
+    ENDED = "ENDED"
+    FAILED = "FAILED"
+
+
+STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
+    StopState.WAITING_FOR_RECORD: frozenset({StopState.WAITING_FOR_SAVEPOINT, StopState.FAILED}),
+    StopState.WAITING_FOR_SAVEPOINT: frozenset({StopState.SAVEPOINT_CREATED, StopState.FAILED}),
+    StopState.SAVEPOINT_CREATED: frozenset({StopState.ENDING, StopState.FAILED}),
+    StopState.ENDING: frozenset({StopState.ENDED, StopState.FAILED}),
+    StopState.ENDED: frozenset(),
+    StopState.FAILED: frozenset(),
+}
+
+
+class StopWithSavepoint:
+    """One stop under way, and all who asked for it."""
+
+    def __init__(self, *, request: str, target: str, drain: bool) -> None:
+        self._state = StopState.WAITING_FOR_RECORD
+        #: Law: not empty; answered when the state is ENDED or FAILED, and never again.
+        self._requests = [request]
+        self._target = target
+        self._drain = drain
+        #: Set from SAVEPOINT_CREATED on.
+        self._savepoint: CompletedCheckpoint | None = None
+        #: In SAVEPOINT_CREATED, in monotonic ms.
+        self._deadline_ms: int | None = None
+
+    @property
+    def state(self) -> StopState:
+        """How far it has come."""
+        return self._state
+
+    @property
+    def target(self) -> str:
+        """Parent directory of the savepoint."""
+        return self._target
+
+    @property
+    def drain(self) -> bool:
+        """Whether every window and timer fires before the savepoint."""
+        return self._drain
+
+    @property
+    def savepoint(self) -> CompletedCheckpoint | None:
+        """The savepoint with which the job ends, once it is complete."""
+        return self._savepoint
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None unless they have to."""
+        return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
+
+    def join(self, request: str) -> None:
+        """Another stop was asked for: it gets the same answer."""
+        self._requests.append(request)
+
+    def savepoint_requested(self) -> None:
+        """Nothing is being recorded any more and the savepoint is under way."""
+        self._move(StopState.WAITING_FOR_SAVEPOINT)
+
+    def savepoint_created(self, savepoint: CompletedCheckpoint, deadline_ms: int) -> None:
+        """The savepoint is complete; tasks commit it and finish, until ``deadline_ms`` on the monotonic clock."""
+        self._savepoint = savepoint
+        self._deadline_ms = deadline_ms
+        self._move(StopState.SAVEPOINT_CREATED)
+
+    def tasks_finished(self) -> None:
+        """Every task is FINISHED; the job's end is being recorded."""
+        self._move(StopState.ENDING)
+
+    def end(self) -> list[AnswerRequest]:
+        """The job has ended with the savepoint."""
+        self._move(StopState.ENDED)
+        return [AnswerRequest(request=request, checkpoint=self._savepoint) for request in self._requests]
+
+    def fail(self, message: str) -> list[AnswerRequest]:
+        """The job did not end with the savepoint. If there is one all the same, the answer names it."""
+        self._move(StopState.FAILED)
+        if self._savepoint is not None:
+            message = f"A savepoint has been created at {self._savepoint.external_path}, but the job did not stop: {message}"
+        else:
+            message = f"The job was not stopped with a savepoint: {message}"
+        return [AnswerRequest(request=request, failure=message) for request in self._requests]
+
+    def validate(self) -> None:
+        """Check the laws of the fields; raises ``InvariantError``."""
+        created = (StopState.SAVEPOINT_CREATED, StopState.ENDING, StopState.ENDED)
+        if self._state in created:
+            invariant(self._savepoint is not None, f"a stop is {self._state.name} without a savepoint")
+        invariant(self._requests, "a stop was asked for by nobody")
+
+    def _move(self, target: StopState) -> None:
+        invariant(
+            target in STOP_TRANSITIONS[self._state],
+            f"stop with savepoint cannot go from {self._state.name} to {target.name}",
+        )
+        self._state = target

@@ -1,0 +1,1 @@
+"""The vocabulary of the protocol: every event and effect of the machines, as frozen dataclasses."""

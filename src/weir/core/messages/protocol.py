@@ -1,0 +1,112 @@
+"""What the two core machines, ``JobMaster`` and ``StreamTask``, say to each other.
+
+Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel carries
+the effects out; when a blocking one is done, the outcome comes back as another event. What each machine exchanges with the
+kernel is in ``job.py`` and ``task.py``. The messages of this file pass between the machines: an effect
+of one is an event of the other, delivered in order.
+
+How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
+
+    M  AllocateLocation ............ kernel takes the next id .......... LocationAllocated      M
+    M  SnapshotCoordinator (if any)  the coordinator answers ........... CoordinatorSnapshotTaken M
+    M  TriggerHook (if there are any) kernel calls each hook ........... HookTriggered          M
+    M  TriggerCheckpoint ........... delivered ......................... TriggerCheckpoint      S
+    S  (next PlanningCalled) TakeSnapshot .. kernel: synchronous part .. SyncPartDone           S
+    S  AnswerPlanning, ContinueSnapshot .... kernel: asynchronous part . AsyncPartDone          S
+    S  AcknowledgeCheckpoint ....... delivered ......................... AcknowledgeCheckpoint  M
+    M  RecordCheckpoint ............ kernel: _metadata, then the record  CheckpointRecorded     M
+    M  NotifyCheckpointComplete .... delivered ......................... NotifyCheckpointComplete S
+    S  CommitSinks ................. kernel: sinks commit, with retries  SinksCommitted         S
+    M  DiscardCheckpoint (subsumed)  kernel deletes it ................. CheckpointDiscarded    M
+
+Attempts: every event from a task carries the attempt it belongs to; the job master ignores those of older attempts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weir.core.types import (
+    UNKNOWN,
+    Cause,
+    SnapshotKind,
+    SnapshotMetrics,
+    TaskState,
+    TaskStatus,
+    VertexId,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriggerCheckpoint:
+    """M -> S: take checkpoint ``checkpoint_id`` at the next point between two steps (MISSION B1)."""
+
+    vertex: VertexId
+    checkpoint_id: int
+    kind: SnapshotKind
+    timestamp_ms: int
+    #: Where the snapshot goes: a savepoint's directory, or None for the job's checkpoint directory.
+    target: str | None = None
+    #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
+    full: bool = False
+    #: Of a stop with savepoint: end the input first, so that every window and timer fires (MISSION E1).
+    drain: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcknowledgeCheckpoint:
+    """S -> M: the task's snapshot for the checkpoint is durable."""
+
+    vertex: VertexId
+    attempt: int
+    checkpoint_id: int
+    state: TaskState
+    metrics: SnapshotMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclineCheckpoint:
+    """S -> M: the task takes no snapshot for this checkpoint. ``reason`` is a ``CheckpointFailureReason`` name."""
+
+    vertex: VertexId
+    attempt: int
+    checkpoint_id: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifyCheckpointComplete:
+    """M -> S: the checkpoint's record is durable; sinks commit what they staged for it (PROTOCOL P13)."""
+
+    vertex: VertexId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifyCheckpointAborted:
+    """M -> S: the checkpoint is over. What sinks staged stays for the next one that completes (PROTOCOL P12)."""
+
+    vertex: VertexId
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskStatusChanged:
+    """S -> M: the task is now ``status``."""
+
+    vertex: VertexId
+    attempt: int
+    status: TaskStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskFailed:
+    """S -> M: the task failed; the whole job is restored (PROTOCOL P39), or fails for good if that cannot help."""
+
+    vertex: VertexId
+    attempt: int
+    message: str
+    #: Trying again cannot help: the user's plan is wrong.
+    fatal: bool = False
+    cause: Cause = UNKNOWN

@@ -1,0 +1,1 @@
+"""Operator coordinators in the protocol: events that are delivered exactly once."""

@@ -1,0 +1,167 @@
+"""``OperatorCoordinators``: the holders of all operator coordinators of one job, as the job master's part of MISSION C.
+
+Under Spark a task is a whole query, whose subtasks live and fail together (PROTOCOL P39): what a task says of a checkpoint,
+of its start and of its end holds for every subtask of its operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from weir.core.messages.operators import (
+    AcknowledgeCheckpointEvent,
+    CoordinatorEffect,
+    CoordinatorEvent,
+    CoordinatorFailed,
+    CoordinatorSentEvent,
+    CoordinatorSnapshotFailed,
+    CoordinatorSnapshotTaken,
+    EventsConfirmed,
+    FailJob,
+    HandleOperatorEvent,
+    HolderOutput,
+    NotifyCoordinator,
+    OperatorEventHandled,
+    OperatorEventSent,
+    ResetCoordinator,
+    SubtasksFailed,
+    SubtasksReady,
+    TaskOperatorEvent,
+)
+from weir.core.operators.holder import OperatorCoordinatorHolder
+from weir.core.types import CompletedCheckpoint, OperatorId, SentEvent, VertexId
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinatedOperator:
+    """An operator that has a coordinator."""
+
+    #: The task that runs it.
+    vertex: VertexId
+    #: How many subtasks it has.
+    parallelism: int
+
+
+class OperatorCoordinators:
+    """The holders by operator, and which task runs each operator."""
+
+    def __init__(self, operators: Mapping[OperatorId, CoordinatedOperator]) -> None:
+        self._operators = dict(operators)
+        self._holders = {
+            name: OperatorCoordinatorHolder(name, operator.parallelism)
+            for name, operator in self._operators.items()
+        }
+
+    @property
+    def names(self) -> tuple[OperatorId, ...]:
+        """The coordinated operators."""
+        return tuple(self._holders)
+
+    # -- attempts
+
+    def begin_attempt(
+        self, attempt: int, restored: CompletedCheckpoint | None, *, own: bool
+    ) -> list[CoordinatorEffect]:
+        """Every subtask begins anew, and every coordinator goes back to what is restored (MISSION C1). What a task had sent
+        that is finished there, and is not started to send it again, comes right after (P41). ``own``: it is of this job."""
+        resets: list[CoordinatorEffect] = []
+        for name, holder in self._holders.items():
+            holder.reset()
+            resets.append(
+                ResetCoordinator(
+                    operator=name,
+                    attempt=attempt,
+                    parallelism=holder.parallelism,
+                    checkpoint_id=None if restored is None else restored.checkpoint_id,
+                    state=None if restored is None else restored.coordinator_states.get(name),
+                    own=own,
+                )
+            )
+            state = None if restored is None else restored.task(self._operators[name].vertex)
+            if state is not None and state.fully_finished:
+                holder.finished()
+                resets += [self._handle(event, 0) for event in state.sent_events if event.operator == name]
+        return resets
+
+    def ready(self, vertex: VertexId) -> list[CoordinatorEffect]:
+        """The task runs."""
+        return [SubtasksReady(operator=name) for name in self._of(vertex)]
+
+    def finished(self, vertex: VertexId) -> list[HolderOutput]:
+        """The task has finished: nobody handles events any more."""
+        return [output for name in self._of(vertex) for output in self._holders[name].finished()]
+
+    def failed(self, message: str) -> list[CoordinatorEffect]:
+        """The attempt has failed, and with it every subtask (C5)."""
+        return [SubtasksFailed(operator=name, message=message) for name in self._holders]
+
+    # -- checkpoints
+
+    def checkpoint(self, checkpoint_id: int) -> list[HolderOutput]:
+        """A checkpoint begins: every coordinator is asked first (C2)."""
+        return self._all(lambda holder: holder.checkpoint(checkpoint_id))
+
+    def over(self, checkpoint_id: int, *, completed: bool, notifies: bool = True) -> list[HolderOutput]:
+        """A checkpoint has completed or was aborted: no event waits for it, and the coordinators are told of it."""
+        told: list[HolderOutput] = [
+            NotifyCoordinator(operator=name, checkpoint_id=checkpoint_id, completed=completed)
+            for name in (self._holders if notifies else ())
+        ]
+        return [*self._all(lambda holder: holder.over(checkpoint_id)), *told]
+
+    # -- events
+
+    def from_coordinator(self, event: CoordinatorEvent) -> list[HolderOutput]:
+        """A coordinator has sent or handled an event, or has answered for a checkpoint."""
+        holder = self._holders[event.operator]
+        match event:
+            case CoordinatorSentEvent():
+                return holder.send(event.subtask, event.payload)
+            case CoordinatorSnapshotTaken():
+                return holder.snapshot_taken(event.checkpoint_id, event.state)
+            case CoordinatorSnapshotFailed():
+                return holder.snapshot_failed(event.checkpoint_id, event.message)
+            case OperatorEventHandled():
+                return holder.acknowledge(event.subtask, event.number)
+            case CoordinatorFailed():
+                message = f"The coordinator of {event.operator!r} failed: {event.message}"
+                return [FailJob(message=message, fatal=event.fatal, cause=event.cause)]
+
+    def from_task(self, event: TaskOperatorEvent) -> list[HolderOutput]:
+        """A task says what became of events, or has taken its snapshot."""
+        match event:
+            case EventsConfirmed():
+                return [one for name, number in event.events for one in self._holders[name].confirmed(number)]
+            case OperatorEventSent():
+                # The operator may have lost its coordinator since the event became part of a checkpoint.
+                return [self._handle(event, event.number)] if event.operator in self._holders else []
+            case AcknowledgeCheckpointEvent():
+                return [
+                    output
+                    for name in self._of(event.vertex)
+                    for subtask in range(self._holders[name].parallelism)
+                    for output in self._holders[name].acknowledged(subtask, event.checkpoint_id)
+                ]
+
+    def validate(self, pending: Collection[int]) -> None:
+        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints under way."""
+        for holder in self._holders.values():
+            holder.validate(pending)
+
+    # -- inside
+
+    def _handle(self, event: SentEvent | OperatorEventSent, number: int) -> HandleOperatorEvent:
+        """One that was sent by a subtask which there is no more, of a restored job with fewer, comes from another."""
+        return HandleOperatorEvent(
+            operator=event.operator,
+            subtask=event.subtask % self._holders[event.operator].parallelism,
+            number=number,
+            payload=event.payload,
+        )
+
+    def _of(self, vertex: VertexId) -> list[OperatorId]:
+        return [name for name, operator in self._operators.items() if operator.vertex == vertex]
+
+    def _all(self, ask: Callable[[OperatorCoordinatorHolder], list[HolderOutput]]) -> list[HolderOutput]:
+        return [output for holder in self._holders.values() for output in ask(holder)]

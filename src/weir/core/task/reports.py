@@ -1,0 +1,119 @@
+"""``TaskReports``: what one task tells the job master, in one place so that ids and wording are the same everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weir.core.checkpoints.failures import CheckpointFailureReason
+from weir.core.messages.operators import AcknowledgeCheckpointEvent
+from weir.core.messages.protocol import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    TaskFailed,
+    TaskStatusChanged,
+)
+from weir.core.messages.task import AsyncPartDone, SnapshotFailed
+from weir.core.task.snapshots import SnapshotPart, TaskSnapshot
+from weir.core.types import Cause, Committable, OperatorId, OperatorState, TaskStatus, VertexId
+
+
+class TaskReports:
+    """Builds the messages of one task in one attempt."""
+
+    def __init__(self, *, vertex: VertexId, attempt: int, operators: tuple[OperatorState, ...]) -> None:
+        self._vertex = vertex
+        self._attempt = attempt
+        self._operators = operators
+
+    def status(self, status: TaskStatus) -> TaskStatusChanged:
+        """The task is now ``status``."""
+        return TaskStatusChanged(vertex=self._vertex, attempt=self._attempt, status=status)
+
+    def failed(self, message: str, *, fatal: bool, cause: Cause) -> TaskFailed:
+        """The task failed; ``fatal`` if trying again cannot help."""
+        return TaskFailed(
+            vertex=self._vertex, attempt=self._attempt, message=message, fatal=fatal, cause=cause
+        )
+
+    def acknowledged(
+        self, snapshot: TaskSnapshot, event: AsyncPartDone, committables: tuple[Committable, ...]
+    ) -> AcknowledgeCheckpoint:
+        """The snapshot is durable; the finished flags are set in its operator states (PROTOCOL P43)."""
+        metrics = replace(
+            event.metrics,
+            alignment_duration_ms=snapshot.alignment_ms,
+            unaligned=bool(snapshot.in_flight),
+            persisted_size=sum(segment.size for segment in snapshot.in_flight),
+        )
+        operators = tuple(
+            replace(operator, fully_finished=operator.fully_finished or snapshot.finished)
+            for operator in self._operators
+        )
+        return AcknowledgeCheckpoint(
+            vertex=self._vertex,
+            attempt=self._attempt,
+            checkpoint_id=event.checkpoint_id,
+            state=replace(
+                event.state,
+                operators=operators,
+                committables=committables,
+                sent_events=snapshot.sent_events,
+            ),
+            metrics=metrics,
+        )
+
+    def snapshot_failed(self, event: SnapshotFailed, part: SnapshotPart) -> DeclineCheckpoint:
+        """A part of the snapshot failed; the message names the operator (MISSION B6)."""
+        operator = event.operator or self._operators[-1].operator_id
+        return self._declined(
+            event.checkpoint_id,
+            "CHECKPOINT_DECLINED" if part is SnapshotPart.SYNC else "CHECKPOINT_ASYNC_EXCEPTION",
+            f"Could not complete snapshot {event.checkpoint_id} for operator {operator}. {event.message}",
+        )
+
+    def unprepared(self, checkpoint_id: int, operator: OperatorId, message: str) -> DeclineCheckpoint:
+        """An operator could not take its snapshot in the step before the barrier (PROTOCOL P9)."""
+        return self._declined(
+            checkpoint_id,
+            "CHECKPOINT_DECLINED",
+            f"Could not complete snapshot {checkpoint_id} for operator {operator}. {message}",
+        )
+
+    def synchronous_part_over(self, checkpoint_id: int) -> AcknowledgeCheckpointEvent:
+        """Events of the next epoch may come."""
+        return AcknowledgeCheckpointEvent(
+            vertex=self._vertex, attempt=self._attempt, checkpoint_id=checkpoint_id
+        )
+
+    def not_ready(self, checkpoint_id: int, status: TaskStatus) -> DeclineCheckpoint:
+        """The task does not run, so it cannot be triggered (MISSION B1)."""
+        return self._declined(
+            checkpoint_id,
+            "CHECKPOINT_DECLINED_TASK_NOT_READY",
+            f"Task {self._vertex} is {status.name} and not ready for checkpoint {checkpoint_id}.",
+        )
+
+    def closing(self, checkpoint_id: int) -> DeclineCheckpoint:
+        """The task ends before it could take the snapshot (PROTOCOL P32)."""
+        return self._declined(
+            checkpoint_id,
+            "CHECKPOINT_DECLINED_TASK_CLOSING",
+            f"Task {self._vertex} is ending and takes no part in checkpoint {checkpoint_id}.",
+        )
+
+    def misaligned(self, checkpoint_id: int, reason: CheckpointFailureReason) -> DeclineCheckpoint:
+        """The barriers of this checkpoint will not all come."""
+        return self._declined(
+            checkpoint_id,
+            reason.name,
+            f"Task {self._vertex} does not get the barrier of checkpoint {checkpoint_id} on every channel.",
+        )
+
+    def _declined(self, checkpoint_id: int, reason: str, message: str) -> DeclineCheckpoint:
+        return DeclineCheckpoint(
+            vertex=self._vertex,
+            attempt=self._attempt,
+            checkpoint_id=checkpoint_id,
+            reason=reason,
+            message=message,
+        )
