@@ -47,8 +47,8 @@ from benchmarks.weir_side import weir_session
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.task.output_channels import DEFAULT_BOUND
 from weir.core.types import CheckpointType
-from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions
+from weir.run.options import RunOptions
+from weir.runtime.gateway import JobGateway
 
 if TYPE_CHECKING:
     import pyarrow as pa

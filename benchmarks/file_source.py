@@ -39,7 +39,7 @@ from benchmarks.measured_job import check_running, measure_job
 from benchmarks.process import all_committed, options
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus
-from weir.kernel.gateway import JobGateway
+from weir.runtime.gateway import JobGateway
 
 RATIO_TARGET = 0.8
 

@@ -41,8 +41,8 @@ from benchmarks.processes import RunFailedError, run_as_child, run_in_process
 from benchmarks.query import COMMON_SETTINGS, MASTER
 from weir.core.checkpoints.stats import CheckpointStats
 from weir.core.types import CheckpointType
-from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions
+from weir.run.options import RunOptions
+from weir.runtime.gateway import JobGateway
 from weir.sinks.foreach import StepInfo
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ import weir
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import JobFailedError
-from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions, run_job
+from weir.run.options import RunOptions
+from weir.run.runner import run_job
+from weir.runtime.gateway import JobGateway
 
 Result = TypeVar("Result")
 

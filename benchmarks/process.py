@@ -34,10 +34,10 @@ from benchmarks.machine import describe_machine
 from benchmarks.measured_job import check_running, measure_job
 from weir.coordinators import OperatorCoordinator
 from weir.core.types import Payload, TaskStatus
-from weir.kernel.gateway import JobGateway
 from weir.operators import Operator
 from weir.operators.state import StateStore
-from weir.runner import RunOptions
+from weir.run.options import RunOptions
+from weir.runtime.gateway import JobGateway
 
 ROWS_PER_S_TARGET = 625_000
 ADDED_MS_TARGET = 20.0

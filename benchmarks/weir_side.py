@@ -19,8 +19,8 @@ from benchmarks.query import COMMON_SETTINGS, MASTER, batches_of, read_input, re
 from benchmarks.runs import RunResult, RunSpec
 from weir.core.types import Payload
 from weir.errors import JobFailedError
-from weir.kernel.gateway import JobGateway
-from weir.runner import RunOptions
+from weir.run.options import RunOptions
+from weir.runtime.gateway import JobGateway
 from weir.sinks.base import Step
 from weir.spark.class_archive import java_options
 from weir.spark.session import create_session

@@ -13,9 +13,9 @@ import pytest
 
 from weir.core.types import Recorded
 from weir.errors import JobFencedError, StorageError
-from weir.lease_keeper import LeaseKeeper
-from weir.state.lease import Lease, LeaseRecord, holder_is_alive
-from weir.state.local import LocalFileSystem
+from weir.run.lease_keeper import LeaseKeeper
+from weir.storage.lease import Lease, LeaseRecord, holder_is_alive
+from weir.storage.local import LocalFileSystem
 
 JOB = "0" * 32
 PATIENCE_S = 20.0

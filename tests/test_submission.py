@@ -1,4 +1,4 @@
-"""Which job id a name stands for, and whether it may run: the table of ``weir.submission``, row by row (P19, P20)."""
+"""Which job id a name stands for, and whether it may run: the table of ``weir.run.submission``, row by row (P19, P20)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ from weir.errors import (
     StorageError,
     WeirError,
 )
-from weir.runner import RunOptions
+from weir.run.options import RunOptions
+from weir.run.submission import Submission, submit
 from weir.sinks.base import Commit, SinkContext
-from weir.state.job_log import (
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.job_log import (
     CheckpointReference,
     JobLog,
     JobLogWriter,
@@ -35,11 +37,9 @@ from weir.state.job_log import (
     RecordKind,
     RecordStatus,
 )
-from weir.state.job_names import JobNames
-from weir.state.lease import Lease, LeaseRecord
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
-from weir.submission import Submission, submit
+from weir.storage.job_names import JobNames
+from weir.storage.lease import Lease, LeaseRecord
+from weir.storage.local import LocalFileSystem
 
 FILES = LocalFileSystem()
 NAME = "orders"

@@ -1,8 +1,8 @@
 """Weir: Flink's fault tolerance for data pipelines that run on Spark through PySpark.
 
 ``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks, ``weir.sources`` the sources that Weir reads itself.
-Importing this package starts no JVM, and loads next to nothing: Spark's Python workers import it too, so the public names
-are loaded when they are first used.
+``weir.connect`` talks to a running job. Importing this package starts no JVM, and loads next to nothing: Spark's Python
+workers import it too, so the public names are loaded when they are first used.
 """
 
 from __future__ import annotations
@@ -12,22 +12,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from weir import coordinators, errors, operators, sinks, sources
-    from weir.consistent import ConsistentCut, read_consistent
-    from weir.durable.hooks import MasterHook
-    from weir.durable.listeners import CheckpointListener
+    from weir.durable.hooks import CheckpointListener, MasterHook
     from weir.job import Job, Stream
-    from weir.saved_operator_state import SavedOperatorState
-    from weir.saved_state import SavedOperator, Savepoint, read_savepoint
+    from weir.readers.consistent import ConsistentCut, read_consistent
+    from weir.readers.savepoint import SavedOperator, SavedOperatorState, Savepoint, read_savepoint
+    from weir.rest.client import JobClient, connect
+    from weir.run.options import JobResult, RunOptions
 
 __all__ = [
     "CheckpointListener",
     "ConsistentCut",
     "Job",
+    "JobClient",
+    "JobResult",
     "MasterHook",
+    "RunOptions",
     "SavedOperator",
     "SavedOperatorState",
     "Savepoint",
     "Stream",
+    "connect",
     "coordinators",
     "errors",
     "operators",
@@ -41,16 +45,20 @@ __version__ = "0.1.0"
 
 #: Where each public name is; modules stand for themselves.
 _PLACES = {
-    "CheckpointListener": "weir.durable.listeners",
-    "ConsistentCut": "weir.consistent",
+    "CheckpointListener": "weir.durable.hooks",
+    "ConsistentCut": "weir.readers.consistent",
     "Job": "weir.job",
+    "JobClient": "weir.rest.client",
+    "JobResult": "weir.run.options",
     "MasterHook": "weir.durable.hooks",
-    "SavedOperator": "weir.saved_state",
-    "SavedOperatorState": "weir.saved_operator_state",
-    "Savepoint": "weir.saved_state",
+    "RunOptions": "weir.run.options",
+    "SavedOperator": "weir.readers.savepoint",
+    "SavedOperatorState": "weir.readers.savepoint",
+    "Savepoint": "weir.readers.savepoint",
     "Stream": "weir.job",
-    "read_consistent": "weir.consistent",
-    "read_savepoint": "weir.saved_state",
+    "connect": "weir.rest.client",
+    "read_consistent": "weir.readers.consistent",
+    "read_savepoint": "weir.readers.savepoint",
 }
 
 

@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING, Any
 
 from weir.coordinators.base import OperatorCoordinator
 from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
+from weir.core.status import JobStatus
 from weir.core.types import OperatorId
-from weir.durable.hooks import MasterHook
-from weir.durable.listeners import CheckpointListener, listener_of
-from weir.errors import PipelineError
+from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
+from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import KEY_GROUPS, Operator
 from weir.sinks.base import Sink
 from weir.sources.files import FileSource
-from weir.state.paths import is_utf8
+from weir.storage.paths import is_utf8
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from weir.runner import JobResult
+    from weir.run.options import JobResult
 
     SourceFunction = Callable[[SparkSession], DataFrame]
     TransformFunction = Callable[..., DataFrame]
@@ -172,14 +172,35 @@ class Job:
             )
         self._hooks[hook.identifier] = hook
 
-    def run(self, **options: Any) -> JobResult:
-        """Run the job in this process until it ends. ``options`` are those of ``weir.runner.RunOptions``.
+    def run(
+        self,
+        *,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        from_savepoint: str | None = None,
+        fresh: bool = False,
+        takeover: bool = False,
+        accept_duplicates: bool = False,
+    ) -> JobResult:
+        """Run the job in this process until it ends. ``RunOptions`` says what the keywords mean.
 
         Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it failed.
         """
-        from weir.runner import run_and_check
+        from weir.run.options import RunOptions
+        from weir.run.runner import LoggingListener, run_job
 
-        return run_and_check(self, options)
+        options = RunOptions(
+            master=master,
+            conf=dict(conf or {}),
+            from_savepoint=from_savepoint,
+            fresh=fresh,
+            takeover=takeover,
+            accept_duplicates=accept_duplicates,
+        )
+        result = run_job(self, options, LoggingListener())
+        if result.status is JobStatus.FAILED:
+            raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
+        return result
 
     def vertices(self) -> tuple[Vertex, ...]:
         """The vertices that the steps are chained into; raises ``PipelineError`` if the graph cannot run."""

@@ -16,10 +16,9 @@ import pytest
 from tests.attacks.world import READERS, World, inline, inspect_operator, read, restore
 
 from weir.errors import CheckpointDamagedError, OperatorStateError, StorageError, WeirError
-from weir.spark.operator_metadata import relocate_operator_metadata
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.state_files import StateFiles
-from weir.state.local import LocalFileSystem
+from weir.spark.state_files import StateFiles, relocate_operator_metadata
+from weir.storage.local import LocalFileSystem
 
 
 def refused(world: World, reader: Callable[[World], None], match: str) -> None:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tests.attacks.world import READERS, RECORDED, World, fields, framed
 
 from weir.errors import WeirError
-from weir.state.metadata import decode, encode
+from weir.storage.metadata import decode, encode
 
 #: Strings that once led somewhere, and values of every type.
 HOSTILE = st.sampled_from(

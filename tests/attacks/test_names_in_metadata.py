@@ -12,7 +12,7 @@ import pytest
 from tests.attacks.world import READERS, World, framed
 
 from weir.errors import CheckpointDamagedError, WeirError
-from weir.state.metadata import decode
+from weir.storage.metadata import decode
 
 #: Names that lead somewhere else, or that no file can have.
 PATHS = [

@@ -10,7 +10,7 @@ import pytest
 
 from weir.config import Configuration
 from weir.spark.session import LazySession, make_working_directory
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tests.attacks.world import JOB, STAGED, World, find_files, restore
 from weir.errors import CheckpointDamagedError, CoordinatorError, SinkError
 from weir.sinks import DeltaTable, Files, Foreach
 from weir.sinks.base import Sink, SinkContext
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
 FILES = LocalFileSystem()

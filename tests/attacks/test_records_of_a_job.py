@@ -13,17 +13,17 @@ from tests.attacks.world import World
 from tests.durable.fake_sink import sink_port
 
 from weir.errors import JobAlreadyRunningError, StorageError, WeirError
-from weir.job_epochs import read_job_epochs
-from weir.kernel.clock import SystemClock
-from weir.runner import RunOptions
-from weir.state.job_log import JobLog
-from weir.state.job_names import JobNames, directory_name
-from weir.state.lease import Lease
-from weir.state.local import LocalFileSystem
-from weir.state.numbered_log import NumberedLog
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
-from weir.submission import submit
+from weir.readers.consistent import read_job_epochs
+from weir.run.options import RunOptions
+from weir.run.submission import submit
+from weir.runtime.concurrency import SystemClock
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
+from weir.storage.job_log import JobLog
+from weir.storage.job_names import JobNames, directory_name
+from weir.storage.lease import Lease
+from weir.storage.local import LocalFileSystem
+from weir.storage.numbered_log import NumberedLog
 
 JOB = "0123456789abcdef" * 2
 FILES = LocalFileSystem()

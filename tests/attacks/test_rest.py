@@ -21,11 +21,10 @@ import pytest
 from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway, completed
 
 import weir
-from weir import client
-from weir.client import JobClient
 from weir.config import Configuration
 from weir.errors import ConfigurationError, RestError
-from weir.rest import connections, guard, tokens
+from weir.rest import client, connections, guard, tokens
+from weir.rest.client import JobClient
 from weir.rest.server import RestSecurity, RestServer
 
 JOB = f"/v1/jobs/{JOB_ID}"

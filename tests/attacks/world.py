@@ -21,25 +21,24 @@ import msgspec
 import pyarrow as pa
 from rich.console import Console
 
-from weir import inspect_command
+from weir.cli.app import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.job_epochs import read_job_epochs
-from weir.kernel.concurrency import ThreadWaits
 from weir.operators.state import encode_lists
-from weir.saved_state import read_savepoint
+from weir.readers.consistent import read_job_epochs
+from weir.readers.savepoint import read_savepoint
+from weir.runtime.concurrency import ThreadWaits
 from weir.sinks import Files
 from weir.sources.enumerator import FileEnumerator
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.snapshots import restore_directory
 from weir.spark.state_files import StateFiles
-from weir.state.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
-from weir.state.local import LocalFileSystem
-from weir.state.metadata import checksum_of
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems, Transfer
+from weir.storage.job_log import CheckpointReference, JobLog, RecordKind, RecordStatus
+from weir.storage.local import LocalFileSystem
+from weir.storage.metadata import checksum_of
 
 JOB = "0123456789abcdef" * 2
 RECORDED = Path(__file__).parent / "recorded"

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from weir.cli import app
+from weir.cli.app import app
 from weir.rest.server import RestServer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "rest"))
 
 from fake_job import JOB_ID, FakeGateway
 
-from weir import runner
-from weir.cli import main
+from weir.cli.app import main
 from weir.core.status import JobStatus
 from weir.job import Job
-from weir.runner import JobResult, RunListener, RunOptions
+from weir.run import runner
+from weir.run.options import JobResult, RunListener, RunOptions
 
 DEAF = sys.argv.pop(1) == "deaf"
 

@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from fake_job import JOB_ID, OTHER_ID, FakeGateway, completed
 
-from weir import client
-from weir.client import JobClient
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import JobNotFoundError, RestError
+from weir.rest import client
+from weir.rest.client import JobClient
 from weir.rest.server import RestServer
 
 Answer = tuple[int, bytes]

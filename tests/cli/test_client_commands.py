@@ -11,13 +11,13 @@ import pytest
 from click.testing import Result
 from fake_job import FAILED, JOB_ID, SNAPSHOT, FakeGateway, completed
 
-from weir.client import connect
 from weir.core.checkpoints.stats import CheckpointCounts, CheckpointStatsSnapshot
 from weir.core.status import JobStatus
 from weir.errors import CoordinatorError, JobError
-from weir.kernel.ports import CoordinatorAnswer
+from weir.rest.client import connect
 from weir.rest.server import RestSecurity, RestServer
 from weir.rest.tokens import read_or_make_token
+from weir.runtime.ports import CoordinatorAnswer
 
 Weir = Callable[..., Result]
 

@@ -11,8 +11,8 @@ from click.testing import Result
 from fake_job import JOB_ID, completed
 
 from weir.core.types import OperatorState, SnapshotKind, StateHandle, TaskState
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
 
 Weir = Callable[..., Result]
 TASK = TaskState(

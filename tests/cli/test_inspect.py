@@ -18,8 +18,8 @@ from weir.core.types import Committable, OperatorState, SnapshotKind, StateHandl
 from weir.operators.state import encode_lists
 from weir.spark.operators import ENTRY
 from weir.spark.state_reader import StateReader
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
 
 Weir = Callable[..., Result]
 

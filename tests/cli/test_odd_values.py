@@ -11,11 +11,11 @@ from fake_job import JOB_ID
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from weir import client
 from weir.config import Configuration, describe_options
 from weir.errors import ConfigurationError, PipelineError
 from weir.job import Job
-from weir.state.paths import scheme_of
+from weir.rest import client
+from weir.storage.paths import scheme_of
 
 Weir = Callable[..., Result]
 
@@ -79,7 +79,7 @@ def odd(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_REST", address)
     monkeypatch.setattr(client, "_RETRY_S", 0.0)
-    monkeypatch.setattr("weir.run_command.run_pipeline", lambda *_: 0)
+    monkeypatch.setattr("weir.cli.run.run_pipeline", lambda *_: 0)
     (tmp_path / "p.py").write_text("import weir\njob = weir.Job('x')\n")
 
     def run(command: tuple[str, ...], value: str) -> None:

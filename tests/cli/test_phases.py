@@ -9,12 +9,12 @@ from fake_job import JOB_ID, VIEW, FakeGateway
 from rich.console import Console
 from test_progress import ManualClock, wait_until
 
+from weir.cli.progress import ProgressDisplay
 from weir.core.messages.job import BeginAttempt, JobStatusChanged
 from weir.core.messages.protocol import TaskStatusChanged
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState, TaskStatus
-from weir.phases import Phases, StartPhases, describe_time
-from weir.progress import ProgressDisplay
+from weir.run.phases import Phases, StartPhases, describe_time
 
 
 class Told:

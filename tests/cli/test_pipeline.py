@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from weir.cli.load import load_job
 from weir.errors import PipelineError
-from weir.pipeline import load_job
 
 ONE_JOB = "import weir\njob = weir.Job('orders')\nsame = job\n"
 

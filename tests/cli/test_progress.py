@@ -10,9 +10,9 @@ from dataclasses import replace
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
 
+from weir.cli.progress import CheckpointLines, ProgressDisplay, describe_checkpoint, describe_progress, render
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import SnapshotKind
-from weir.progress import CheckpointLines, ProgressDisplay, describe_checkpoint, describe_progress, render
 
 
 def snapshot(*history: CheckpointStats) -> CheckpointStatsSnapshot:

@@ -13,13 +13,14 @@ import pytest
 from click.testing import Result
 from fake_job import JOB_ID, FakeGateway, completed
 
-from weir import runner
 from weir.config import Configuration
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import ConfigurationError, JobEndedError
 from weir.job import Job
-from weir.runner import JobResult, RunListener, RunOptions, with_recovery_path
+from weir.run import runner
+from weir.run.options import JobResult, RunListener, RunOptions
+from weir.run.runner import with_recovery_path
 from weir.spark import class_archive
 
 Weir = Callable[..., Result]

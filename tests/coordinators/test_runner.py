@@ -29,8 +29,8 @@ from weir.core.messages.operators import (
 )
 from weir.core.types import Payload
 from weir.errors import CoordinatorError, PipelineError
-from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
-from weir.kernel.ports import CoordinatorAnswer
+from weir.runtime.concurrency import ThreadWaits, ThreadWorkers
+from weir.runtime.ports import CoordinatorAnswer
 
 
 class Recorded(OperatorCoordinator):

@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from weir.demo.chaos import Chaos, Outcome
-from weir.demo.driver import Driver, Phase
+from weir.demo.driver import Chaos, Driver, Outcome, Phase
 
 #: Takes ``steps`` steps of a tenth of a second, each a checkpoint.
 SCRIPT = """

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-from weir.demo.cut import look
 from weir.demo.reference import anomalies_of
+from weir.demo.verify import look
 
 TIME = datetime(2013, 1, 1, 10, 15, tzinfo=UTC)
 TEXTS = ("carrier", "tailnum", "origin", "dest")

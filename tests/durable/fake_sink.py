@@ -7,9 +7,9 @@ from typing import Any
 
 from weir.core.types import Payload
 from weir.durable.sink_port import CommitRetries, SinkPort
-from weir.kernel.concurrency import ThreadWaits, Waits
+from weir.runtime.concurrency import ThreadWaits, Waits
 from weir.sinks.base import Commit, Sink, SinkContext, Step
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 
 class FakeSink(Sink):

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tests.kernel.fake_port import FakePort
+from tests.runtime.fake_port import FakePort
 from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
 from tests.spark.test_snapshots import FILES, FakeQuery
 
@@ -45,22 +45,20 @@ from weir.core.messages.task import (
 )
 from weir.core.status import JobStatus
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotMetrics, TaskState
-from weir.durable.hooks import MasterHooks
+from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
-from weir.durable.listeners import CheckpointListeners
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.kernel.clock import SystemClock
-from weir.kernel.concurrency import ThreadWaits, ThreadWorkers
-from weir.kernel.failures import describe
-from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan
-from weir.kernel.running_job import RunningJob
+from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
+from weir.runtime.failures import describe
+from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan
+from weir.runtime.running_job import RunningJob
 from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.snapshots import TaskSnapshots, restore_directory
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
 
 JOB = "0" * 32
 OPERATORS = (OperatorState(operator_id="v", name="v"),)

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
-from tests.state.faulty_filesystem import FaultyFileSystem
-from tests.state.lost_syncs import LostSyncs
+from tests.storage.faulty_filesystem import FaultyFileSystem
+from tests.storage.lost_syncs import LostSyncs
 
 from weir.core.messages.job import AllocateLocation, RecordEnd
 from weir.core.messages.task import CommitSinks
@@ -35,10 +35,10 @@ from weir.errors import (
     SinkError,
     StorageError,
 )
-from weir.kernel.concurrency import ThreadWaits
-from weir.state.job_log import JobLog, JobRecord, Origin, RecordKind, RecordStatus
-from weir.state.lease import Lease, LeaseRecord
-from weir.state.local import LocalFileSystem
+from weir.runtime.concurrency import ThreadWaits
+from weir.storage.job_log import JobLog, JobRecord, Origin, RecordKind, RecordStatus
+from weir.storage.lease import Lease, LeaseRecord
+from weir.storage.local import LocalFileSystem
 
 JOB = "1" * 32
 ORIGIN = "2" * 32

@@ -11,7 +11,7 @@ from weir.core.messages.job import TriggerHook
 from weir.core.types import CompletedCheckpoint, Payload, SnapshotKind
 from weir.durable.hooks import MasterHook, MasterHooks
 from weir.errors import HookError, JobError
-from weir.kernel.concurrency import ThreadWaits
+from weir.runtime.concurrency import ThreadWaits
 
 
 class NotedHook(MasterHook):

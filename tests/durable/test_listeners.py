@@ -11,7 +11,7 @@ from tests.durable.fake_sink import FakeSink, sink_port
 from tests.spec.durable import Driver
 
 from weir.core.messages.task import CommitSinks, TellAborted
-from weir.durable.listeners import CheckpointListener, listener_of
+from weir.durable.hooks import CheckpointListener, listener_of
 from weir.errors import ListenerError
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.durable.fake_sink import FakeSink, sink_port
-from tests.state.faulty_filesystem import FaultyFileSystem
+from tests.storage.faulty_filesystem import FaultyFileSystem
 
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.durable.recovery import older_checkpoints, restore_point
 from weir.errors import CheckpointDamagedError, CheckpointNotFoundError, DuplicatesError, StorageError
-from weir.state.job_log import CheckpointReference, JobRecord, RecordKind
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.job_log import CheckpointReference, JobRecord, RecordKind
 
 JOB = "0" * 32
 

@@ -20,7 +20,7 @@ from weir.core.types import (
     TaskState,
 )
 from weir.errors import DuplicatesError, JobError, LostRowsError, LostWriteError, SinkError
-from weir.kernel.concurrency import ThreadWaits
+from weir.runtime.concurrency import ThreadWaits
 
 
 def item(sink: str, position: int, epoch: int | None = None) -> Committable:

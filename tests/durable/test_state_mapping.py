@@ -10,7 +10,7 @@ import weir
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.durable.state_mapping import StateMapping
 from weir.errors import JobError
-from weir.kernel.failures import is_fatal
+from weir.runtime.failures import is_fatal
 
 #: A chain for each vertex: its sources, transformations and sinks in order, by the first letter of their names.
 Chains = dict[str, tuple[str, ...]]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from weir.cli import main
+from weir.cli.app import main
 from weir.core.job.master import JobMaster
 from weir.core.messages.job import RequestKind
 from weir.core.task.stream_task import StreamTask
@@ -26,8 +26,8 @@ from weir.durable.sink_port import SinkPort
 from weir.sinks.files import Files
 from weir.spark import snapshots
 from weir.spark.query_task import QueryTask
-from weir.state.job_log import JobLogWriter, RecordKind
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.job_log import JobLogWriter, RecordKind
 
 Reached = Callable[[], None]
 

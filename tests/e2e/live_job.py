@@ -29,8 +29,9 @@ from tests.e2e.support import PATIENCE_S, Place, Rows, assert_same, files_rows, 
 import weir
 from weir.core.checkpoints.stats import CheckpointStats, JobView
 from weir.core.types import CompletedCheckpoint, Payload, TaskStatus
-from weir.kernel.gateway import JobGateway
-from weir.runner import JobResult, RunOptions, run_job
+from weir.run.options import JobResult, RunOptions
+from weir.run.runner import run_job
+from weir.runtime.gateway import JobGateway
 from weir.sinks.base import Step
 
 _POLL_S = 0.02

@@ -16,8 +16,8 @@ from tests.e2e.support import Place, error_line
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.errors import StorageError
 from weir.spark.session import check_reachable
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.local import LocalFileSystem
 
 SOURCE = """
 import weir
@@ -141,7 +141,7 @@ def test_an_unsupported_spark_is_refused(place: Place) -> None:
     """The version that is there and those that are needed are told."""
     script = place.write(
         "old_spark.py",
-        "import pyspark\npyspark.__version__ = '3.5.1'\nfrom weir.cli import main\nmain()\n",
+        "import pyspark\npyspark.__version__ = '3.5.1'\nfrom weir.cli.app import main\nmain()\n",
     )
     message = refusal(place, GOOD, script=(str(script),))
     assert "PySpark 3.5.1" in message

@@ -31,9 +31,9 @@ from tests.e2e.support import PATIENCE_S, Place, wait_until
 from tests.spark.rig import hashes
 
 import weir
-from weir.client import JobClient
 from weir.core.status import JobStatus
 from weir.errors import SinkError, StorageError
+from weir.rest.client import JobClient
 from weir.spark.query_directory import QueryDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]

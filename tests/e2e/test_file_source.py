@@ -14,10 +14,10 @@ from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_unti
 from tests.e2e.support import HERE, Place, files_rows, wait_until
 
 import weir
-from weir.client import JobClient, connect
 from weir.core.status import JobStatus
 from weir.core.types import Payload
 from weir.operators import Operator
+from weir.rest.client import JobClient, connect
 
 pytestmark = pytest.mark.spark
 

@@ -18,8 +18,8 @@ import httpx
 import pytest
 from tests.e2e.support import Place, Run, delta_rows
 
-from weir.client import connect
 from weir.errors import WeirError
+from weir.rest.client import connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 

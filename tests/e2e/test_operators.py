@@ -21,7 +21,6 @@ from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows, wait_until
 
 import weir
-from weir.client import connect
 from weir.coordinators import BroadcastRules, OperatorCoordinator
 from weir.core.job.restart import GIVEN_UP_FROM
 from weir.core.status import JobStatus
@@ -29,6 +28,7 @@ from weir.core.types import Payload
 from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator
 from weir.operators.state import StateStore
+from weir.rest.client import connect
 from weir.rest.job_json import exceptions_json
 
 pytestmark = pytest.mark.spark

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from weir.errors import OperatorStateError
 from weir.operators import PandasOperator
 from weir.operators.keyed import KeyedState
-from weir.operators.serializers import BYTES
-from weir.operators.state import Lists, StateStore, decode_lists, redistributed
+from weir.operators.state import BYTES, Lists, StateStore, decode_lists, redistributed
 
 
 def kept(**lists: list[int]) -> Lists:
@@ -96,7 +95,7 @@ def test_an_element_that_json_would_change_is_refused_by_its_place(
         f"The state 'things' of operator 'score' cannot be kept, since JSON does not keep {part}: make it of"
         in says
     )
-    assert "or give the state a serializer, such as weir.operators.serializers.BYTES" in says
+    assert "or give the state a serializer, such as weir.operators.state.BYTES" in says
 
 
 def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> None:

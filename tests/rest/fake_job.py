@@ -27,7 +27,7 @@ from weir.core.types import (
     TaskStatus,
 )
 from weir.errors import CoordinatorError
-from weir.kernel.ports import CoordinatorAnswer
+from weir.runtime.ports import CoordinatorAnswer
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
 OTHER_ID = "f" * 32

@@ -6,7 +6,7 @@ import httpx
 from fake_job import JOB_ID, FakeGateway
 
 from weir.errors import CoordinatorError
-from weir.kernel.ports import CoordinatorAnswer
+from weir.runtime.ports import CoordinatorAnswer
 
 SCORE = f"/v1/jobs/{JOB_ID}/coordinators/score"
 TRIGGER = "0123456789abcdef" * 2

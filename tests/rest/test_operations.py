@@ -18,13 +18,13 @@ from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import JobError
-from weir.rest.operations import (
+from weir.rest.requests import (
     MAX_OPERATIONS,
     AsyncOperations,
     TooManyOperationsError,
 )
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
 
 JOB = f"/v1/jobs/{JOB_ID}"
 TRIGGER = "a" * 32
@@ -390,7 +390,7 @@ def test_what_ends_the_job_is_accepted_however_many_operations_are_in_flight(
     http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checkpoints that hang must not keep anybody from stopping or cancelling the job."""
-    monkeypatch.setattr("weir.rest.operations.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("weir.rest.requests.MAX_OPERATIONS", 3)
     for _ in range(3):
         assert http.post(f"{JOB}/checkpoints", json={}).status_code == 202
     assert http.post(f"{JOB}/checkpoints", json={}).status_code == 429

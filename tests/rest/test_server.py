@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 from fake_job import JOB_ID, VIEW, FakeGateway, completed
-from tests.kernel.fake_port import World
+from tests.runtime.fake_port import World
 
 from weir.core.checkpoints.stats import JobView
 from weir.errors import RestError

@@ -13,7 +13,7 @@ from weir.core.types import CompletedCheckpoint, JobId
 from weir.durable import job as job_module
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
-from weir.kernel import task_work
+from weir.runtime import task_work
 
 
 def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:

@@ -41,10 +41,9 @@ from weir.sim import faults as faults_module
 from weir.sim import world as world_module
 from weir.sim.snapshots import SimSnapshots
 from weir.sim.table import SimTable
-from weir.state.filesystem import CreateResult
-from weir.state.numbered_log import NumberedLog
-from weir.state.recording import Recorder
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import CreateResult
+from weir.storage.numbered_log import NumberedLog, Recorder
 
 Variant = Callable[[], AbstractContextManager[None]]
 

@@ -29,10 +29,10 @@ from weir.core.types import (
 )
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.disk import Disk
+from weir.sim.job import SimVertex
 from weir.sim.table import TableVersion
-from weir.sim.vertices import SimVertex
-from weir.state import metadata
-from weir.state.job_log import CheckpointReference, JobRecord, RecordKind, RecordStatus
+from weir.storage import metadata
+from weir.storage.job_log import CheckpointReference, JobRecord, RecordKind, RecordStatus
 
 JOB = "0123456789abcdef0123456789abcdef"
 BASE = f"/checkpoints/{JOB}"

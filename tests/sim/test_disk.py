@@ -15,7 +15,7 @@ from tests.sim.greenlets import (
 
 from weir.errors import LostWriteError, StorageError
 from weir.sim.loop import Loop, Process
-from weir.state.filesystem import CreateResult
+from weir.storage.filesystem import CreateResult
 
 
 def test_a_crash_takes_away_what_was_not_synced() -> None:

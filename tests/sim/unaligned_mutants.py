@@ -16,10 +16,10 @@ from weir.core.task import output_channels as output_channels_module
 from weir.core.task.input_gate import InputGate
 from weir.core.task.snapshots import TaskSnapshots
 from weir.core.types import SnapshotKind, TaskState
-from weir.kernel import dispatcher as dispatcher_module
-from weir.kernel.ports import TaskPlan
-from weir.kernel.restored_channels import restored_entries
-from weir.sim.query import SimQuery
+from weir.runtime import dispatcher as dispatcher_module
+from weir.runtime.dispatcher import restored_entries
+from weir.runtime.ports import TaskPlan
+from weir.sim.queries import SimQuery
 
 
 def segments_in_flight_lost_at_the_restore() -> AbstractContextManager[None]:

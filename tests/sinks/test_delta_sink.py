@@ -16,7 +16,7 @@ from deltalake import transaction
 from weir.errors import SinkError
 from weir.sinks import DeltaTable, SinkContext, Step
 from weir.sinks.base import Sink
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

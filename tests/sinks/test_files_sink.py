@@ -15,7 +15,7 @@ import pytest
 
 from weir.errors import LostRowsError, SinkError, StorageError
 from weir.sinks import Files, SinkContext, Step
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import pytest
 
 from weir.errors import SinkError
 from weir.sinks import CommitInfo, Foreach, SinkContext, SinkInfo, Step, StepInfo
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 IDENTITY = {"job_id": "0" * 32, "job_name": "orders", "sink": "out", "attempt": 3}
 CONTEXT = SinkContext(**IDENTITY, file_system=lambda _: LocalFileSystem())

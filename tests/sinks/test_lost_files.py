@@ -14,13 +14,13 @@ from typing import Any
 import deltalake
 import pytest
 from tests.sinks.written_rows import rows_of_delta, rows_of_files, stage_rows
-from tests.state.lost_syncs import LostSyncs
+from tests.storage.lost_syncs import LostSyncs
 
 from weir.errors import LostRowsError, LostWriteError, StorageError
 from weir.sinks import DeltaTable, Files, SinkContext
 from weir.sinks.base import Sink
-from weir.state.filesystem import FileStatus
-from weir.state.local import LocalFileSystem
+from weir.storage.filesystem import FileStatus
+from weir.storage.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
 

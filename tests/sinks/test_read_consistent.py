@@ -20,15 +20,15 @@ import pytest
 import weir
 from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotKind, TaskState
 from weir.errors import ConfigurationError, StorageError
-from weir.job_epochs import JobEpochs, read_job_epochs
+from weir.readers.consistent import JobEpochs, read_job_epochs
 from weir.sinks import DeltaTable, SinkContext, Step
 from weir.sinks.delta_schema import delta_schema_json
 from weir.sinks.staging import staging_prefix
 from weir.spark.hadoop import HadoopFileSystem
-from weir.state.filesystem import FileSystem
-from weir.state.job_log import CheckpointReference, JobLog, Origin, RecordKind, RecordStatus
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.job_log import CheckpointReference, JobLog, Origin, RecordKind, RecordStatus
+from weir.storage.local import LocalFileSystem
 
 JOB = "0123456789abcdef0123456789abcdef"
 FRESH = "fedcba9876543210fedcba9876543210"
@@ -261,7 +261,7 @@ def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(tmp_pat
         records.complete(3)
         return read_job_epochs(*where)
 
-    monkeypatch.setattr("weir.consistent.read_job_epochs", meanwhile)
+    monkeypatch.setattr("weir.readers.consistent.read_job_epochs", meanwhile)
     cut = cut_of(clean)
     assert (cut.checkpoint_id, ids(cut, "clean")) == (3, [1, 2])
 

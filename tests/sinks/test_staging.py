@@ -9,7 +9,7 @@ import pytest
 from weir.errors import SinkError
 from weir.sinks import DeltaTable, Files, SinkContext
 from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files, write_frame
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 
 def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():

@@ -15,8 +15,7 @@ from weir.core.json_values import read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import PipelineError
 from weir.sources import FileSource
-from weir.sources.enumerator import FileEnumerator
-from weir.sources.known_files import FoundFile, KnownFiles
+from weir.sources.enumerator import FileEnumerator, FoundFile, KnownFiles
 
 WAKE: Payload = {}
 

@@ -25,12 +25,12 @@ from weir.core.messages.task import AnswerPlanning, PlanningCalled, StartDrain, 
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Sink, SinkContext, Step
+from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
-from weir.spark.task_failures import TaskFailures
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 E = TypeVar("E")
 Rows = Counter[tuple[Any, ...]]

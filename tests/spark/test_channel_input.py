@@ -21,14 +21,12 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.spark.rig import PATIENCE_S, START, Landing, Rows
 
 from weir.errors import PipelineError
-from weir.spark.channel_input import EVENT_TIME, channel_frame, check_channel_schema, plain_schema
-from weir.spark.channel_source import ChannelSource
-from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
+from weir.spark.channels import EVENT_TIME, ChannelSource, channel_frame, check_channel_schema, plain_schema
+from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
 from weir.spark.output_watermark import output_watermark_ms
-from weir.spark.planning_rounds import PlanningAnswer, PlanningRounds
 from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -12,9 +12,8 @@ import pytest
 from weir.core.messages.task import TaskErrored
 from weir.job import Job
 from weir.sinks.foreach import Foreach
-from weir.spark.error_text import first_cause, read_error
+from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
-from weir.spark.task_failures import TaskFailures
 
 _QUERY = "[STREAM_FAILED] Query [id = 1a-2b, runId = 3c-4d] terminated with exception:"
 _STACK = "JVM stacktrace:\norg.apache.spark.sql.streaming.StreamingQueryException: x\n\tat a.b.c(D.scala:1)\n"

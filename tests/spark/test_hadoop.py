@@ -1,4 +1,4 @@
-"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.state.filesystem``, and its arbitrating create.
+"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.storage.filesystem``, and its arbitrating create.
 
 Two creates that race are not tried here: that one of them loses is what HDFS promises, while Hadoop's local file system
 looks first and then renames. Weir never uses that one: plain paths and ``file:`` go to ``LocalFileSystem``.
@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
-from weir.state.filesystem import CreateResult, FileStatus
-from weir.state.numbered_log import NumberedLog
+from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.numbered_log import NumberedLog
 
 pytestmark = pytest.mark.spark
 

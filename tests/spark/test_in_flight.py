@@ -9,8 +9,8 @@ import pytest
 from tests.spark.test_snapshots import FILES, FakeQuery, World
 
 from weir.core.types import InFlightSegment, TaskState
+from weir.spark.channels import segment_files
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.segments import segment_files
 from weir.spark.snapshots import restore_directory
 
 KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]

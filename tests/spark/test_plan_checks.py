@@ -23,7 +23,7 @@ from weir.sinks.base import SinkContext
 from weir.sinks.foreach import Foreach, StepInfo
 from weir.spark.jvm import Jvm
 from weir.spark.plan_checks import check_result, check_source
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -53,20 +53,19 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.job import Job
-from weir.kernel.clock import SystemClock
-from weir.kernel.concurrency import ThreadWaits
-from weir.kernel.ports import AttemptStart, TaskPlan, TaskPort
+from weir.runtime.concurrency import SystemClock, ThreadWaits
+from weir.runtime.ports import AttemptStart, TaskPlan, TaskPort
 from weir.sim.auditor import Auditor
 from weir.sim.disk import Disk, ProcessFileSystem
+from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, SimWaits
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
-from weir.sim.vertices import SimVertex
 from weir.sinks.base import Sink, Step
 from weir.spark.pipeline import Pipeline
 from weir.spark.task_port import SparkTaskPort
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

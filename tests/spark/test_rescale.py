@@ -21,7 +21,7 @@ from weir.job import Job
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.rescale import StatePartitions, rescaled
 from weir.spark.state_files import StateFiles
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -34,10 +34,10 @@ from weir.durable.sink_port import KeepFile
 from weir.errors import CheckpointDamagedError, StorageError
 from weir.spark.query_directory import QueryDirectory, log_offset
 from weir.spark.snapshots import TaskSnapshots, restore_directory
-from weir.state.filesystem import FileSystem
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.filesystem import FileSystem
+from weir.storage.local import LocalFileSystem
 
 FILES = LocalFileSystem()
 JOB = "0" * 32

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.spark.query_directory import QueryDirectory, compaction_distance
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 
 @pytest.mark.parametrize(

@@ -22,15 +22,15 @@ from tests.spark.rig import START, Landing
 from typer.testing import CliRunner
 
 import weir
-from weir.cli import app
+from weir.cli.app import app
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind
-from weir.saved_state import Savepoint
+from weir.readers.savepoint import Savepoint
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.snapshots import TaskSnapshots
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
 

@@ -23,15 +23,14 @@ from weir.core.types import (
     StateHandle,
     TaskState,
 )
-from weir.durable.hooks import MasterHook, MasterHooks
+from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHook, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
-from weir.durable.listeners import CheckpointListener, CheckpointListeners
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.kernel.concurrency import ThreadWaits
-from weir.state.filesystem import FileSystem
-from weir.state.local import LocalFileSystem
-from weir.state.storage import CheckpointStorage
+from weir.runtime.concurrency import ThreadWaits
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.local import LocalFileSystem
 
 _FILES = LocalFileSystem()
 _OPERATORS = (OperatorState(operator_id="a-op", name="a-op"),)

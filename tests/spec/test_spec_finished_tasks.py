@@ -21,10 +21,10 @@ from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpo
 from weir.core.messages.task import StartDrain
 from weir.core.types import SnapshotKind, TaskStatus
 from weir.errors import CheckpointNotFoundError
-from weir.kernel.clock import SystemClock
-from weir.runner import RunOptions
-from weir.state.resolve import FileSystems
-from weir.submission import submit
+from weir.run.options import RunOptions
+from weir.run.submission import submit
+from weir.runtime.concurrency import SystemClock
+from weir.storage.file_systems import FileSystems
 
 RUNNING, FINISHED = TaskStatus.RUNNING, TaskStatus.FINISHED
 WAITING = TaskStatus.WAITING_FOR_FINAL_CHECKPOINT

@@ -29,7 +29,7 @@ from weir.config.options import (
 )
 from weir.config.values import ConfigOption
 from weir.errors import ConfigurationError
-from weir.state.paths import is_within
+from weir.storage.paths import is_within
 
 T = TypeVar("T")
 

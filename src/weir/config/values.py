@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from weir.core.config import RestartStrategyType, RetainExternalized
 from weir.errors import ConfigurationError, StorageError
-from weir.state.paths import normalize
+from weir.storage.paths import normalize
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)

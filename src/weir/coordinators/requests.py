@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
-from weir.kernel.ports import CoordinatorAnswer
+from weir.runtime.ports import CoordinatorAnswer
 
 Answer = Future[CoordinatorAnswer]
 

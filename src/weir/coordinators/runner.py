@@ -34,9 +34,9 @@ from weir.core.messages.operators import (
 )
 from weir.core.types import OperatorId, Payload
 from weir.errors import CoordinatorError
-from weir.kernel.concurrency import Waits, Workers
-from weir.kernel.failures import cause_of, describe, is_fatal
-from weir.kernel.ports import CoordinatorAnswer
+from weir.runtime.concurrency import Waits, Workers
+from weir.runtime.failures import cause_of, describe, is_fatal
+from weir.runtime.ports import CoordinatorAnswer
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ Post = Callable[[CoordinatorEvent], None]
 
 
 class CoordinatorRunner:
-    """Implements ``weir.kernel.ports.CoordinatorPort``."""
+    """Implements ``weir.runtime.ports.CoordinatorPort``."""
 
     def __init__(
         self, coordinators: Mapping[OperatorId, OperatorCoordinator], *, workers: Workers, waits: Waits

@@ -1,7 +1,7 @@
 """The nouns of the protocol, in Flink's words: what events, effects and metadata are made of.
 
 Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones since the Unix epoch,
-all others on the kernel's monotonic clock. A *position* says how far a task has come; it grows by one with each
+all others on the runtime's monotonic clock. A *position* says how far a task has come; it grows by one with each
 step (under Spark a step is a micro-batch, but that word stops at ``weir/spark``).
 
 Names and numbers have types that say what they may be. Whoever reads one back from a disk, where anyone may have written it,

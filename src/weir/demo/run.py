@@ -22,13 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 import weir
-from weir.demo.chaos import Chaos, Outcome
-from weir.demo.cut import Cut, look
-from weir.demo.driver import Driver
+from weir.demo.driver import Chaos, Driver, Outcome
 from weir.demo.landing import Landing, land
-from weir.demo.reference import anomalies_of, expected_tables
-from weir.demo.rule_change import AFTER_MINUTES, RuleChange
-from weir.demo.verify import TableReport, verify_tables
+from weir.demo.reference import AFTER_MINUTES, RuleChange, anomalies_of, expected_tables
+from weir.demo.verify import Cut, TableReport, look, verify_tables
 from weir.errors import ConfigurationError
 
 PIPELINE = Path(__file__).with_name("flights.py")

@@ -3,11 +3,15 @@
 The table is read by delta-rs alone: what it shows is what any reader of the table sees, whatever Weir or Spark believe
 to have written. Rows are counted, not just looked up, so a row that is there twice is found even if it is a
 legitimate row. One group-by over both sides does it: each row weighs 1 on its own side and 0 on the other.
+
+**Between two lives** (``look``) a reader sees one cut through all tables. A driver that is killed may have committed its newest checkpoint to some tables and not yet to others.
+``weir.read_consistent`` finds the newest checkpoint that all of them show, and there they must agree with one another, not
+just each with the end of the job: an anomaly is there exactly if its flight is, although two queries wrote the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+
+import weir
+from weir.demo.reference import anomalies_of
+from weir.errors import StorageError
 
 _EXPECTED, _ACTUAL = "__expected", "__actual"
 
@@ -101,4 +109,34 @@ def _incomparable(name: str, expected: pa.Table, rows_committed: int, problem: s
         missing=expected.num_rows,
         unexpected=rows_committed,
         problem=problem,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What the tables showed at one moment."""
+
+    #: The checkpoint and the rows of each table there, for the reader.
+    text: str
+    #: How the tables disagree, in a sentence; None if they agree.
+    problem: str | None = None
+
+
+def look(directory: Path, tables: Iterable[str]) -> Cut:
+    """Read the tables ``directory/<name>`` at their newest common checkpoint, while nobody writes them."""
+    try:
+        cut = weir.read_consistent({name: str(directory / name) for name in tables})
+    except StorageError:
+        return Cut(text="no checkpoint is in all tables yet")
+    rows = {name: cut.table(name).to_pyarrow_table() for name in cut.versions}
+    counts = ", ".join(f"{name} {table.num_rows:,}" for name, table in rows.items())
+    text = f"all tables at checkpoint {cut.checkpoint_id}: {counts}"
+    expected = anomalies_of(rows["flights_clean"], rows["anomalies"])
+    report = compare("anomalies", expected, rows["anomalies"])
+    if report.exact:
+        return Cut(text=text)
+    return Cut(
+        text=text,
+        problem=f"At checkpoint {cut.checkpoint_id} the anomalies are not those of the flights: {report.missing} are"
+        f" missing, {report.duplicates + report.unexpected} are too many.",
     )

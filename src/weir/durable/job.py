@@ -39,8 +39,7 @@ from weir.core.types import (
     SnapshotKind,
     StateHandle,
 )
-from weir.durable.hooks import MasterHooks
-from weir.durable.listeners import CheckpointListeners
+from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.recovery import older_checkpoints, restore_point
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
@@ -63,10 +62,11 @@ from weir.errors import (
     LostWriteError,
     StorageError,
 )
-from weir.kernel.clock import Clock
-from weir.kernel.concurrency import Waits
-from weir.kernel.ports import AttemptStart
-from weir.state.job_log import (
+from weir.runtime.concurrency import Clock, Waits
+from weir.runtime.ports import AttemptStart
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.job_log import (
     CheckpointReference,
     JobLog,
     JobLogWriter,
@@ -75,9 +75,7 @@ from weir.state.job_log import (
     RecordKind,
     RecordStatus,
 )
-from weir.state.paths import lies_in, parent
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.paths import lies_in, parent
 
 #: How often a live driver may complete a checkpoint while it is being fenced.
 _BEGIN_TRIES = 20
@@ -111,7 +109,7 @@ class DurableSettings:
 
 
 class DurableJob:
-    """Implements ``weir.kernel.ports.DurablePort``."""
+    """Implements ``weir.runtime.ports.DurablePort``."""
 
     def __init__(
         self,

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from weir.core.types import CompletedCheckpoint
 from weir.durable.sink_port import SinkPort
 from weir.errors import CheckpointDamagedError, CheckpointNotFoundError, StorageError
-from weir.state.job_log import JobRecord
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.job_log import JobRecord
 
 _log = logging.getLogger(__name__)
 

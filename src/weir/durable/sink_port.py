@@ -36,10 +36,10 @@ from weir.errors import (
     SinkError,
     SinkMismatchError,
 )
-from weir.kernel.concurrency import Event, Waits
+from weir.runtime.concurrency import Event, Waits
 from weir.sinks.base import Commit, Sink, SinkContext, Step
-from weir.state.filesystem import FileSystem
-from weir.state.paths import normalize
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import normalize
 
 _log = logging.getLogger(__name__)
 

@@ -132,7 +132,7 @@ class PandasOperator(Operator):
         """The batch as a DataFrame."""
         import pyarrow as pa
 
-        from weir.operators.python_values import to_pandas
+        from weir.operators.output import to_pandas
 
         frames = self.process_frame(to_pandas(batch)) or ()
         return [

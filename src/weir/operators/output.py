@@ -1,20 +1,62 @@
-"""What an operator puts out must be what its step declares: Spark takes columns by position, and reads no other type.
+"""The rows that an operator emits, as the types its step declares: Spark takes columns by position and reads no other type.
 
 Values are given the declared type where that says the same in another form: narrower numbers, encoded or large columns,
 another unit or zone of time, what pandas makes of missing numbers. Anything else is an error, and so is a field of a struct
-under another name, which Arrow would make null.
+under another name, which Arrow would make null. ``to_python`` refuses dates after the year 9999, where Python's end and those
+of Arrow and Spark do not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from weir.errors import PipelineError
+from weir.errors import OperatorStateError, PipelineError
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from weir.core.types import OperatorId
+
+
+def to_python(values: pa.Array, column: str) -> list[Any]:
+    """The values as a list. Raises ``OperatorStateError`` for a date that Python does not have; ``column`` says what they
+    are."""
+    try:
+        python: list[Any] = values.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise _outside(values, column, error) from error
+    return python
+
+
+def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:
+    """The records as a DataFrame. Raises ``OperatorStateError`` as ``to_python`` does."""
+    try:
+        frame: pd.DataFrame = batch.to_pandas()
+    except (ValueError, OverflowError) as error:
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                column.to_pandas()
+            except (ValueError, OverflowError):
+                raise _outside(column, f"the column {name!r}", error) from error
+        raise
+    return frame
+
+
+def _outside(values: pa.Array, column: str, error: Exception) -> OperatorStateError:
+    row = next(row for row in range(len(values)) if not _is_python(values[row]))
+    return OperatorStateError(
+        f"Row {row} of {column} has a date outside of the years 1 to 9999, which Python does not have ({error}): make such"
+        " dates null, or leave their rows out, before the operator."
+    )
+
+
+def _is_python(value: pa.Scalar) -> bool:
+    try:
+        value.as_py()
+    except (ValueError, OverflowError):
+        return False
+    return True
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> pa.RecordBatch:

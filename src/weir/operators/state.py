@@ -1,10 +1,12 @@
-"""The state of one subtask of a Python operator (MISSION B7): lists, and values by key.
+"""The state of one subtask of a Python operator (MISSION B7), and the serializers of its elements.
 
 *List state* belongs to the subtask. When the operator is restored with another number of subtasks, its elements are dealt
 out anew, one by one; of a *union* list every subtask gets all elements, of a *broadcast* list every subtask gets those of
 the first. *Keyed state* belongs to the keys of the stream (``key_by``): it goes where its key goes, in key groups, of which
 only those that changed are written. *Raw* state is bytes: a list of them for each subtask (``BYTES``), or some for each key
 group.
+
+Serializers are never a pickle: a checkpoint is read by other versions.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -20,12 +22,55 @@ from weir.core.json_values import KEPT, encode_each
 from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
 from weir.operators.base import KEY_GROUPS
-from weir.operators.keyed import KeyedState
-from weir.operators.raw import RawKeyedState
-from weir.operators.serializers import JSON, Serializer
+from weir.operators.keyed import KeyedState, RawKeyedState
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class Serializer(Protocol):
+    """Turns one element into bytes and back."""
+
+    def encode(self, value: Any) -> bytes:
+        """The element as bytes. Raises ``TypeError`` or ``ValueError`` for what it cannot keep."""
+        ...
+
+    def decode(self, data: bytes) -> Any:
+        """The element that ``encode`` was given."""
+        ...
+
+
+class JsonSerializer:
+    """Text, finite numbers, booleans, None, lists and maps with text as keys. State refuses what would be read back
+    different."""
+
+    def encode(self, value: Any) -> bytes:
+        """As JSON."""
+        return msgspec.json.encode(value)
+
+    def decode(self, data: bytes) -> Any:
+        """From JSON."""
+        return msgspec.json.decode(data)
+
+
+class BytesSerializer:
+    """Bytes as they are: raw state."""
+
+    def encode(self, value: bytes) -> bytes:
+        """The same."""
+        if not isinstance(value, bytes):
+            raise TypeError(f"{type(value).__name__} are no bytes")
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        """The same."""
+        return data
+
+
+#: What states use unless they are given another one.
+JSON = JsonSerializer()
+BYTES = BytesSerializer()
+
 
 T = TypeVar("T")
 
@@ -166,7 +211,7 @@ class StateStore:
             except (TypeError, ValueError, OverflowError) as error:
                 raise OperatorStateError(
                     f"The state {name!r} of operator {self._operator_id!r} cannot be kept, since {error}: make it of {KEPT},"
-                    " or give the state a serializer, such as weir.operators.serializers.BYTES."
+                    " or give the state a serializer, such as weir.operators.state.BYTES."
                 ) from error
         return encode_lists(lists)
 

@@ -24,24 +24,24 @@ from starlette.exceptions import HTTPException
 
 from weir.core.checkpoints.stats import CheckpointStats, JobView
 from weir.errors import CoordinatorError, StorageError, WeirError
-from weir.kernel.clock import Clock
-from weir.kernel.concurrency import in_background
-from weir.kernel.gateway import JobGateway
-from weir.kernel.ports import CoordinatorAnswer
 from weir.rest import checkpoint_json, job_json
 from weir.rest.guard import quoted, shortened
 from weir.rest.job_json import Json
-from weir.rest.operations import AsyncOperations, TooManyOperationsError
 from weir.rest.requests import (
+    AsyncOperations,
     CheckpointRequest,
     CoordinatorRequest,
     DisposalRequest,
     SavepointRequest,
     StopRequest,
+    TooManyOperationsError,
 )
-from weir.state.filesystem import FileSystem
-from weir.state.paths import is_same, normalize
-from weir.state.storage import CheckpointStorage, snapshot_directory
+from weir.runtime.concurrency import Clock, in_background
+from weir.runtime.gateway import JobGateway
+from weir.runtime.ports import CoordinatorAnswer
+from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import is_same, normalize
 
 _CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
 _COORDINATOR = "coordinator"
@@ -250,7 +250,7 @@ class _Handlers:
         return _poll_json({"answer": found.answer, "checkpointId": found.checkpoint_id})
 
     async def dispose_savepoint(self, request: Request) -> Json:
-        """The path alone does not tell whether some job still needs it, as ``weir.saved_state`` says; this one does know."""
+        """The path alone does not tell whether some job still needs it, as ``weir.readers.savepoint`` says; this one does know."""
         body = await _body(request, DisposalRequest)
         try:
             directory = await _beside(lambda: snapshot_directory(body.savepoint_path))

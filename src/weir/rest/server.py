@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import weir
+from weir import __version__
 from weir.errors import InvariantError, RestError, invariant
-from weir.kernel.clock import Clock, SystemClock
-from weir.kernel.gateway import JobGateway
 from weir.rest import tokens
-from weir.rest.operations import AsyncOperations
-from weir.state.filesystem import FileSystem
-from weir.state.resolve import FileSystems
+from weir.rest.requests import AsyncOperations
+from weir.runtime.concurrency import Clock, SystemClock
+from weir.runtime.gateway import JobGateway
+from weir.storage.file_systems import FileSystems
+from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     import uvicorn
@@ -118,7 +118,7 @@ class RestServer:
             gateway,
             operations=self._operations,
             clock=self._clock,
-            version=weir.__version__,
+            version=__version__,
             file_systems=self._file_systems,
         )
         # Quiet, and without signal handlers: those are installed on the main thread only.

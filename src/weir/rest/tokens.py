@@ -22,7 +22,7 @@ import psutil
 
 from weir.config.values import TOKEN
 from weir.errors import RestError
-from weir.state.lease import process_lives
+from weir.storage.lease import process_lives
 
 _log = logging.getLogger(__name__)
 

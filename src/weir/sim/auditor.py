@@ -46,12 +46,12 @@ from weir.core.messages.protocol import (
 from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, JobId, SnapshotKind, TaskStatus, VertexId
 from weir.sim.disk import Disk
+from weir.sim.job import SimVertex, expected_rows
 from weir.sim.operators import disagreement
 from weir.sim.table import TableVersion
-from weir.sim.vertices import SimVertex, expected_rows
-from weir.state import metadata
-from weir.state.job_log import JobRecord, RecordKind, RecordStatus
-from weir.state.metadata import METADATA_FILE
+from weir.storage import metadata
+from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
+from weir.storage.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 #: What no task may fail with, whatever strikes it.

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from weir.errors import LostWriteError, StorageError
 from weir.sim.loop import Loop, Process
-from weir.state.filesystem import CreateResult, FileStatus
+from weir.storage.filesystem import CreateResult, FileStatus
 
 
 class Watcher(Protocol):
@@ -186,7 +186,7 @@ class StorageFaults(Protocol):
 
 
 class ProcessFileSystem:
-    """Implements ``weir.state.filesystem.FileSystem`` for one process."""
+    """Implements ``weir.storage.filesystem.FileSystem`` for one process."""
 
     def __init__(
         self, disk: Disk, loop: Loop, process: Process, faults: StorageFaults, *, links: bool

@@ -14,24 +14,20 @@ from weir.core.messages.task import CommitSinks, SinkCommitFailed, SinksCommitte
 from weir.core.operators.coordinators import CoordinatedOperator
 from weir.core.status import JobStatus
 from weir.core.types import JobId, TaskStatus, VertexId
-from weir.durable.hooks import MasterHooks
+from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
-from weir.durable.listeners import CheckpointListeners
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
-from weir.kernel.dispatcher import Dispatcher
-from weir.kernel.envelopes import Envelope, ToTask
-from weir.kernel.ports import TaskPlan
+from weir.runtime.dispatcher import Dispatcher, Envelope, ToTask
+from weir.runtime.ports import TaskPlan
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.faults import Fault, Injector
-from weir.sim.job import SimJob
+from weir.sim.job import SimJob, SimVertex
 from weir.sim.loop import Loop, Process, SimWaits, SimWorkers
-from weir.sim.operators import CountingCoordinator
+from weir.sim.operators import CountingCoordinator, CountingHook, OrderedListener
 from weir.sim.queries import SimTaskPort
 from weir.sim.table import SimTable
-from weir.sim.user_code import CountingHook, OrderedListener
-from weir.sim.vertices import SimVertex
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
 
 BASE_DIRECTORY = "/checkpoints"
 SAVEPOINT_DIRECTORY = "/savepoints"

@@ -84,7 +84,7 @@ class Loop:
 
 
 class Task:
-    """A spawned function (``kernel.concurrency.Work``)."""
+    """A spawned function (``runtime.concurrency.Work``)."""
 
     def __init__(self, loop: Loop, process: Process, function: Callable[[], object], delay_us: int) -> None:
         self._done = False
@@ -130,7 +130,7 @@ class Task:
 
 
 class SimWorkers:
-    """``kernel.concurrency.Workers`` of one process: a pool that never lacks a thread."""
+    """``runtime.concurrency.Workers`` of one process: a pool that never lacks a thread."""
 
     def __init__(self, loop: Loop, process: Process, delay_us: Callable[[], int]) -> None:
         """``delay_us`` draws how long a piece of work waits before it begins."""
@@ -167,7 +167,7 @@ class SimWorkers:
 
 
 class SimWaits:
-    """``kernel.concurrency.Waits`` of one process."""
+    """``runtime.concurrency.Waits`` of one process."""
 
     def __init__(self, loop: Loop, process: Process) -> None:
         self._loop = loop

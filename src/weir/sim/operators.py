@@ -1,4 +1,4 @@
-"""Simulated operators with coordinators: what each side knows of the other is counted, so that every gap shows.
+"""User code of a simulated job: operators with coordinators that count, a master hook and a checkpoint listener.
 
 The coordinator of a vertex sends each subtask the numbers 0, 1, 2 ... at a pace of its own. A subtask keeps what it got, and
 sends each number back. The laws, which these functions and the auditor check:
@@ -7,6 +7,9 @@ sends each number back. The laws, which these functions and the auditor check:
 2. The coordinator gets them back likewise (C7).
 3. In every completed checkpoint the subtask has got exactly what its coordinator had sent by then (PROTOCOL P2), and what it
    sent back the coordinator has handled, or it is among the task's events (P41).
+
+The master hook and the listener know the law of their own calls, and raise when it is broken: the auditor takes that for a
+violation.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ import msgspec
 from weir.coordinators.base import CoordinatorContext, OperatorCoordinator
 from weir.core.messages.operators import DeliverEvent
 from weir.core.types import CompletedCheckpoint, OperatorId, Payload, SentEvent
-from weir.kernel.concurrency import Waits
+from weir.durable.hooks import CheckpointListener, MasterHook
+from weir.errors import invariant
+from weir.runtime.concurrency import Waits
 
 #: To one subtask.
 _MOST_EVENTS = 40
@@ -145,3 +150,53 @@ def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
             if kept != list(range(back, got)):
                 return f"of {got} events that subtask {subtask} of {operator} sent, {back} are handled and {kept} kept"
     return None
+
+
+class CountingHook(MasterHook):
+    """A master hook that takes its time, and whose state says for which checkpoint it was made."""
+
+    def __init__(self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]) -> None:
+        self._identifier = identifier
+        self._pause = pause
+        self._fails = fails
+
+    @property
+    def identifier(self) -> str:
+        """Its name."""
+        return self._identifier
+
+    def trigger(self, checkpoint_id: int, timestamp_ms: int) -> dict[str, Any]:
+        """The id."""
+        self._pause()
+        if self._fails():
+            raise RuntimeError("simulated failure of a hook")
+        return {"id": checkpoint_id}
+
+    def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
+        """It must be the state that was made for this checkpoint."""
+        if state != {"id": checkpoint_id}:
+            raise AssertionError(f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}")
+
+
+class OrderedListener(CheckpointListener):
+    """A checkpoint listener that knows the law of its calls: none is told of what is over or was told before."""
+
+    def __init__(self) -> None:
+        self._completed = 0
+        self._aborted: set[int] = set()
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Ids grow, and none was aborted."""
+        invariant(
+            checkpoint_id > self._completed and checkpoint_id not in self._aborted,
+            f"a listener is told that checkpoint {checkpoint_id} completed after {self._completed}",
+        )
+        self._completed = checkpoint_id
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """Once, and none that completed."""
+        invariant(
+            checkpoint_id != self._completed and checkpoint_id not in self._aborted,
+            f"a listener is told that checkpoint {checkpoint_id} is over, which it knew",
+        )
+        self._aborted.add(checkpoint_id)

@@ -1,25 +1,371 @@
-"""The simulator's task port: queries that are modelled, one for each task of an attempt (``query.py``)."""
+"""The simulator's task port: Spark's query loop modelled step by step, one query for each task of an attempt.
+
+One query does what a Structured Streaming query does, in the same order, and can be interrupted between any two steps::
+
+    ask the sources for their latest offsets, the control input before or after the data (no order is promised); a query
+    that reads channels has no other sources, and its offsets are what the answer admits
+    write offsets/<b>; process; write a state file; stage at every sink; write commits/<b>; now and then clean up
+
+The state of a query is what it has read, as record numbers: those of each batch in a file of its own, and
+now and then one file for all of them, after which older files are deleted (Spark's maintenance). A query that is restored
+from files that do not make up exactly its past says so, and the auditor takes that for lost state. Which files a snapshot
+needs, what it refers to and what it writes anew follows the rules of ``weir/spark/snapshots.py``.
+
+The event time of a record is its number. The watermark of a source is the next number, so nothing of it is ever late; what a
+query that reads channels has of them is in ``channel_offsets.py``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import Random
+from typing import Any
 
-from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments
-from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
-from weir.core.types import CompletedCheckpoint, SnapshotMetrics, TaskState, VertexId
+import msgspec
+
+from weir.core.messages.channel import MAX_WATERMARK_MS, ReleaseSegments, Segment
+from weir.core.messages.task import (
+    AnswerPlanning,
+    ContinueSnapshot,
+    Drained,
+    DropSnapshot,
+    PlanningCalled,
+    RecordsEnded,
+    StartDrain,
+    StepStaged,
+    TakeSnapshot,
+    TaskErrored,
+    TaskStarted,
+)
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
 from weir.durable.sink_port import SinkPort
-from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.errors import StorageError, invariant
+from weir.runtime.failures import cause_of, describe
+from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.sim.channel_offsets import ChannelOffsets
 from weir.sim.disk import ProcessFileSystem
-from weir.sim.loop import Loop, Process, SimEvent
-from weir.sim.query import BEGIN, SimQuery
+from weir.sim.job import SimVertex
+from weir.sim.loop import Loop, Process, SimEvent, Task
+from weir.sim.operators import LostEventError, SimOperator
+from weir.sim.snapshots import LostStateError, SimSnapshots, segment_path
 from weir.sim.table import SimTable
-from weir.sim.vertices import SimVertex
-from weir.state.storage import CheckpointStorage
+from weir.sinks.base import Step
+from weir.storage.checkpoints import CheckpointStorage
+
+#: State files are merged after so many batches.
+_MERGE_EVERY = 5
+#: Stands for the begin of the attempt, before its first checkpoint.
+BEGIN = 0
+#: A segment counts as so many times as large as it is, so that the core's bounds on bytes matter.
+_BYTES_EACH = 1 << 20
+
+
+class SimQuery:
+    """One query of one attempt, with its snapshots."""
+
+    def __init__(
+        self, port: SimTaskPort, vertex: SimVertex, plan: TaskPlan, attempt: int, post: PostToTask
+    ) -> None:
+        self._port = port
+        self._vertex = vertex
+        self._plan = plan
+        self._attempt = attempt
+        self._post = post
+        self._directory = f"/working/{port.storage.job_id}/{attempt}/{vertex.name}"
+        self._position = -1
+        #: Where its segments lie until everybody has read them.
+        self.channel = f"{self._directory}/channel"
+        #: State files by key, with the records that each holds.
+        self._state: dict[str, list[int]] = {}
+        self._channels = ChannelOffsets(vertex.inputs)
+        #: Where it stood before its drain. That changes no state, so a snapshot of that position may come late.
+        self._drained_from: int | None = None
+        #: The newest checkpoint that it took part in.
+        self._barrier = BEGIN
+        #: Channels in which it has overtaken records: what was before it may be told after it (PROTOCOL P27).
+        self._overtaken: frozenset[VertexId] = frozenset()
+        self._operator = SimOperator(vertex.name, vertex.subtasks)
+        #: The barrier that the last step carried, and a checkpoint that was taken without. Only one that ends does that.
+        self._unprepared: int | None = None
+        self._prepared: int | None = None
+        self._task: Task | None = None
+        self.snapshots = self._snapshots(())
+
+    # -- the loop ----------------------------------------------------------------------------------------------
+
+    def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
+        """Copy the state out of a checkpoint, and see that it is whole."""
+        fs = self._port.fs
+        self._position = state.position
+        self._channels.load(state.entries["channels"])
+        if self._vertex.subtasks:
+            self._operator.load(state.entries["operators"])
+        self._overtaken = frozenset(one.channel for one in state.in_flight)
+        in_flight = {one.payload["key"] for one in state.in_flight}
+        for handle in state.files:
+            data = fs.read(self._port.storage.file_path(checkpoint, handle))
+            fs.put(f"{self._directory}/{handle.key}", data)
+            if handle.key not in in_flight:
+                self._state[handle.key] = msgspec.json.decode(data, type=list[int])
+        if checkpoint.job_id == self._port.storage.job_id and not checkpoint.kind.is_savepoint:
+            self.snapshots = self._snapshots(state.files)
+        if self._offset != int(state.entries["offset"]) or not self._is_past():
+            raise LostStateError(f"{self._vertex.name}: {sorted(self._rows())}, not {state.entries}")
+        if int(state.entries["partitions"]) != self._port.partitions:
+            self._rescale()
+
+    def _rescale(self) -> None:
+        """As ``weir/spark/rescale.py``: all of the state anew, after one more batch, which reads nothing."""
+        rows, old = sorted(self._rows()), list(self._state)
+        self._position += 1
+        self._state = {}
+        for number in range(self._port.partitions):
+            key = f"state/{self._position}-part{number}-{self._port.random.getrandbits(32):08x}"
+            self._state[key] = rows[number :: self._port.partitions]
+            self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(self._state[key]))
+        self._delete(old)
+
+    @property
+    def _offset(self) -> int:
+        """Records read."""
+        return sum(len(rows) for rows in self._state.values())
+
+    def _rows(self) -> list[int]:
+        return [row for rows in self._state.values() for row in rows]
+
+    @property
+    def _watermark_ms(self) -> int | None:
+        """No record that it puts out from now on lies below."""
+        if self._vertex.inputs:
+            return self._channels.watermark_ms
+        return self._vertex.base + self._offset if self._offset else None
+
+    def _is_past(self) -> bool:
+        """Whether the state of a source is what it has read, from the first record on without a gap."""
+        return bool(self._vertex.inputs) or sorted(self._rows()) == self._vertex.numbers(0, self._offset)
+
+    def _snapshots(self, base: Sequence[StateHandle]) -> SimSnapshots:
+        return SimSnapshots(
+            plan=self._plan,
+            directory=self._directory,
+            file_system=self._port.fs,
+            storage=self._port.storage,
+            flush=self._port.sinks.flush,
+            links=self._port.links,
+            base=base,
+        )
+
+    def take(self, effect: TakeSnapshot) -> None:
+        """The synchronous part of a snapshot."""
+        invariant(
+            effect.position in (self._position, self._drained_from),
+            f"a snapshot of {self._vertex.name} at {effect.position} while it stands at {self._position}",
+        )
+        self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
+        self._barrier = effect.checkpoint_id
+        self._overtaken = frozenset(one.channel for one in effect.in_flight)
+        watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
+        self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
+        entries = {
+            "offset": str(self._offset),
+            "channels": self._channels.dump(),
+            "partitions": str(self._port.partitions),
+        }
+        if self._vertex.subtasks:
+            entries["operators"] = self._operator.dump()
+        self.snapshots.take(effect, entries=entries, keys=list(self._state))
+
+    def start(self) -> None:
+        """Begin to process."""
+        self._task = self._port.loop.spawn(self._port.process, partial(self._guarded, self._run))
+
+    def stop(self) -> None:
+        """Interrupt it; an executor may go on writing for a while."""
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.interrupt()
+        if self._port.writes_late():
+            table = self._port.tables[self._vertex.sinks[0]]
+            path = f"{table._staged(self._attempt)}/{self._position + 1}"
+            self._port.loop.at(
+                self._port.random.randrange(1_000_000),
+                self._port.process,
+                lambda: self._port.loop.spawn(self._port.process, lambda: self._write_late(path)),
+            )
+
+    def drain(self, effect: StartDrain) -> None:
+        """The step with MAX_WATERMARK. A query that reads channels is alive, and rests in the call."""
+        if effect.call is not None and self._task is not None:
+            self._task.interrupt()
+        self._task = self._port.loop.spawn(
+            self._port.process, partial(self._guarded, lambda: self._drain(effect))
+        )
+
+    def _guarded(self, run: Callable[[], None]) -> None:
+        try:
+            run()
+        except Exception as error:
+            self._post(TaskErrored(message=describe(error), cause=cause_of(error)))
+
+    def _write_late(self, path: str) -> None:
+        try:
+            self._port.fs.put(path, b"[]")
+        except StorageError:
+            return
+
+    def _run(self) -> None:
+        self._post(TaskStarted(position=self._position))
+        while True:
+            self._pause(2_000)
+            data_first = self._port.random.random() < 0.5
+            end = self._latest() if data_first else 0
+            call, answered = self._port.new_call()
+            self._post(
+                PlanningCalled(
+                    call=call,
+                    position=self._position,
+                    consumed=self._channels.committed,
+                    watermark_ms=self._watermark_ms,
+                )
+            )
+            self._unprepared = None
+            answered.wait()
+            answer = self._port.answer(call)
+            self._prepared = None
+            if self._vertex.prepares and self._unprepared is not None:
+                raise LostEventError(f"{self._vertex.name} did not prepare for {self._unprepared}")
+            if self._vertex.inputs:
+                self._read(answer)
+                continue
+            if not data_first:
+                end = self._latest()
+            forced = bool(answer.events) or answer.barrier is not None or self._tells_end(end)
+            if self._offset >= self._vertex.records and not forced:
+                self._post(RecordsEnded(position=self._position))
+                return
+            if end > self._offset or forced:
+                self._batch(self._vertex.numbers(self._offset, max(end, self._offset)), answer)
+            else:
+                self._pause(10_000)
+
+    def _tells_end(self, end: int) -> bool:
+        """Whether its readers say behind the next batch that nothing is left to be read; a restored query says it anew."""
+        return self._vertex.enumerated and max(end, self._offset) >= self._vertex.records
+
+    def _latest(self) -> int:
+        self._pause(300)
+        return min(self._vertex.landed(self._port.loop.now_us), self._offset + self._vertex.batch)
+
+    def _read(self, answer: AnswerPlanning) -> None:
+        """One batch over what was admitted; without anything only if a watermark has risen, or it is forced."""
+        aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
+        at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
+        risen = self._channels.tell(answer.watermarks_ms, at_barrier)
+        if not (risen or answer.admitted or answer.events or answer.barrier is not None):
+            return
+        if self._port.reader_us:
+            self._pause(self._port.reader_us)
+        rows: list[int] = []
+        for channel, segments in self._channels.between(answer.admitted).items():
+            for segment in segments:
+                read = self._segment(segment)
+                self._channels.check(channel, read)
+                rows += read
+        self._batch(rows, answer)
+        self._channels.commit(answer.admitted)
+
+    def _segment(self, segment: Segment) -> list[int]:
+        try:
+            data = self._port.fs.read(segment_path(segment.payload, self._directory))
+            return msgspec.json.decode(data, type=list[int])
+        except FileNotFoundError as error:
+            raise LostStateError(f"{self._vertex.name}: the segment {error} is gone") from error
+
+    def _batch(self, rows: list[int], answer: AnswerPlanning) -> None:
+        batch = self._position + 1
+        fs = self._port.fs
+        fs.put(f"{self._directory}/offsets/{batch}", b"")
+        self._fail_perhaps()
+        key = f"state/{batch}-{self._port.random.getrandbits(32):08x}"
+        fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
+        self._fail_perhaps()
+        back = self._operator.handle(answer.events)
+        declined = None
+        if answer.barrier is not None and self._port.declines():
+            declined = (self._vertex.name, "simulated failure of an operator's snapshot")
+        ended = self._tells_end(self._offset + len(rows))
+        self._stage(batch, rows, None, sent_events=back, declined=declined, input_ended=ended)
+        self._fail_perhaps()
+        fs.put(f"{self._directory}/commits/{batch}", b"")
+        self._prepared = answer.barrier
+        self._state[key] = rows
+        self._position = batch
+        if batch % _MERGE_EVERY == _MERGE_EVERY - 1:
+            self._merge(batch)
+
+    def _merge(self, batch: int) -> None:
+        """One file for all the state; then older files go, as Spark's maintenance deletes them."""
+        key = f"state/{batch}-merged-{self._port.random.getrandbits(32):08x}"
+        rows = self._rows()
+        self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
+        old, self._state = list(self._state), {key: rows}
+        if self._port.links:
+            self._delete(old)
+        else:
+            # A snapshot copies files without links for as long as its checkpoint may last (PROTOCOL P4).
+            process = self._port.process
+            delete = partial(self._guarded, partial(self._delete, old))
+            self._port.loop.at(self._port.retain_us, process, lambda: self._port.loop.spawn(process, delete))
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._port.fs.delete(f"{self._directory}/{key}")
+
+    def _drain(self, effect: StartDrain) -> None:
+        batch = effect.position + 1
+        self._drained_from = effect.position
+        self._pause(2_000)
+        self._fail_perhaps()
+        back = self._operator.handle(effect.events)
+        self._stage(batch, [], [self._offset, sum(self._rows())], sent_events=back)
+        self._fail_perhaps()
+        self._position = batch
+        self._post(Drained(position=batch))
+
+    def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
+        """``said`` is what operators say of the batch, as ``StepStaged`` has it."""
+        committables = []
+        for name, staged in zip(self._vertex.sinks, (rows, [] if total is None else [total]), strict=True):
+            frame: Any = staged
+            payload = self._port.tables[name].stage(frame, Step(position=batch))
+            if payload is not None:
+                committables.append(Committable(sink=name, position=batch, payload=payload))
+        segment = None
+        if rows and self._port.consumers(self._vertex.name):
+            path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
+            self._port.fs.put(path, data)
+            segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
+        self._post(StepStaged(position=batch, committables=tuple(committables), segment=segment, **said))
+
+    def _pause(self, most_us: int) -> None:
+        self._port.loop.sleep(self._port.process, self._port.random.randrange(most_us))
+
+    def _fail_perhaps(self) -> None:
+        if self._port.fails():
+            raise RuntimeError("simulated failure of a query")
 
 
 class SimTaskPort:
-    """Implements ``weir.kernel.ports.TaskPort``."""
+    """Implements ``weir.runtime.ports.TaskPort``."""
 
     def __init__(
         self,

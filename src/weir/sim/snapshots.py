@@ -27,9 +27,9 @@ from weir.core.types import (
 )
 from weir.durable.sink_port import KeepFile
 from weir.errors import StorageError
-from weir.kernel.ports import TaskPlan
+from weir.runtime.ports import TaskPlan
 from weir.sim.disk import ProcessFileSystem
-from weir.state.storage import CheckpointStorage
+from weir.storage.checkpoints import CheckpointStorage
 
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
 

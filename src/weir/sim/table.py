@@ -17,7 +17,7 @@ from weir.core.types import Payload
 from weir.errors import SinkError, invariant
 from weir.sim.disk import ProcessFileSystem
 from weir.sinks.base import Commit, Sink, SinkContext, Step
-from weir.state.filesystem import CreateResult
+from weir.storage.filesystem import CreateResult
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -44,25 +44,28 @@ from weir.core.messages.task import (
 )
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType, CompletedCheckpoint, Recorded, VertexId
-from weir.kernel.envelopes import ToTask
+from weir.runtime.dispatcher import ToTask
 from weir.sim.auditor import AuditError, Auditor
 from weir.sim.disk import Disk
 from weir.sim.driver import BASE_DIRECTORY, SimDriver
-from weir.sim.faults import TIMED, Fault, Injector, draw_plan
-from weir.sim.job import draw_job
-from weir.sim.loop import Loop, Process
-from weir.sim.mishaps import (
+from weir.sim.faults import (
+    TIMED,
     Backup,
+    Fault,
+    Injector,
     Mishap,
     Refused,
     Standing,
     beyond_backup,
     draw_mishaps,
+    draw_plan,
     since_savepoint,
 )
+from weir.sim.job import draw_job
+from weir.sim.loop import Loop, Process
 from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
-from weir.state.job_log import JobRecord, RecordStatus
+from weir.storage.job_log import JobRecord, RecordStatus
 
 #: How long after the last fault a job must have finished, in virtual seconds. A driver that does not know that it was fenced
 #: may try its final checkpoint eight times, with up to ten seconds between two tries, before it asks the job log.

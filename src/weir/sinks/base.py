@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.core.types import Count, JobId, OperatorId, Ordinal, Payload, Timestamp
-from weir.state.filesystem import FileSystem
+from weir.storage.filesystem import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

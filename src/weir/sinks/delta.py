@@ -61,8 +61,8 @@ from weir.sinks.staging import (
     visible_files,
     write_frame,
 )
-from weir.state.filesystem import FileSystem
-from weir.state.paths import as_delta_path, is_local, join, normalize
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import as_delta_path, is_local, join, normalize
 
 if TYPE_CHECKING:
     import deltalake

@@ -18,8 +18,8 @@ from weir.core.types import AbsolutePath, JobId, OperatorId, Timestamp
 from weir.errors import StorageError
 from weir.sinks.base import Commit
 from weir.sinks.staging import slug
-from weir.state.paths import as_delta_path, normalize
-from weir.state.records import converted, decoded
+from weir.storage.paths import as_delta_path, normalize
+from weir.storage.records import converted, decoded
 
 if TYPE_CHECKING:
     import deltalake

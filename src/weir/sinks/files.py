@@ -56,9 +56,9 @@ from weir.sinks.staging import (
     visible_files,
     write_frame,
 )
-from weir.state.filesystem import FileSystem
-from weir.state.paths import join, normalize
-from weir.state.records import decoded
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join, normalize
+from weir.storage.records import decoded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,8 +13,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from weir.state.filesystem import FileSystem
-from weir.state.paths import is_local
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import is_local
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

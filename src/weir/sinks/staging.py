@@ -32,9 +32,9 @@ from msgspec import Meta
 
 from weir.core.types import Payload, Position
 from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
-from weir.state.filesystem import FileStatus, FileSystem
-from weir.state.paths import as_spark_path, is_local, join, name_of
-from weir.state.records import converted
+from weir.storage.filesystem import FileStatus, FileSystem
+from weir.storage.paths import as_spark_path, is_local, join, name_of
+from weir.storage.records import converted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

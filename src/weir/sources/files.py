@@ -15,7 +15,7 @@ from __future__ import annotations
 from weir.errors import PipelineError
 from weir.sources.enumerator import FileEnumerator
 from weir.sources.reader import FileReader
-from weir.state.paths import is_local, normalize
+from weir.storage.paths import is_local, normalize
 
 FORMATS = ("parquet", "json", "csv", "ipc")
 _ON_ERROR = ("fail", "reject")

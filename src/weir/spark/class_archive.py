@@ -34,7 +34,7 @@ from pathlib import Path
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.environment import check_environment, find_java
-from weir.state.paths import temporary_directory
+from weir.storage.paths import temporary_directory
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"

@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
-from weir.spark.channel_input import channel_frame, check_channel_schema
-from weir.spark.error_text import first_cause, read_error
+from weir.spark.channels import channel_frame, check_channel_schema
+from weir.spark.failures import first_cause, read_error
 from weir.spark.jvm import Jvm
 from weir.spark.operators import QueryOperators, process_steps
 from weir.spark.pipeline import Pipeline

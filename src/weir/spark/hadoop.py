@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from weir.errors import StorageError, UnsupportedEnvironmentError
 from weir.spark.jvm import Jvm
-from weir.state.filesystem import CreateResult, FileStatus
-from weir.state.paths import join, parent, scheme_of
+from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.paths import join, parent, scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, Any
 from weir.core.json_values import KEPT, read_back
 from weir.core.types import OperatorId, Payload
 from weir.errors import OperatorStateError
-from weir.kernel.tracebacks import NOTE
 from weir.operators.base import ListCheckpointed, Operator
 from weir.operators.output import fitted
 from weir.operators.state import StateStore, decode_lists
+from weir.runtime.failures import NOTE
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -33,7 +33,7 @@ from weir.operators.state import any_union, decode_lists, encode_lists, redistri
 from weir.spark.operator_worker import INLINE_BYTES, KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
 from weir.spark.pipeline import ProcessStep
 from weir.spark.query_directory import QueryDirectory
-from weir.state.local import LocalFileSystem
+from weir.storage.local import LocalFileSystem
 
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator

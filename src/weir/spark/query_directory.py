@@ -9,7 +9,7 @@ Draining (MISSION E1) is one more entry of the offset log, written by us: the of
 the maximal watermark. A restarted query replays it as it would replay a batch that a crash cut short: without data,
 firing every window and timer. No source is asked, so nothing that arrived after the end of the input slips in.
 
-A query that reads channels has no ``sources/``: what it has read is its offset (``weir/spark/channel_source.py``).
+A query that reads channels has no ``sources/``: what it has read is its offset (``weir/spark/channels.py``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import msgspec
 
 from weir.core.types import Count
 from weir.errors import StorageError, invariant
-from weir.state.filesystem import FileSystem
-from weir.state.paths import join
-from weir.state.records import decoded
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join
+from weir.storage.records import decoded
 
 #: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
 MAX_WATERMARK_MS = 253402300799000

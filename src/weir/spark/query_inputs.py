@@ -1,7 +1,12 @@
 """What Weir gives one query to read: the control input, and a source for each channel.
 
-All of them ask the driver together, once for each batch (``weir/spark/planning_rounds.py``). The answer
-to a call admits segments and tells watermarks; both are in memory, so it costs no file operation.
+All of them ask the driver together, once for each batch (``weir/spark/control_input.py``). The answer to a call admits
+segments and carries watermarks; both are in memory, so it costs no file operation.
+
+``source_ids`` says which directory below ``sources/`` belongs to which offset. The offset log has one offset for each place in
+the plan that reads a source, so a source that is read in several places (a stream joined with itself; the control input in
+front of each channel) stands there several times. Its directory is numbered among the distinct ones. Neither log says which is
+which, so the running query is asked, once.
 """
 
 from __future__ import annotations
@@ -15,17 +20,24 @@ from pyspark.sql.types import StructType
 from weir.core.graph import Vertex
 from weir.core.messages.task import AnswerPlanning
 from weir.core.types import VertexId
-from weir.spark.channel_input import plain_schema
-from weir.spark.channel_source import ChannelSource
-from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput
+from weir.spark.channels import ChannelSource, plain_schema, segment_files
+from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
-from weir.spark.planning_rounds import PlanningAnswer, PlanningRounds
 from weir.spark.query_directory import MAX_WATERMARK_MS
-from weir.spark.segments import segment_files
-from weir.state.paths import as_spark_path
+from weir.storage.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def source_ids(query: StreamingQuery) -> tuple[int, ...]:
+    """The number of the directory of each offset, in the order of the offset log. Call it between two batches."""
+    sources = query._jsq.streamingQuery().sources()
+    first_places = [int(sources.indexOf(sources.apply(index))) for index in range(sources.size())]
+    distinct = sorted(set(first_places))
+    return tuple(distinct.index(place) for place in first_places)
+
 
 #: Called with (vertex, call) for every planning call, on the query's own thread.
 OnCall = Callable[[VertexId, int], None]

@@ -33,23 +33,19 @@ from weir.core.messages.task import (
 )
 from weir.core.types import Committable, OperatorId
 from weir.errors import PipelineError, SinkError, invariant
-from weir.kernel.concurrency import in_background
-from weir.kernel.ports import PostToTask, VertexMetrics
+from weir.runtime.concurrency import in_background
+from weir.runtime.ports import PostToTask, VertexMetrics
 from weir.sinks.base import Sink, Step
-from weir.spark.changed_plans import misfit
-from weir.spark.channel_input import has_event_time
-from weir.spark.error_text import first_cause
+from weir.spark.channels import OutputSegments, has_event_time
+from weir.spark.control_input import QueryInterruptedError
+from weir.spark.failures import TaskFailures, first_cause
 from weir.spark.frames import Frames
 from weir.spark.operators import BatchEnd, QueryOperators
 from weir.spark.output_watermark import output_watermark_ms
-from weir.spark.plan_checks import check_bounded
-from weir.spark.planning_rounds import QueryInterruptedError
+from weir.spark.plan_checks import check_bounded, misfit
 from weir.spark.query_directory import QueryDirectory, is_stateful
-from weir.spark.query_inputs import QueryInputs
-from weir.spark.segments import OutputSegments
-from weir.spark.source_ids import source_ids
-from weir.spark.task_failures import TaskFailures
-from weir.state.paths import as_spark_path
+from weir.spark.query_inputs import QueryInputs, source_ids
+from weir.storage.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING
 from weir.core.graph import Vertex
 from weir.core.types import TaskState, VertexId
 from weir.errors import PipelineError, StorageError
-from weir.spark.error_text import first_cause
+from weir.spark.failures import first_cause
 from weir.spark.operators import EMPTY_RELATION_RULE, EXCLUDED_RULES, SETTINGS, process_steps
 from weir.spark.query_directory import SHUFFLE_PARTITIONS, QueryDirectory, is_stateful
-from weir.state.paths import as_spark_path
+from weir.storage.paths import as_spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """What a snapshot may hold of one query: checked before any of it is written into a directory for Spark.
 
-Names and numbers of the metadata are checked where that is decoded (``weir/state/metadata.py``). Here it is what they and
+Names and numbers of the metadata are checked where that is decoded (``weir/storage/metadata.py``). Here it is what they and
 Spark's own log entries mean to a query that starts on them:
 
 - The logs end with the batch of the snapshot. An entry above it would be a batch that Spark still has to run, with offsets
@@ -22,8 +22,8 @@ from weir.operators.base import KEY_GROUPS
 from weir.spark.operators import DIRECTORY, ENTRY
 from weir.spark.query_directory import decode_commit, decode_offsets, log_offset
 from weir.spark.session import REQUIRED
-from weir.state.metadata import METADATA_FILE, damaged
-from weir.state.records import converted, decoded
+from weir.storage.metadata import METADATA_FILE, damaged
+from weir.storage.records import converted, decoded
 
 if TYPE_CHECKING:
     from weir.core.types import TaskState

@@ -22,15 +22,15 @@ from py4j.protocol import Py4JError
 
 from weir.config.options import CLASS_ARCHIVE, DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
-from weir.kernel.concurrency import in_background
+from weir.runtime.concurrency import in_background
 from weir.spark import class_archive
 from weir.spark.environment import check_environment
 from weir.spark.hadoop import HadoopFileSystem
 from weir.spark.jvm import Jvm
 from weir.spark.light_session import make_default_session
-from weir.state.filesystem import FileSystem
-from weir.state.paths import as_spark_path, join, root_of
-from weir.state.paths import is_local as is_local_path
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import as_spark_path, join, root_of
+from weir.storage.paths import is_local as is_local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -39,16 +39,15 @@ from weir.core.types import (
     VertexId,
 )
 from weir.durable.sink_port import KeepFile
-from weir.spark.operator_metadata import relocate_operator_metadata
+from weir.spark.channels import kept_payload, keyed_files
 from weir.spark.operators import DIRECTORY
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.saved_task import WATERMARK_ENTRY, check_saved_task, output_watermark_ms
-from weir.spark.segments import kept_payload, keyed_files
-from weir.spark.state_files import StateFiles, is_uniquely_named
-from weir.state.filesystem import FileSystem
-from weir.state.paths import join, parent
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.spark.state_files import StateFiles, is_uniquely_named, relocate_operator_metadata
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join, parent
 
 #: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file systems take 255 bytes.
 _NAME_CHARACTERS = 200

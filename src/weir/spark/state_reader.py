@@ -39,19 +39,18 @@ from typing import TYPE_CHECKING, Any
 from weir.core.types import CompletedCheckpoint, TaskState, VertexId
 from weir.errors import ConfigurationError, StorageError
 from weir.spark import class_archive
-from weir.spark.error_text import first_cause
+from weir.spark.failures import first_cause
 from weir.spark.hadoop import HadoopFileSystem
-from weir.spark.operator_metadata import OperatorMetadata, operator_metadata
 from weir.spark.query_directory import QueryDirectory, decode_commit, decode_offsets
 from weir.spark.saved_task import unfit
 from weir.spark.session import REQUIRED, create_session
 from weir.spark.snapshots import restore_directory
-from weir.state.filesystem import FileSystem
-from weir.state.paths import as_spark_path, join, root_of, temporary_directory
-from weir.state.records import decoded
-from weir.state.resolve import FileSystems
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.spark.state_files import OperatorMetadata, operator_metadata
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems, Transfer
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import as_spark_path, join, root_of, temporary_directory
+from weir.storage.records import decoded
 
 if TYPE_CHECKING:
     import tempfile

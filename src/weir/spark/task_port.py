@@ -1,4 +1,4 @@
-"""The production form of the kernel's task port: the Spark queries of one job, and their snapshots.
+"""The production form of the runtime's task port: the Spark queries of one job, and their snapshots.
 
 ::
 
@@ -7,7 +7,7 @@
                        (with another number of state partitions: weir/spark/rescale.py)
     take, continue     weir/spark/snapshots.py
     planning calls     weir/spark/query_inputs.py
-    segments           weir/spark/segments.py
+    segments           weir/spark/channels.py
 """
 
 from __future__ import annotations
@@ -21,22 +21,21 @@ from weir.core.messages.channel import ReleaseSegments
 from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
-from weir.kernel.clock import Clock
-from weir.kernel.concurrency import in_background
-from weir.kernel.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.runtime.concurrency import Clock, in_background
+from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
+from weir.spark.channels import OutputSegments
+from weir.spark.failures import TaskFailures
 from weir.spark.frames import Frames
 from weir.spark.operators import QueryOperators
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
-from weir.spark.segments import OutputSegments
 from weir.spark.session import check_alive, log_of
 from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
-from weir.spark.task_failures import TaskFailures
-from weir.state.paths import join
-from weir.state.storage import CheckpointStorage
-from weir.state.transfer import Transfer
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import Transfer
+from weir.storage.paths import join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,7 +57,7 @@ class _Attempt:
 
 
 class SparkTaskPort:
-    """Implements ``weir.kernel.ports.TaskPort``."""
+    """Implements ``weir.runtime.ports.TaskPort``."""
 
     def __init__(
         self,

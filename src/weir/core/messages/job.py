@@ -10,7 +10,7 @@ part in every checkpoint: a system that a source reads from can take a snapshot 
 hook by its identifier only. A hook has a trigger and a restore, and is not notified of completion. Hooks run after the
 location is allocated and before the tasks are triggered::
 
-    M  TriggerHook, one for each hook .... kernel calls it ............ HookTriggered or HookFailed   M
+    M  TriggerHook, one for each hook .... runtime calls it ........... HookTriggered or HookFailed   M
     M  (all hooks are done) TriggerCheckpoint, one for each task
 
 What a hook returns becomes part of the metadata (``CompletedCheckpoint.hook_states``) and is handed back to it by the

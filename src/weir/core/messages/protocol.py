@@ -1,23 +1,23 @@
 """What the two core machines, ``JobMaster`` and ``StreamTask``, say to each other.
 
-Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The kernel carries
+Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The runtime carries
 the effects out; when a blocking one is done, the outcome comes back as another event. What each machine exchanges with the
-kernel is in ``job.py`` and ``task.py``. The messages of this file pass between the machines: an effect
-of one is an event of the other, delivered in order.
+runtime is in ``job.py`` and ``task.py``. The messages of this file pass between the machines: an effect of one is an event of
+the other, delivered in order.
 
 How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
 
-    M  AllocateLocation ............ kernel takes the next id .......... LocationAllocated      M
-    M  SnapshotCoordinator (if any)  the coordinator answers ........... CoordinatorSnapshotTaken M
-    M  TriggerHook (if there are any) kernel calls each hook ........... HookTriggered          M
-    M  TriggerCheckpoint ........... delivered ......................... TriggerCheckpoint      S
-    S  (next PlanningCalled) TakeSnapshot .. kernel: synchronous part .. SyncPartDone           S
-    S  AnswerPlanning, ContinueSnapshot .... kernel: asynchronous part . AsyncPartDone          S
-    S  AcknowledgeCheckpoint ....... delivered ......................... AcknowledgeCheckpoint  M
-    M  RecordCheckpoint ............ kernel: _metadata, then the record  CheckpointRecorded     M
-    M  NotifyCheckpointComplete .... delivered ......................... NotifyCheckpointComplete S
-    S  CommitSinks ................. kernel: sinks commit, with retries  SinksCommitted         S
-    M  DiscardCheckpoint (subsumed)  kernel deletes it ................. CheckpointDiscarded    M
+    M  AllocateLocation ............. runtime takes the next id ......... LocationAllocated        M
+    M  SnapshotCoordinator (if any)   the coordinator answers ........... CoordinatorSnapshotTaken M
+    M  TriggerHook (if any) ......... runtime calls each hook ........... HookTriggered            M
+    M  TriggerCheckpoint ............ delivered ......................... TriggerCheckpoint        S
+    S  (next PlanningCalled) TakeSnapshot . runtime: synchronous part ... SyncPartDone             S
+    S  AnswerPlanning, ContinueSnapshot ... runtime: asynchronous part .. AsyncPartDone            S
+    S  AcknowledgeCheckpoint ........ delivered ......................... AcknowledgeCheckpoint    M
+    M  RecordCheckpoint ............. runtime: _metadata, then the record CheckpointRecorded       M
+    M  NotifyCheckpointComplete ..... delivered ......................... NotifyCheckpointComplete S
+    S  CommitSinks .................. runtime: sinks commit, with retries SinksCommitted           S
+    M  DiscardCheckpoint (subsumed) . runtime deletes it ................ CheckpointDiscarded      M
 
 Attempts: every event from a task carries the attempt it belongs to; the job master ignores those of older attempts.
 """

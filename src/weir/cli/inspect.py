@@ -1,0 +1,219 @@
+"""``weir inspect``: what a checkpoint or savepoint holds.
+
+Without ``--operator`` all of it comes from the metadata. What a Python operator keeps is read from the snapshot's files.
+Neither starts a JVM. For any other operator, and for ``--sql``, a Spark session on this machine reads the keyed state of the
+operator's vertex (``weir/spark/state_reader.py`` says which frames these are and how they are named).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.text import Text
+
+from weir.cli.tables import make_table, shown_time
+from weir.coordinators.rejects import rejects_in
+from weir.core.types import CompletedCheckpoint, TaskState
+from weir.readers.savepoint import SavedOperatorState, read_savepoint
+from weir.spark.query_directory import MAX_WATERMARK_MS
+from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
+from weir.storage.paths import normalize
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+#: Rows of a table, where ``--limit`` does not say how many.
+_TABLE_ROWS = 20
+#: What is shown of a reject.
+_REJECT = ("file", "line", "why")
+
+
+def read_metadata(path: str) -> CompletedCheckpoint:
+    """What lies at a path of a local file system, without a JVM."""
+    directory = normalize(path)
+    storage = CheckpointStorage(fs=FileSystems(None), base_directory=directory, job_id="")
+    return storage.read(directory)
+
+
+def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
+    """``weir inspect PATH``: the checkpoint as a whole, then vertices, offsets, keyed state, pending commits and files."""
+    head = Text(
+        f"{checkpoint.kind.value} {checkpoint.checkpoint_id} of job {checkpoint.job_id}, attempt {checkpoint.attempt}\n"
+        f"path       {checkpoint.external_path}\n"
+        f"triggered  {shown_time(checkpoint.timestamp_ms)}\n"
+        f"completed  {shown_time(checkpoint.completion_timestamp_ms)}\n"
+        f"size       {decimal(sum(task.state_size for task in checkpoint.tasks))}"
+        f" in {len(checkpoint.files)} files\n"
+        f"drained    {'yes' if checkpoint.drained else 'no'}\n"
+    )
+    parts: list[RenderableType] = [head]
+    vertices = make_table(
+        "vertex", "position", "state", "files", "size", "watermark", "next watermark", "operators"
+    )
+    offsets = make_table("vertex", "source", "offset")
+    states = make_table("vertex", "stateful operator", "partitions", "size", "largest partition")
+    commits = make_table("sink", "pending commits", "epochs")
+    files = make_table("file", "size", "checksum")
+    for task in checkpoint.tasks:
+        contents = contents_of(task, checkpoint.external_path)
+        vertices.add_row(
+            Text(task.vertex),
+            str(task.position),
+            "finished" if task.fully_finished else "running",
+            str(len(task.files)),
+            decimal(task.state_size),
+            _event_time(contents.watermark_ms),
+            _event_time(contents.next_watermark_ms),
+            Text(", ".join(_operator(operator.name, operator.fully_finished) for operator in task.operators)),
+        )
+        for number, offset in enumerate(contents.source_offsets):
+            offsets.add_row(Text(task.vertex), str(number), Text(offset))
+        for state in contents.stateful_operators:
+            sizes = state.partition_sizes
+            states.add_row(
+                Text(task.vertex),
+                str(state.number),
+                str(len(sizes)),
+                decimal(sum(sizes)),
+                decimal(max(sizes, default=0)),
+            )
+        for sink, epochs in _pending_commits(task).items():
+            shown = ", ".join("next" if epoch is None else str(epoch) for epoch in dict.fromkeys(epochs))
+            commits.add_row(Text(sink), str(len(epochs)), shown)
+        for handle in task.files:
+            files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
+    parts.append(vertices)
+    parts += [part for table in (offsets, states) if table.row_count for part in (Text(""), table)]
+    for rejects in rejects_in(checkpoint.coordinator_states):
+        newest = rejects.newest[-_TABLE_ROWS:]
+        hidden = f", the newest {len(newest)} are" if rejects.count > len(newest) else ""
+        table = make_table(*_REJECT)
+        for one in newest:
+            table.add_row(*[Text(_as_text(one.get(name, ""))) for name in _REJECT])
+        parts += (
+            [Text(""), Text(f"{rejects.operator} rejected {rejects.count}{hidden}"), table] if newest else []
+        )
+    parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
+    if files.row_count:
+        parts += [Text(""), files]
+    return Group(*parts)
+
+
+def inspection_json(checkpoint: CompletedCheckpoint) -> str:
+    """``weir inspect --json PATH``: everything that the metadata says, with its path, and what it means for each vertex."""
+    fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
+    fields["vertices"] = [
+        {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task, checkpoint.external_path))}
+        for task in checkpoint.tasks
+    ]
+    return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
+
+
+def state_table(path: str, operator: str, *, sql: str | None, limit: int | None) -> Group:
+    """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer to a query."""
+    rows_max = _TABLE_ROWS if limit is None else limit
+    parts: list[RenderableType] = []
+    own = _own_state(path, operator) if sql is None else None
+    if own is not None:
+        for name, columns, values in _stores(own):
+            shown = list(islice(values, rows_max + 1))
+            table = make_table(*columns)
+            for value in shown[:rows_max]:
+                table.add_row(*[Text(_as_text(one)) for one in value])
+            parts += [Text(""), Text(name, style="bold"), table]
+            if len(shown) > rows_max:
+                parts.append(Text(f"first {rows_max} rows; --limit N shows more"))
+        return Group(*parts[1:])
+    with _asked(path, operator, sql) as frames:
+        for name, frame in frames.items():
+            rows = first_rows(frame, rows_max + 1)
+            table = make_table(*frame.columns)
+            for row in rows[:rows_max]:
+                table.add_row(*[Text("NULL" if value is None else value) for value in row])
+            parts += [Text(""), Text(name, style="bold")] if sql is None else []
+            parts.append(table)
+            if len(rows) > rows_max:
+                parts.append(Text(f"first {rows_max} rows; --limit N shows more"))
+    return Group(*parts[1:] if sql is None else parts)
+
+
+def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) -> Iterator[str]:
+    """``weir inspect PATH --operator NAME --json``: each row as an object; a row of the state names its store."""
+    own = _own_state(path, operator) if sql is None else None
+    if own is not None:
+        for name, columns, values in _stores(own):
+            for value in islice(values, limit):
+                row = {"store": name, **dict(zip(columns, value, strict=True))}
+                yield msgspec.json.encode(row).decode()
+        return
+    with _asked(path, operator, sql) as frames:
+        for name, frame in frames.items():
+            named = with_store(frame, name) if sql is None else frame
+            yield from rows_as_json(named, limit)
+
+
+def _own_state(path: str, operator: str) -> SavedOperatorState | None:
+    """What a Python operator and its coordinator keep; None if it is another operator, or keeps nothing."""
+    with read_savepoint(path) as savepoint:
+        state = savepoint.operator_state(operator)
+    kept = state.lists or state.keyed or state.coordinator is not None
+    return state if kept else None
+
+
+def _stores(state: SavedOperatorState) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]]:
+    """Name, columns and rows of each list, of each keyed state, and of the coordinator's state."""
+    for name, lists in state.lists.items():
+        rows = ((subtask, item) for subtask, items in enumerate(lists) for item in items)
+        yield name, ("subtask", "item"), rows
+    for name, table in state.keyed.items():
+        columns = tuple(table.column_names)
+        batches = table.to_batches()
+        yield name, columns, (tuple(row.values()) for batch in batches for row in batch.to_pylist())
+    if state.coordinator is not None:
+        for rejects in rejects_in({"": state.coordinator}):
+            yield "rejects", _REJECT, (tuple(one.get(name) for name in _REJECT) for one in rejects.newest)
+        yield "coordinator", ("state",), [(state.coordinator,)]
+
+
+def _as_text(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@contextmanager
+def _asked(path: str, operator: str, sql: str | None) -> Iterator[dict[str, DataFrame]]:
+    """The operator's frames by their names, or the answer of a query over them."""
+    with read_savepoint(path) as savepoint:
+        frames = savepoint.keyed_state(operator)
+        yield frames if sql is None else {"answer": query_frames(frames, sql)}
+
+
+def _operator(name: str, fully_finished: bool) -> str:
+    return f"{name} (finished)" if fully_finished else name
+
+
+def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
+    """Epochs of what each sink has staged and not confirmed; None where the next checkpoint decides."""
+    epochs: dict[str, list[int | None]] = {}
+    for committable in task.committables:
+        epochs.setdefault(committable.sink, []).append(committable.epoch)
+    return epochs
+
+
+def _event_time(watermark_ms: int | None) -> str:
+    """A watermark in UTC, since event times have nothing to do with this machine's clock."""
+    if not watermark_ms:
+        return "none"
+    if watermark_ms >= MAX_WATERMARK_MS:
+        return "end of input"
+    return datetime.fromtimestamp(watermark_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,218 @@
+"""What a person sees while a job runs: a live table on a terminal, plain lines everywhere else.
+
+``ProgressDisplay`` is the listener of ``run_job``: once the job has its gateway, a thread reads the newest view five
+times a second. Both modes print one line for each checkpoint that is triggered, completed or failed, for each note, and
+for what the start of the job waits for longer than a second (``phases``); the live table stands below these lines. On a
+plain stream, a line with the totals comes at most every ten seconds, and only when something has changed; every line is
+flushed at once, so that a log shows how far the job came.
+
+The words of the lines are made by pure functions and by ``CheckpointLines``, which remembers what it has told.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.filesize import decimal
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from weir.core.checkpoints.failures import CheckpointFailureReason
+from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot, JobView
+from weir.core.types import CompletedCheckpoint, SnapshotKind
+from weir.run.phases import WORTH_A_LINE_MS, Phases, describe_time
+from weir.runtime.concurrency import Clock, SystemClock
+from weir.runtime.gateway import JobGateway
+
+_POLL_S = 0.2
+#: The least time between two lines with totals on a plain stream.
+PROGRESS_LINE_MS = 10_000
+
+
+class CheckpointLines:
+    """Turns checkpoint statistics into lines, each told once."""
+
+    def __init__(self) -> None:
+        #: Status last told, by checkpoint id; bounded by the history.
+        self._told: dict[int, str] = {}
+        #: The failure without an id that was told last.
+        self._told_failure: str | None = None
+
+    def new(self, snapshot: CheckpointStatsSnapshot) -> list[str]:
+        """Lines for what has happened since the last call, oldest first."""
+        lines = []
+        for stats in reversed(snapshot.history):
+            if self._told.get(stats.checkpoint_id) != stats.status:
+                lines.append(describe_checkpoint(stats))
+        self._told = {stats.checkpoint_id: stats.status for stats in snapshot.history}
+        failure = snapshot.latest_trigger_failure
+        if failure is not None and failure != self._told_failure:
+            lines.append(f"a checkpoint could not be triggered: {_why(failure)}")
+        self._told_failure = failure
+        return lines
+
+
+def describe_checkpoint(stats: CheckpointStats) -> str:
+    """``checkpoint 7 completed in 123 ms, 4.5 kB`` and its like."""
+    name = f"{'checkpoint' if stats.kind is SnapshotKind.CHECKPOINT else 'savepoint'} {stats.checkpoint_id}"
+    if stats.status == "IN_PROGRESS":
+        return f"{name} triggered"
+    if stats.status == "FAILED":
+        return f"{name} failed: {_why(stats.failure_message or 'no reason was given')}"
+    path = f", {stats.external_path}" if stats.kind.is_savepoint else ""
+    return f"{name} completed in {stats.end_to_end_duration_ms} ms, {decimal(stats.checkpointed_size)}{path}"
+
+
+def _why(message: str) -> str:
+    """Why a checkpoint failed. If it is because the job fails or ends, a line of its own tells why that is."""
+    suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
+    return suspended if message.startswith(suspended) else message
+
+
+def describe_progress(view: JobView) -> str:
+    """The totals in one line: rows read, rows a second and rows committed, of all vertices."""
+    rows = sum(vertex.records_in for vertex in view.vertices)
+    per_second = sum(vertex.records_in_per_second for vertex in view.vertices)
+    committed = sum(vertex.records_committed for vertex in view.vertices)
+    return f"{view.status.value}: {rows} rows in, {per_second:.0f} rows/s, {committed} rows committed"
+
+
+def render(view: JobView) -> Group:
+    """The live table: status, checkpoints, and a row for each vertex."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("vertex")
+    table.add_column("status")
+    for column in ("step", "rows in", "rows/s", "committed"):
+        table.add_column(column, justify="right")
+    for vertex in view.vertices:
+        table.add_row(
+            Text(vertex.vertex),
+            vertex.status.value,
+            str(vertex.position),
+            f"{vertex.records_in:,}",
+            f"{vertex.records_in_per_second:,.0f}",
+            f"{vertex.records_committed:,}",
+        )
+    return Group(Text(f"{view.name}: {view.status.value}, attempt {view.attempt}"), _checkpoints(view), table)
+
+
+def _checkpoints(view: JobView) -> Text:
+    counts, latest = view.checkpoints.counts, view.checkpoints.latest_completed
+    last = "none yet"
+    if latest is not None:
+        size = decimal(latest.checkpointed_size)
+        last = f"last {latest.checkpoint_id} in {latest.end_to_end_duration_ms} ms, {size}"
+    text = f"checkpoints: {counts.completed} completed, {counts.failed} failed, {last}"
+    failure = view.checkpoints.newest_failure
+    return Text(text if failure is None else f"{text}\nnewest failure: {failure}")
+
+
+class ProgressDisplay:
+    """Listens to a run and shows it on ``console``. A context manager: leaving it stops the thread and the table."""
+
+    def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
+        self._console = console
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._lines = CheckpointLines()
+        self._phases = Phases(self.say, self._clock)
+        self._begun_ms = self._clock.now_ms()
+        #: Whether the first rows have been told of.
+        self._has_rows = False
+        self._looker = threading.Thread(target=self._look, name="weir-phases", daemon=True)
+        self._gateway: JobGateway | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = threading.Event()
+        self._live: Live | None = None
+        self._told_progress = ""
+        self._told_progress_ms: int | None = None
+
+    def __enter__(self) -> ProgressDisplay:
+        self._looker.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        self._looker.join()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def gateway(self) -> JobGateway | None:
+        """The job, once it was submitted."""
+        return self._gateway
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """Say where the job can be reached, and begin to show its progress."""
+        # First of all, so that a signal finds the job.
+        self._gateway = gateway
+        self.say(f"Job has been submitted with JobID {job_id}")
+        self.say(f"REST server: {rest_address}")
+        self._thread = threading.Thread(
+            target=self._watch, args=(gateway,), name="weir-progress", daemon=True
+        )
+        self._thread.start()
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """Say from which checkpoint or savepoint the job goes on."""
+        if checkpoint.kind.is_savepoint:
+            self.say(f"recovered from savepoint {checkpoint.external_path}")
+        else:
+            self.say(f"recovered from checkpoint {checkpoint.checkpoint_id}")
+
+    def phase(self, name: str | None) -> None:
+        """Show what the start is waiting for, if it takes longer than a second."""
+        self._phases.begin(name)
+
+    def note(self, message: str) -> None:
+        """Show one line."""
+        self.say(message)
+
+    def say(self, line: str) -> None:
+        """Print one line as it is, above the live table if there is one, and flush it."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.file.flush()
+
+    def _look(self) -> None:
+        while not self._ending.wait(_POLL_S):
+            self._phases.look()
+
+    def _watch(self, gateway: JobGateway) -> None:
+        if not self._console.is_terminal:
+            self._poll(gateway)
+            return
+        with Live(render(gateway.view()), console=self._console, auto_refresh=False, transient=True) as live:
+            self._live = live
+            self._poll(gateway)
+
+    def _poll(self, gateway: JobGateway) -> None:
+        ending = False
+        while not ending:
+            # One more look after the end, so that what happened last is told.
+            ending = self._ending.wait(_POLL_S)
+            self._show(gateway.view())
+
+    def _show(self, view: JobView) -> None:
+        self._tell_first_rows(view)
+        for line in self._lines.new(view.checkpoints):
+            self.say(line)
+        if self._live is not None:
+            self._live.update(render(view), refresh=True)
+            return
+        progress, now_ms = describe_progress(view), self._clock.now_ms()
+        due = self._told_progress_ms is None or now_ms - self._told_progress_ms >= PROGRESS_LINE_MS
+        if due and progress != self._told_progress:
+            self.say(progress)
+            self._told_progress, self._told_progress_ms = progress, now_ms
+
+    def _tell_first_rows(self, view: JobView) -> None:
+        if self._has_rows or not any(vertex.records_in for vertex in view.vertices):
+            return
+        self._has_rows = True
+        took_ms = self._clock.now_ms() - self._begun_ms
+        if took_ms > WORTH_A_LINE_MS:
+            self.say(f"first rows after {describe_time(took_ms)}")

@@ -1,0 +1,131 @@
+"""``weir run``: loads the pipeline, runs it to its end, shows its progress, and answers SIGINT and SIGTERM.
+
+The job runs on a thread of its own and the main thread waits for it, because Spark's ``SparkContext`` replaces the
+handler of SIGINT when it is made on the main thread. So signals stay ours:
+
+1. the first one suspends the job: its tasks stop, and running the command again resumes it;
+2. the second one ends the process at once, as does one that comes before the job is submitted. That is a crash, which
+   the next run recovers from.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from types import FrameType, TracebackType
+from typing import NoReturn
+
+from rich.console import Console
+
+from weir.cli.load import load_job
+from weir.cli.progress import ProgressDisplay
+from weir.config import Configuration
+from weir.config.options import CLASS_ARCHIVE
+from weir.core.status import JobStatus
+from weir.errors import JobFailedError, JobFencedError
+from weir.run import runner
+from weir.run.options import JobResult, RunOptions
+from weir.spark import class_archive
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+#: How long a signal may have to wait for its handler, in seconds.
+_TURN_S = 0.2
+
+
+def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
+    """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
+
+    0: finished, stopped with a savepoint, or finished before. 1: cancelled. 130 or 143: suspended by SIGINT or
+    SIGTERM. Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it failed.
+    """
+    job = load_job(spec)
+    with ProgressDisplay(console) as display, SignalWatch(display) as signals:
+        result = _on_own_thread(lambda: runner.run_job(job, options, display))
+    if Configuration.load(None, {**job.conf, **options.conf}).value(CLASS_ARCHIVE):
+        # The job does not wait for it, and the next one starts in half the time.
+        class_archive.make_later()
+    return _report(result, spec, signals.received, display.say)
+
+
+class SignalWatch:
+    """Answers SIGINT and SIGTERM while it is entered; must be entered on the main thread."""
+
+    def __init__(self, display: ProgressDisplay) -> None:
+        self._display = display
+        self._previous: Mapping[signal.Signals, object] = {}
+        #: The first signal that came.
+        self.received: signal.Signals | None = None
+
+    def __enter__(self) -> SignalWatch:
+        self._previous = {number: signal.signal(number, self._handle) for number in _SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        gateway = self._display.gateway
+        if self.received is not None or gateway is None:
+            _exit_now(number)
+        self.received = signal.Signals(number)
+        # On a thread, since a handler can interrupt whatever holds a lock that it would need.
+        threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
+
+    def _suspend(self, suspend: Callable[[], None]) -> None:
+        self._display.say("suspending the job; once more ends the process at once")
+        suspend()
+
+
+def _exit_now(number: int) -> NoReturn:
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"weir: ended by a signal\n")
+    os._exit(128 + number)
+
+
+def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
+    future: Future[JobResult] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(run())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="weir-run", daemon=True).start()
+    # In turns: Python runs a signal's handler when this thread wakes, and a signal that comes just before an endless
+    # wait begins would not end it.
+    while not future.done():
+        wait((future,), timeout=_TURN_S)
+    return future.result()
+
+
+def _report(result: JobResult, spec: str, received: signal.Signals | None, say: Callable[[str], None]) -> int:
+    """Say how the job ended; returns the exit code."""
+    if result.status is JobStatus.FAILED:
+        raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'no reason was given'}")
+    if result.fenced:
+        raise JobFencedError(
+            f"Another driver has taken over job {result.job_id}: this one has ended and left every file to it."
+        )
+    if result.status is JobStatus.FINISHED:
+        if result.already_finished:
+            say(f"Job {result.job_id} has finished before; nothing was run. Start anew with --fresh.")
+        elif result.savepoint is not None:
+            how = "drained and stopped" if result.drained else "stopped"
+            say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")
+            if not result.drained:
+                say(f"Go on with: weir run --from-savepoint {result.savepoint} {spec}")
+        else:
+            say(f"Job {result.job_id} has finished")
+        return 0
+    if result.status is JobStatus.CANCELED:
+        say(f"Job {result.job_id} was cancelled")
+        return 1
+    say(f"Job {result.job_id} is suspended; the same command resumes it")
+    return 1 if received is None else 128 + received

@@ -1,0 +1,192 @@
+"""What the command line shows of jobs and checkpoints: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from weir.rest.answers import (
+    CheckpointDetails,
+    CheckpointInfo,
+    CheckpointsInfo,
+    JobSummary,
+    Percentiles,
+    RestoredCheckpointInfo,
+    SubtaskInfo,
+)
+
+
+def jobs_table(jobs: Iterable[JobSummary]) -> Table:
+    """``weir list``."""
+    table = make_table("job id", "name", "status", "started", "duration", "tasks running")
+    for job in jobs:
+        running = f"{job.tasks.get('running', 0)} of {job.tasks.get('total', 0)}"
+        table.add_row(
+            job.job_id,
+            Text(job.name),
+            job.state,
+            shown_time(job.start_time_ms),
+            _duration(job.duration_ms),
+            running,
+        )
+    return table
+
+
+def checkpoints_table(info: CheckpointsInfo) -> Group:
+    """``weir checkpoints JOB``: counts, the latest of each kind, figures over all, then the history, newest first."""
+    counts = info.counts
+    head = (
+        f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress,"
+        f" {counts.restored} restored"
+    )
+    if info.latest_trigger_failure is not None:
+        head += f"\nnewest failure: {_one_line(info.latest_trigger_failure)}"
+    latest = make_table("latest", "id", "kind", "time", "path or failure")
+    for name, one in (
+        ("completed", info.latest.completed),
+        ("savepoint", info.latest.savepoint),
+        ("failed", info.latest.failed),
+        ("restored", info.latest.restored),
+    ):
+        if one is not None:
+            latest.add_row(name, *_latest_row(one))
+    summary = make_table("completed", "min", "average", "max", "p50", "p90", "p95", "p99", "p99.9")
+    summary.add_row("duration", *_figures(info.summary.duration_ms, _duration))
+    summary.add_row("new size", *_figures(info.summary.checkpointed_size, decimal))
+    summary.add_row("full size", *_figures(info.summary.state_size, decimal))
+    history = make_table(
+        "id", "kind", "status", "triggered", "duration", "new size", "full size", "path or failure"
+    )
+    for checkpoint in info.history:
+        history.add_row(*_checkpoint_row(checkpoint))
+    parts: list[RenderableType] = [Text(head)]
+    for table in (latest, summary if counts.completed else None, history):
+        if table is not None and table.row_count:
+            parts += [Text(""), table]
+    return Group(*parts)
+
+
+def checkpoint_table(details: CheckpointDetails) -> Group:
+    """``weir checkpoints JOB --id N``: the checkpoint as a whole, then what each vertex did for it."""
+    checkpoint = details.checkpoint
+    head = (
+        f"{_kind(checkpoint.is_savepoint)} {checkpoint.checkpoint_id}: {checkpoint.status}\n"
+        f"triggered  {shown_time(checkpoint.trigger_timestamp_ms)}\n"
+        f"duration   {_duration(checkpoint.duration_ms)}\n"
+        f"new size   {decimal(checkpoint.checkpointed_size)}\n"
+        f"full size  {decimal(checkpoint.state_size)}\n"
+    )
+    outcome = _outcome(checkpoint)
+    if outcome:
+        head += f"{'failure' if checkpoint.failure_message else 'path':<11}{outcome}\n"
+    table = make_table(
+        "vertex",
+        "acknowledged",
+        "duration",
+        "sync",
+        "async",
+        "alignment",
+        "start delay",
+        "new size",
+        "full size",
+    )
+    for vertex in details.vertices:
+        for subtask in vertex.subtasks:
+            table.add_row(Text(vertex.name), *_subtask_row(subtask))
+    return Group(Text(head), table)
+
+
+def make_table(*columns: str) -> Table:
+    """A table without lines, whose columns are as wide as they need."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _checkpoint_row(checkpoint: CheckpointInfo) -> tuple[str | Text, ...]:
+    return (
+        str(checkpoint.checkpoint_id),
+        _kind(checkpoint.is_savepoint),
+        checkpoint.status,
+        shown_time(checkpoint.trigger_timestamp_ms),
+        _duration(checkpoint.duration_ms),
+        decimal(checkpoint.checkpointed_size),
+        decimal(checkpoint.state_size),
+        Text(_outcome(checkpoint)),
+    )
+
+
+def _latest_row(one: CheckpointInfo | RestoredCheckpointInfo) -> tuple[str | Text, ...]:
+    if isinstance(one, RestoredCheckpointInfo):
+        time, outcome = one.restore_timestamp_ms, one.external_path or ""
+    else:
+        time, outcome = one.trigger_timestamp_ms, _outcome(one)
+    return str(one.checkpoint_id), _kind(one.is_savepoint), shown_time(time), Text(outcome)
+
+
+def _subtask_row(subtask: SubtaskInfo) -> tuple[str, ...]:
+    if subtask.ack_timestamp_ms is None:
+        return ("not acknowledged",)
+    parts, alignment = subtask.checkpoint, subtask.alignment
+    return (
+        shown_time(subtask.ack_timestamp_ms),
+        _duration(subtask.duration_ms),
+        _duration(None if parts is None else parts.sync_ms),
+        _duration(None if parts is None else parts.async_ms),
+        _duration(None if alignment is None else alignment.duration_ms),
+        _duration(subtask.start_delay_ms),
+        decimal(subtask.checkpointed_size or 0),
+        decimal(subtask.state_size or 0),
+    )
+
+
+def _figures(figures: Percentiles, show: Callable[[int], str]) -> tuple[str, ...]:
+    values = (
+        figures.min,
+        figures.average,
+        figures.max,
+        figures.p50,
+        figures.p90,
+        figures.p95,
+        figures.p99,
+        figures.p999,
+    )
+    return tuple(show(round(value)) for value in values)
+
+
+def _kind(is_savepoint: bool) -> str:
+    return "savepoint" if is_savepoint else "checkpoint"
+
+
+def _outcome(checkpoint: CheckpointInfo) -> str:
+    """Why it failed, else where it is; on one line, so that a line of a pipe is a row."""
+    outcome = _one_line(checkpoint.failure_message or checkpoint.external_path or "")
+    return f"{outcome} (discarded)" if checkpoint.discarded else outcome
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+def shown_time(timestamp_ms: int) -> str:
+    """A time of day on this machine's clock, to the second."""
+    return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _duration(duration_ms: int | None) -> str:
+    """``123 ms``, ``4.5 s`` or ``1:02:03``; nothing for None."""
+    if duration_ms is None:
+        return ""
+    if duration_ms < 1_000:
+        return f"{duration_ms} ms"
+    if duration_ms < 60_000:
+        return f"{duration_ms / 1000:.1f} s"
+    minutes, seconds = divmod(duration_ms // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"

@@ -1,0 +1,557 @@
+"""One cut for readers: the newest versions of several Delta tables that stand at the same checkpoint of a job (MISSION G1).
+
+A job commits its sinks one after the other, so whoever reads two tables at their newest versions may see checkpoint 7
+in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the directory of the job's records and
+its checkpoint, and a sink commits its checkpoints in the order of their ids (PROTOCOL P13). So:
+
+1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint`` make new jobs. One that
+   was begun from a snapshot is read as soon as it has a checkpoint: in a table to which it has not committed yet, what the
+   older job wrote up to that snapshot stands for its beginning.
+2. Its records say which epochs were not committed yet (``read_job_epochs``). A table that got no rows for a while is thus
+   known to be whole up to the newest completed checkpoint (PROTOCOL P15).
+3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which the tables are whole,
+   and each table's version is the one of its newest commit that is not above the cut.
+
+Worked example, one version of a table in each column; checkpoint 8 is the newest that completed::
+
+    clean    4  5  6  OPTIMIZE  7     records: nothing pending        whole up to 8
+    revenue  4     6                  records: 7 is pending           whole up to 6: the cut
+    refunds  4                        records: nothing pending        whole up to 8
+
+    versions: clean that of the OPTIMIZE, revenue that of 6, refunds that of 4
+
+What the cut can and cannot say:
+
+- Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no rows" and "7 is not
+  committed yet" look the same, and a table counts as whole up to its newest commit only. The cut is then right but late,
+  4 in the example, and ``fallback`` says why. It also says why the job with the newest commits is not the one that is read.
+- Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part of it: their files
+  live longer. Other writers' rows are part of it if they were committed before it, else not.
+- It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long as the table keeps
+  their files (``delta.deletedFileRetentionDuration``, a week by default).
+
+**A job's own records** (``read_job_epochs``) are needed since a checkpoint without rows for a sink leaves no trace at the sink's target. That it was empty, and not forgotten, is on
+record in the job's directory, in two facts:
+
+1. The job log names the newest completed checkpoint.
+2. Its ``_metadata`` holds everything that was staged and is not confirmed, of every epoch up to it (PROTOCOL P5).
+
+So an epoch up to that checkpoint that has nothing pending, or only files without rows, is committed or has nothing to
+commit. This stays true whatever the job does later, hence the order of a reader: first the records, then the tables.
+What the records call pending may be committed by then; the table itself tells::
+
+    records   newest checkpoint 7, sink "revenue" has epoch 6 pending
+    table     newest commit 3: whole up to 5        newest commit 6: whole up to 7
+
+A job that was begun from another one's snapshot goes on in the same tables, but adds no version to one before it has rows
+for it. So its records also name its tables, and that snapshot: what the table has of the older job up to there, and nothing
+else, is what it had when this job began.
+
+How the job ended makes no difference. A finished job has committed all; one that was cancelled has left its last epochs
+pending.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from weir.core.types import CompletedCheckpoint, JobId, OperatorId
+from weir.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    StorageError,
+    UnsupportedEnvironmentError,
+    WeirError,
+)
+from weir.sinks.base import Commit
+from weir.sinks.delta_log import TableLog, as_dict
+from weir.sinks.staging import STAGED_PATH
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.file_systems import FileSystems
+from weir.storage.filesystem import FileSystem
+from weir.storage.job_log import JobLog, JobRecord
+from weir.storage.paths import (
+    NO_PATTERNS,
+    as_delta_path,
+    as_spark_path,
+    is_same,
+    join,
+    name_of,
+    normalize,
+    parent,
+    scheme_of,
+)
+
+if TYPE_CHECKING:
+    import deltalake
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
+_READ_TRIES = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEpochs:
+    """The epochs of a job as of its newest completed checkpoint."""
+
+    job_id: JobId
+    #: Ids of the retained checkpoints, oldest first; the last one is the newest that completed.
+    checkpoints: tuple[int, ...]
+    #: Epochs with rows that were not confirmed then, by sink. Every sink of the job is named.
+    pending: Mapping[OperatorId, frozenset[int]]
+    #: The sinks of the job that append to Delta tables, with the table's root.
+    tables: Mapping[OperatorId, str] = field(default_factory=dict)
+    #: The jobs that it goes on from, with the checkpoint of each up to which it does.
+    origins: Mapping[JobId, int] = field(default_factory=dict)
+
+    def sink_of(self, root: str) -> OperatorId | None:
+        """The sink that appends to a table and is part of the newest checkpoint; None if none is known to."""
+        root = as_delta_path(root)
+        found = [
+            sink
+            for sink, table in self.tables.items()
+            if sink in self.pending and is_same(as_delta_path(table), root)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def whole_up_to(self, sink: OperatorId, committed: int) -> int:
+        """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of ``committed``.
+
+        A sink that the job does not have (any more) has no more than that commit.
+        """
+        if sink not in self.pending:
+            return committed
+        missing = (epoch - 1 for epoch in self.pending[sink] if epoch > committed)
+        return max(committed, min(missing, default=self.checkpoints[-1]))
+
+
+def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]) -> JobEpochs:
+    """Read the records in a job's directory.
+
+    Raises ``WeirError`` if they are not there, cannot be read, or name no checkpoint (any more).
+    """
+    storage = CheckpointStorage(
+        fs=file_system, base_directory=parent(job_directory), job_id=name_of(job_directory)
+    )
+    log = JobLog(file_system(job_directory), storage.log_directory)
+    for _ in range(_READ_TRIES):
+        record = log.newest()
+        if record is None or not record.checkpoints:
+            raise StorageError(f"The job directory {job_directory} has no completed checkpoint.")
+        newest = record.checkpoints[-1]
+        try:
+            checkpoint = storage.read(newest.path, expected_checksum=newest.checksum)
+        except CheckpointNotFoundError as error:
+            # Subsumed since the record was read, unless the log still ends with that record.
+            gone = error
+            continue
+        return JobEpochs(
+            job_id=storage.job_id,
+            checkpoints=tuple(known.checkpoint_id for known in record.checkpoints),
+            pending=_pending(checkpoint),
+            tables=record.tables,
+            origins=_origins(record, storage),
+        )
+    raise gone
+
+
+def _origins(record: JobRecord | None, storage: CheckpointStorage) -> dict[JobId, int]:
+    """The snapshots in the job's past, as far as the records of their jobs lie beside its own."""
+    origins: dict[JobId, int] = {}
+    while record is not None and record.origin is not None and record.origin.job_id not in origins:
+        origin = record.origin
+        origins[origin.job_id] = origin.checkpoint_id
+        directory = replace(storage, job_id=origin.job_id).log_directory
+        record = JobLog(storage.fs(directory), directory).newest()
+    return origins
+
+
+def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]]:
+    pending: dict[OperatorId, set[int]] = {
+        operator.operator_id: set() for task in checkpoint.tasks for operator in task.operators
+    }
+    for task in checkpoint.tasks:
+        for item in task.committables:
+            # A step may have staged files, and none of them a row: such an epoch adds no version.
+            if item.payload.get("files") != []:
+                epoch = checkpoint.checkpoint_id if item.epoch is None else item.epoch
+                pending.setdefault(item.sink, set()).add(epoch)
+    return {sink: frozenset(epochs) for sink, epochs in pending.items()}
+
+
+#: Table features under which a version is still the plain rows of its Parquet files.
+_PLAIN_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
+#: Columns of the lookup from which rows get their partition values.
+_PATH_COLUMN = "__weir_path"
+_KNOWN_COLUMN = "__weir_known"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsistentCut:
+    """Versions of several tables that stand at the same checkpoint. The module's docstring says what that means."""
+
+    #: The checkpoint that every table shows, and none beyond it.
+    checkpoint_id: int
+    #: The job that wrote it.
+    job_id: str
+    #: The version of each table, by the name that the caller gave it.
+    versions: Mapping[str, int]
+    #: Where each table is; relative paths are made absolute when the cut is taken.
+    paths: Mapping[str, str]
+    #: None, or why the cut may be late: the job's records cannot tell its empty checkpoints, or a newer job is not read yet.
+    fallback: str | None = None
+    #: For delta-rs; never shown, since it may hold credentials.
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def table(self, name: str) -> deltalake.DeltaTable:
+        """The table at its version, as delta-rs has it: ``cut.table("clean").to_pandas()`` needs no Spark.
+
+        Raises ``StorageError`` if the version cannot be read any more.
+        """
+        import deltalake
+
+        if name not in self.versions:
+            raise StorageError(
+                f"The cut has no table named {name!r}: its tables are {', '.join(map(repr, self.versions))}."
+            )
+        version = self.versions[name]
+        try:
+            return deltalake.DeltaTable(
+                as_delta_path(self.paths[name]),
+                version=version,
+                storage_options=as_dict(self.storage_options),
+            )
+        except (deltalake.exceptions.DeltaError, OSError) as error:
+            raise StorageError(
+                f"Version {version} of table {name!r} at {self.paths[name]} cannot be read ({error}): take a new cut,"
+                " and let the table keep its log for longer if cuts are read late (delta.logRetentionDuration)."
+            ) from error
+
+    def frame(self, name: str, spark: SparkSession) -> DataFrame:
+        """The table at its version as a DataFrame; Spark reads its Parquet files and needs no Delta library.
+
+        Columns have the table's names, types and order. Filters on partition columns do not spare Spark the reading of other
+        partitions' files. Raises ``StorageError`` if the table has features that plain Parquet files cannot show.
+        """
+        table = self.table(name)
+        _check_plain(name, table)
+        fields = json.loads(table.schema().to_json())["fields"]
+        schema = _columns_ddl(fields)
+        partition_by = table.metadata().partition_columns
+        root = self.paths[name]
+        actions = table.get_add_actions()
+        paths = [unquote(path) for path in actions.column("path").to_pylist()]
+        for path in paths:
+            if not STAGED_PATH.fullmatch(path) or scheme_of(path) is not None:
+                raise StorageError(
+                    f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which is not below"
+                    f" {self.paths[name]}: read cut.table(name) with delta-rs if you trust whoever wrote the table."
+                )
+        files = [join(root, path) for path in paths]
+        if not files:
+            return spark.createDataFrame([], schema)
+        stored = [column for column in fields if column["name"] not in partition_by]
+        reader = spark.read.schema(_columns_ddl(stored)).options(recursiveFileLookup="true")
+        frame = reader.option(*NO_PATTERNS).parquet(*map(as_spark_path, files))
+        if not partition_by:
+            return frame
+        values = zip(files, actions.column("partition").to_pylist(), strict=True)
+        return _with_partitions(frame, dict(values), fields, partition_by)
+
+
+def read_consistent(
+    tables: Mapping[str, str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    spark: SparkSession | None = None,
+) -> ConsistentCut:
+    """The newest versions of some tables, given by name and path, that stand at the same checkpoint of one job.
+
+    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's records where they are on
+    HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no one job has written to all of them, if one table
+    has several sinks of the job, or if there is no common checkpoint yet.
+    """
+    if not tables:
+        raise ConfigurationError("read_consistent was given no table: name at least one with its path.")
+    logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
+    job = _job_to_read(logs, spark)
+    # The records are older than what is read of the tables now: that is what makes the cut right.
+    for log in logs:
+        log.look_again()
+    commits = job.commits(logs)
+    if commits is None:
+        return read_consistent(tables, storage_options=storage_options, spark=spark)
+    for log in logs:
+        log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
+    up_to = min(job.whole_up_to(log, commits) for log in logs)
+    found = {log.name: _version_at(log, job, up_to) for log in logs}
+    own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
+    retained = () if job.epochs is None else job.epochs.checkpoints
+    return ConsistentCut(
+        # The newest one known to have completed: what lies between it and the bound was aborted, or had no rows.
+        checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
+        job_id=job.job_id,
+        versions={name: version for name, (version, _) in found.items()},
+        paths={name: normalize(path) for name, path in tables.items()},
+        storage_options=storage_options,
+        fallback=job.fallback,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Job:
+    """The job at whose checkpoints the tables are read."""
+
+    job_id: str
+    name: str
+    #: What its records say; None if they do not count.
+    epochs: JobEpochs | None
+    fallback: str | None
+    #: Whether a table may have none of its commits yet, and stand where an older job left it.
+    continues: bool
+
+    @property
+    def origins(self) -> Mapping[str, int]:
+        """The older jobs whose commits stand for its beginning, with the newest checkpoint of each that does."""
+        return self.epochs.origins if self.continues and self.epochs is not None else {}
+
+    def commits(self, logs: list[TableLog]) -> dict[str, Commit] | None:
+        """Its newest commit in each table that has one; None if it is not the job to be read any more."""
+        if not self.continues:
+            job_id, commits = _newest_shared_job(logs)
+            return commits if job_id == self.job_id else None
+        newest = {log.name: log.newest() for log in logs}
+        if any(self.left_out(log, newest[log.name]) for log in logs):
+            return None
+        return {name: commit for name, commit in newest.items() if commit.job_id == self.job_id}
+
+    def left_out(self, log: TableLog, newest: Commit) -> str | None:
+        """Why a table whose newest commit is this one cannot be read at a checkpoint of the job; None if it can."""
+        if newest.job_id == self.job_id or self.epochs is None:
+            return None
+        sink = self.epochs.sink_of(log.root)
+        if sink is None:
+            return f"its records do not say that it writes to {log.place}"
+        if newest.checkpoint_id > self.origins.get(newest.job_id, -1):
+            return (
+                f"{log.place} has checkpoint {newest.checkpoint_id} of job {newest.job_name!r} ({newest.job_id}), which is"
+                " not known to be part of what it began from"
+            )
+        if self.epochs.whole_up_to(sink, 0) < 1:
+            return f"it has yet to commit rows to {log.place}"
+        return None
+
+    def sink_of(self, log: TableLog, commits: Mapping[str, Commit]) -> str:
+        """The sink that writes a table."""
+        commit = commits.get(log.name)
+        return commit.sink if commit else (self.epochs.sink_of(log.root) if self.epochs else None) or ""
+
+    def whole_up_to(self, log: TableLog, commits: Mapping[str, Commit]) -> int:
+        """The checkpoint up to which a table has all rows."""
+        commit = commits.get(log.name)
+        committed = commit.checkpoint_id if commit else 0
+        if self.epochs is None:
+            return committed
+        return self.epochs.whole_up_to(self.sink_of(log, commits), committed)
+
+
+def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
+    """The newest job at whose checkpoints all tables can be read."""
+    newest = max((log.newest() for log in logs), key=lambda commit: commit.timestamp_ms)
+    try:
+        job_id, commits = _newest_shared_job(logs)
+    except StorageError as error:
+        job = _continuing_job(newest, logs, spark)
+        if isinstance(job, str):
+            raise StorageError(f"{error} {job}") from error
+        return job
+    epochs, fallback = _job_epochs(job_id, commits.values(), spark)
+    name = commits[logs[0].name].job_name
+    shared = _Job(job_id=job_id, name=name, epochs=epochs, fallback=fallback, continues=False)
+    if newest.runner == job_id:
+        return shared
+    job = _continuing_job(newest, logs, spark)
+    if isinstance(job, str):
+        return replace(shared, fallback=" ".join(filter(None, (job, fallback))))
+    return job
+
+
+def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | None) -> _Job | str:
+    """The job that made the newest commit, if it goes on from what the other tables have; else a sentence that says why it
+    is not read."""
+    who = f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
+    if not newest.job_directory:
+        return f"{who}, since that does not name the directory with the records of its job."
+    try:
+        epochs = read_job_epochs(normalize(newest.job_directory), _file_systems(spark))
+    except WeirError as error:
+        return f"{who}: {error}"
+    job = _Job(job_id=newest.runner, name=newest.job_name, epochs=epochs, fallback=None, continues=True)
+    why = next(filter(None, (job.left_out(log, log.newest()) for log in logs)), None)
+    return job if why is None else f"{who}, since {why}."
+
+
+def _job_epochs(
+    job_id: str, commits: Collection[Commit], spark: SparkSession | None
+) -> tuple[JobEpochs | None, str | None]:
+    """What the job's records say, or why they do not count.
+
+    A job that goes on from another one's savepoint commits what was pending there in that job's name, perhaps to other
+    tables; its own directory then tells nothing of them.
+    """
+    directory, *others = {commit.job_directory for commit in commits}
+    if others or not directory.endswith(f"/{job_id}"):
+        return None, "The tables' newest commits do not name one directory with the records of their job."
+    try:
+        return read_job_epochs(normalize(directory), _file_systems(spark)), None
+    except WeirError as error:
+        return None, f"The records of the job cannot be used here: {error}"
+
+
+def _file_systems(spark: SparkSession | None) -> FileSystems:
+    """File systems by path; those that are Hadoop's need a session."""
+
+    def hadoop(uri: str) -> FileSystem:
+        if spark is None:
+            raise UnsupportedEnvironmentError(
+                f"{uri} is read through Spark: give read_consistent a session (spark=)."
+            )
+        from weir.spark.hadoop import HadoopFileSystem
+
+        return HadoopFileSystem(spark, uri)
+
+    return FileSystems(hadoop)
+
+
+def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
+    """The newest job that has committed to every table, and its newest commit in each.
+
+    All logs are gone through together, back in time, so that none is read further than to the commit that is sought. If
+    clocks differ this reads a little more; the answer is the same.
+    """
+    walks = {log.name: log.commits() for log in logs}
+    heads: dict[str, Commit] = {}
+    found: dict[str, dict[str, Commit]] = {}
+    for log in logs:
+        head = log.newest()
+        next(walks[log.name])
+        heads[log.name] = head
+        found[log.name] = {head.job_id: head}
+    while True:
+        for job_id in found[logs[0].name]:
+            if all(job_id in jobs for jobs in found.values()):
+                return job_id, {name: jobs[job_id] for name, jobs in found.items()}
+        if not heads:
+            break
+        name = max(heads, key=lambda one: heads[one].timestamp_ms)
+        older = next(walks[name], None)
+        if older is None:
+            del heads[name]
+        else:
+            heads[name] = older
+            found[name].setdefault(older.job_id, older)
+    writers = []
+    for log in logs:
+        newest = next(iter(found[log.name].values()))
+        writers.append(f"{log.place} is written by job {newest.job_name!r} ({newest.job_id})")
+    raise StorageError(
+        f"No one job has written to all tables, so they have no checkpoint in common: {', '.join(writers)}"
+        f"{''.join(log.cleaned_up() for log in logs)}. Read tables of one job together."
+    )
+
+
+def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
+    """The version of the job's newest commit that is not above the checkpoint, with the maintenance right after it, and that
+    commit. Before its first one stand those of the jobs that it goes on from."""
+    limits = {**job.origins, job.job_id: checkpoint_id}
+    maintained: int | None = None
+    for entry in log.entries():
+        commit = entry.commit
+        if commit is not None and commit.checkpoint_id <= limits.get(commit.job_id, -1):
+            return (entry.version if maintained is None else maintained), commit
+        if commit is not None or entry.changes_data:
+            maintained = None
+        elif maintained is None:
+            maintained = entry.version
+    raise StorageError(
+        f"The tables have no checkpoint of job {job.name!r} in common yet: checkpoint {checkpoint_id} is the"
+        f" newest that all could show, and {log.place} has none of the job's checkpoints up to it{log.cleaned_up()}."
+        " Wait until every table has rows of a newer checkpoint, and read again."
+    )
+
+
+def _with_partitions(
+    frame: DataFrame,
+    values: Mapping[str, Mapping[str, Any]],
+    fields: list[dict[str, Any]],
+    partition_by: list[str],
+) -> DataFrame:
+    """The rows of the files with the partition values that the log has for each file, in the order of ``fields``.
+
+    The names of directories would have to be parsed, and their types guessed. Should Spark name a row's file in a way that
+    is not known here, the query fails; an inner join would lose the row.
+    """
+    by_name = {column["name"]: column for column in fields}
+    rows = []
+    for uri in frame.inputFiles():
+        path = re.sub("^file:/+", "/", unquote(uri))
+        # Rows name their local file with one slash after the scheme, the list of files with three.
+        row_spelling = re.sub("^file:/+", "file:/", uri)
+        rows.append((row_spelling, True, *(values[path][column] for column in partition_by)))
+    keys = [{"name": _PATH_COLUMN, "type": "string"}, {"name": _KNOWN_COLUMN, "type": "boolean"}]
+    columns = _columns_ddl([*keys, *(by_name[column] for column in partition_by)])
+    partitions = frame.sparkSession.createDataFrame(rows, columns).hint("broadcast")
+    stored = [_quoted(name) for name in by_name if name not in partition_by]
+    path_of_row = frame.metadataColumn("_metadata")["file_path"].alias(_PATH_COLUMN)
+    joined = frame.select(*stored, path_of_row).join(partitions, _PATH_COLUMN, "left")
+    return joined.selectExpr(
+        *(
+            f"IF({_KNOWN_COLUMN}, {_quoted(name)}, raise_error('a file of the cut has no partition')) AS {_quoted(name)}"
+            if name in partition_by
+            else _quoted(name)
+            for name in by_name
+        )
+    )
+
+
+def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
+    """Raise ``StorageError`` if more than the Parquet files is needed to know the rows."""
+    features = [
+        feature for feature in table.protocol().reader_features or () if feature not in _PLAIN_FEATURES
+    ]
+    if not features and table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+        features.append("columnMapping")
+    if features:
+        raise StorageError(
+            f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files alone are not its"
+            " rows: read cut.table(name) with delta-rs, or cut.versions with a Spark that has Delta's library."
+        )
+
+
+def _quoted(column: str) -> str:
+    """A column's name as Spark's SQL wants it, whatever characters it has."""
+    return f"`{column.replace('`', '``')}`"
+
+
+def _columns_ddl(fields: list[dict[str, Any]]) -> str:
+    """Columns of a Delta schema as Spark's DDL."""
+    return ", ".join(f"{_quoted(column['name'])} {_type_ddl(column['type'])}" for column in fields)
+
+
+def _type_ddl(kind: Any) -> str:
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            inner = (f"{_quoted(part['name'])}: {_type_ddl(part['type'])}" for part in fields)
+            return f"STRUCT<{', '.join(inner)}>"
+        case {"type": "array", "elementType": element}:
+            return f"ARRAY<{_type_ddl(element)}>"
+        case {"type": "map", "keyType": key, "valueType": value}:
+            return f"MAP<{_type_ddl(key)}, {_type_ddl(value)}>"
+        case _:
+            return str(kind)

@@ -1,0 +1,312 @@
+"""What a checkpoint or savepoint holds, for whoever wants to look inside: ``weir.read_savepoint`` (MISSION B7, G2).
+
+::
+
+    with weir.read_savepoint("savepoints/savepoint-a1b2c3-0123456789ab") as savepoint:
+        for operator in savepoint.operators:
+            print(operator.uid, operator.vertex, operator.partitions, operator.watermark_ms)
+        revenue = savepoint.keyed_state("revenue")["state"]
+        revenue.select("key.*", "value.*").show()
+
+What Python operators and their coordinators keep is ``savepoint.operator_state("score")``.
+
+The metadata is read at once and without a JVM; Spark comes in with the first call of ``keyed_state``. Nothing of the
+snapshot is changed. Whether it was moved or copied does not matter: a savepoint's files are found beside its metadata, those
+of a checkpoint below the job's directory, so that is to be copied as a whole.
+
+Steps that are chained run as one query and have their state in common. So an operator's figures are those of its
+*vertex*, and its keyed state is that of every stateful operator of that query.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from weir.core.graph import step_name
+from weir.core.types import (
+    CompletedCheckpoint,
+    OperatorId,
+    Payload,
+    SnapshotKind,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
+from weir.errors import StorageError
+from weir.operators.state import decode_lists
+from weir.spark.operators import DIRECTORY
+from weir.spark.saved_task import kept_operators, unfit
+from weir.spark.state_reader import StateReader, contents_of
+from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
+from weir.storage.paths import normalize
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+#: Reads a file of the snapshot.
+ReadFile = Callable[[StateHandle], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedOperatorState:
+    """What one Python operator and its coordinator keep."""
+
+    #: By name, the elements of each subtask: JSON values, or bytes where another serializer was used.
+    lists: dict[str, list[list[Any]]] = field(default_factory=dict)
+    #: By name, a table with the columns ``key`` and ``value``; of raw state, ``group`` (the key group) and ``raw`` (bytes).
+    keyed: dict[str, pa.Table] = field(default_factory=dict)
+    #: None if it has no coordinator, or that returned nothing.
+    coordinator: Payload | None = None
+
+
+def read_operator_state(
+    task: TaskState, operator: OperatorId, coordinator: Payload | None, read: ReadFile
+) -> SavedOperatorState:
+    """The state of one operator of a task; without any, all of it is empty. Raises ``ValueError`` if it cannot be read."""
+    kept = kept_operators(task).get(operator)
+    if kept is None:
+        return SavedOperatorState(coordinator=coordinator)
+    handles = {handle.key: handle for handle in task.files}
+    whole: dict[str, bytes] = {}
+
+    def located(location: Mapping[str, Any]) -> bytes:
+        if "inline" in location:
+            return base64.b64decode(location["inline"])
+        key = f"{DIRECTORY}/{location['file']}"
+        if key not in whole:
+            whole[key] = read(handles[key])
+        return whole[key][location["offset"] : location["offset"] + location["length"]]
+
+    subtasks = [decode_lists(located(kept["lists"][one])) for one in sorted(kept["lists"], key=int)]
+    names = dict.fromkeys(name for lists in subtasks for name in lists)
+    return SavedOperatorState(
+        lists={
+            name: [[_value(item) for item in lists[name][1]] if name in lists else [] for lists in subtasks]
+            for name in names
+        },
+        keyed={name: _table(map(located, groups.values())) for name, groups in kept["groups"].items()},
+        coordinator=coordinator,
+    )
+
+
+def _value(item: bytes) -> Any:
+    try:
+        return msgspec.json.decode(item)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return item
+
+
+def _table(groups: Any) -> pa.Table:
+    import pyarrow as pa
+
+    tables = []
+    try:
+        for data in groups:
+            with pa.ipc.open_stream(data) as reader:
+                tables.append(reader.read_all())
+            # Arrow believes what a stream says of its own buffers.
+            tables[-1].validate(full=True)
+        return pa.concat_tables(tables)
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(f"a keyed state cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedOperator:
+    """One operator of a snapshot. All figures are those of its vertex, as the module says."""
+
+    #: The step's ``uid``, which is its name where none was given.
+    uid: OperatorId
+    #: What people call the step.
+    name: str
+    #: The chain that it belongs to, named after its last step.
+    vertex: VertexId
+    #: All records were processed: a restore does not start it, and there is no state.
+    fully_finished: bool
+    #: Partitions of the keyed state; 0 without any.
+    partitions: int
+    #: Bytes of the vertex's state, of its log entries and of staged output that the snapshot carries.
+    size: int
+    #: The last step that is part of the snapshot; -1 before the first.
+    position: int
+    #: Watermark of that step: what lies below it has been emitted. 0 before any event time, None without a step.
+    watermark_ms: int | None
+    #: Where the vertex stands in each of its sources, as the source spells it.
+    source_offsets: tuple[str, ...]
+
+
+class Savepoint:
+    """A checkpoint or savepoint that was read. ``close`` it, or use it as a context manager."""
+
+    def __init__(
+        self, checkpoint: CompletedCheckpoint, storage: CheckpointStorage, reader: StateReader
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._storage = storage
+        self._reader = reader
+
+    def __enter__(self) -> Savepoint:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Savepoint({self.path!r}: {self.kind.value} {self.checkpoint_id} of job {self.job_id})"
+
+    def close(self) -> None:
+        """Delete the temporary files of ``keyed_state``; its DataFrames cannot be used any more. Idempotent.
+
+        A Spark session that was made for them is stopped.
+        """
+        self._reader.close()
+
+    @property
+    def path(self) -> str:
+        """The directory that it was read from."""
+        return self._checkpoint.external_path
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number among the job's checkpoints and savepoints."""
+        return self._checkpoint.checkpoint_id
+
+    @property
+    def job_id(self) -> str:
+        """The job that took it: 32 hexadecimal digits."""
+        return self._checkpoint.job_id
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """CHECKPOINT, SAVEPOINT, or SYNC_SAVEPOINT for the one of ``weir stop``."""
+        return self._checkpoint.kind
+
+    @property
+    def timestamp_ms(self) -> int:
+        """When it was triggered, in milliseconds since the Unix epoch."""
+        return self._checkpoint.timestamp_ms
+
+    @property
+    def drained(self) -> bool:
+        """The job was drained before: every operator is fully finished, and nothing is left to go on with."""
+        return self._checkpoint.drained
+
+    @property
+    def operators(self) -> tuple[SavedOperator, ...]:
+        """Every operator, in the order of the job's graph."""
+        return tuple(operator for task in self._checkpoint.tasks for operator in _operators(task, self.path))
+
+    def keyed_state(self, operator: str) -> dict[str, DataFrame]:
+        """The keyed state of the vertex of an operator, which may be named by uid, name or vertex.
+
+        One store is ``state``; a stream-stream join has ``left`` and ``right``, ``transformWithState`` a frame for each
+        state variable and ``timers``. With several stateful operators in one vertex their numbers stand behind: ``state_0``,
+        ``left_1``. Columns are those of Spark's state data source: ``key``, ``value``, ``partition_id``.
+
+        Raises ``StorageError`` if there is no such operator, or no keyed state in its vertex.
+        """
+        task = self._task(operator)
+        if not contents_of(task, self.path).stateful_operators:
+            others = ", ".join(dict.fromkeys(one.vertex for one in self.operators if one.partitions))
+            raise StorageError(
+                f"Vertex {task.vertex!r} has no keyed state in {self.path}, since {_why_no_state(task)}:"
+                f" {f'name one of {others}' if others else 'no other vertex has any either'}."
+            )
+        return self._reader.frames(self._checkpoint, task)
+
+    def operator_state(self, operator: str) -> SavedOperatorState:
+        """The lists and keyed values of a Python operator, and the state of its coordinator. Starts no Spark.
+
+        Raises ``StorageError`` if there is no such operator.
+        """
+        task = self._task(operator)
+        uid = next(
+            (one.operator_id for one in task.operators if operator in (one.operator_id, step_name(one))),
+            operator,
+        )
+        coordinator = self._checkpoint.coordinator_states.get(uid)
+        try:
+            return read_operator_state(task, uid, coordinator, self._read)
+        except ValueError as error:
+            raise unfit(task, self.path, error) from error
+
+    def _read(self, handle: StateHandle) -> bytes:
+        self._storage.verify_file(self._checkpoint, handle)
+        path = self._storage.file_path(self._checkpoint, handle)
+        return self._storage.fs(path).read(path)
+
+    def _task(self, operator: str) -> TaskState:
+        for task in self._checkpoint.tasks:
+            ids = {task.vertex, *(one.operator_id for one in task.operators)}
+            if operator in ids or operator in {step_name(one) for one in task.operators}:
+                return task
+        known = ", ".join(one.uid for one in self.operators)
+        raise StorageError(f"There is no operator {operator!r} in {self.path}: name one of {known}.")
+
+
+def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
+    """Read a savepoint or retained checkpoint: its directory or its ``_metadata``, local or of a Hadoop file system.
+
+    ``spark`` reads keyed state, and files that are not local; its tasks must see the driver's temporary directory. Without
+    it the process's session is used, else one on this machine is made.
+
+    Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``.
+    """
+    reader = StateReader(spark)
+    try:
+        directory = normalize(path)
+        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        return Savepoint(storage.read(directory), storage, reader)
+    except BaseException:
+        reader.close()
+        raise
+
+
+def dispose_savepoint(path: str) -> CompletedCheckpoint:
+    """Delete the savepoint at the path and return what it was; a path that is not local is reached through Spark.
+
+    Whether a job still needs it, its path does not tell: a job that was started from a savepoint falls back on it until it
+    has completed a checkpoint of its own. Raises ``StorageError`` if it is no savepoint, or has files that are not its own.
+    """
+    reader = StateReader()
+    try:
+        directory = snapshot_directory(path)
+        storage = CheckpointStorage(fs=reader.file_systems, base_directory=directory, job_id="")
+        return storage.dispose_savepoint(directory)
+    finally:
+        reader.close()
+
+
+def _operators(task: TaskState, path: str) -> list[SavedOperator]:
+    contents = contents_of(task, path)
+    # All stateful operators of one query have the same partitions.
+    partitions = max((len(one.partition_sizes) for one in contents.stateful_operators), default=0)
+    return [
+        SavedOperator(
+            uid=operator.operator_id,
+            name=step_name(operator),
+            vertex=task.vertex,
+            fully_finished=operator.fully_finished,
+            partitions=partitions,
+            size=task.state_size,
+            position=task.position,
+            watermark_ms=contents.watermark_ms,
+            source_offsets=contents.source_offsets,
+        )
+        for operator in task.operators
+    ]
+
+
+def _why_no_state(task: TaskState) -> str:
+    if task.fully_finished:
+        return "it has finished, and every window and timer has fired"
+    if task.position < 0:
+        return "it had not run a step yet"
+    return "none of its steps keeps any"

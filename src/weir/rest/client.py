@@ -1,0 +1,384 @@
+"""The client of a running job's REST server: what the command line uses, and programs may.
+
+``JobClient`` speaks for one job, ``list_jobs`` and ``connect`` find jobs. Rules:
+
+1. A request is repeated for a short time, and only after a connection problem or a 503. That is safe for requests
+   that start something, too: each carries a trigger id drawn here, and repeating it joins what it began.
+2. What takes long is polled, with a wait that grows from 10 ms to 2 s.
+3. A token for the server comes from ``token``, else from what this user's own job left for its owner (``weir.rest.tokens``),
+   else from the environment (``WEIR_REST_TOKEN``). It is sent to loopback and over HTTPS only, and no redirect is followed.
+4. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the server's own sentence
+   is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import ssl
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import tenacity
+
+from weir.config.values import TOKEN
+from weir.core.json_values import KEPT, read_back
+from weir.core.status import JobStatus
+from weir.core.types import CheckpointType
+from weir.errors import CoordinatorError, JobNotFoundError, RestError
+from weir.rest.answers import (
+    DEFAULT_ADDRESS,
+    CheckpointDetails,
+    CheckpointInfo,
+    CheckpointsInfo,
+    JobSummary,
+    SubtaskInfo,
+    VertexCheckpointInfo,
+)
+from weir.rest.tokens import find_own_server
+
+#: The variable of the environment that holds a token.
+TOKEN_VARIABLE = "WEIR_REST_TOKEN"
+
+_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 2.0
+#: For how long a request is repeated.
+_RETRY_S = 1.5
+_POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
+
+T = TypeVar("T")
+
+
+class _Jobs(msgspec.Struct):
+    jobs: tuple[JobSummary, ...]
+
+
+class _Status(msgspec.Struct):
+    status: str
+
+
+class _Triggered(msgspec.Struct):
+    request_id: str = msgspec.field(name="request-id")
+
+
+class _OperationStatus(msgspec.Struct):
+    id: str
+
+
+class _Operation(msgspec.Struct):
+    status: _OperationStatus
+    operation: dict[str, Any] | None = None
+
+
+class _Errors(msgspec.Struct):
+    errors: tuple[str, ...]
+
+
+class _Subtasks(msgspec.Struct):
+    subtasks: tuple[SubtaskInfo, ...]
+
+
+class _Details(CheckpointInfo, frozen=True, kw_only=True):
+    #: By vertex id.
+    tasks: dict[str, Any]
+
+
+class _Vertex(msgspec.Struct):
+    id: str
+    name: str
+
+
+class _Job(msgspec.Struct):
+    vertices: tuple[_Vertex, ...]
+
+
+class _Unavailable(Exception):
+    """The server answered 503: try again."""
+
+
+class JobClient:
+    """A running job, reached through its driver's REST server. Use it as a context manager, or ``close`` it.
+
+    Args:
+        address: ``http://127.0.0.1:8081``; without a scheme, ``http://`` is meant.
+        job_id: 32 hexadecimal digits; ``connect`` finds it by name or prefix.
+        token: The server's token, if it has one that is not found by itself.
+        ca_file: Certificates in PEM that a server with HTTPS is known by; None: the usual ones.
+    """
+
+    def __init__(
+        self, address: str, job_id: str, *, token: str | None = None, ca_file: str | None = None
+    ) -> None:
+        self.job_id = job_id
+        self._connection = _Connection(address, token, ca_file)
+
+    def __enter__(self) -> JobClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def status(self) -> JobStatus:
+        """The job's status."""
+        return JobStatus(self._connection.get(f"/jobs/{self.job_id}/status", _Status).status)
+
+    def checkpoints(self) -> CheckpointsInfo:
+        """Counts, latest, summary and history of the job's checkpoints."""
+        return self._connection.get(f"/jobs/{self.job_id}/checkpoints", CheckpointsInfo)
+
+    def checkpoint_details(self, checkpoint_id: int) -> CheckpointDetails:
+        """One checkpoint of the history with the figures of each vertex. Raises ``RestError`` if it is not known."""
+        path = f"/jobs/{self.job_id}/checkpoints/details/{checkpoint_id}"
+        checkpoint = self._connection.get(path, _Details)
+        vertices = self._connection.get(f"/jobs/{self.job_id}", _Job).vertices
+        return CheckpointDetails(
+            checkpoint=checkpoint,
+            vertices=tuple(
+                VertexCheckpointInfo(
+                    name=vertex.name,
+                    subtasks=self._connection.get(f"{path}/subtasks/{vertex.id}", _Subtasks).subtasks,
+                )
+                for vertex in vertices
+                if vertex.id in checkpoint.tasks
+            ),
+        )
+
+    def trigger_checkpoint(self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED) -> int:
+        """Take a checkpoint, wait until it is complete and return its id. FULL: it refers to no earlier one's files."""
+        path = f"/jobs/{self.job_id}/checkpoints"
+        return int(self._run(path, path, {"checkpointType": checkpoint_type.value})["checkpointId"])
+
+    def trigger_savepoint(self, directory: str | None = None) -> str:
+        """Take a savepoint below ``directory`` (None: the configured one), wait and return its path."""
+        path = f"/jobs/{self.job_id}/savepoints"
+        body = {"target-directory": directory, "cancel-job": False, "formatType": "NATIVE"}
+        return str(self._run(path, path, body)["location"])
+
+    def stop(self, directory: str | None = None, *, drain: bool = False) -> str:
+        """Stop the job with a savepoint below ``directory``, wait until that is complete and return its path.
+
+        With ``drain`` every window and timer fires before the savepoint, as at the end of the input.
+        """
+        path = f"/jobs/{self.job_id}"
+        body = {"targetDirectory": directory, "drain": drain, "formatType": "NATIVE"}
+        return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
+
+    def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
+        """Ask the coordinator of an operator for something, and wait until a completed checkpoint has what that has changed.
+
+        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was restored meanwhile, and
+        ``CoordinatorError`` for a request that JSON does not keep.
+        """
+        try:
+            request = read_back(request)
+        except ValueError as error:
+            raise CoordinatorError(
+                f"The request to the coordinator of {operator!r} cannot be sent, since {error}: make it a map of {KEPT}."
+            ) from error
+        path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='', errors='backslashreplace')}"
+        answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
+        return answer
+
+    def cancel(self) -> JobStatus:
+        """Cancel the job, wait until it has ended and return its last status.
+
+        A driver that ends before it could be asked again counts as CANCELED, since it had accepted the request.
+        """
+        self._connection.send("PATCH", f"/jobs/{self.job_id}?mode=cancel", {})
+        poll = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda status: not status.is_terminal), wait=_polling()
+        )
+        try:
+            return poll(self.status)
+        except _ServerGoneError:
+            return JobStatus.CANCELED
+
+    def _run(self, trigger_path: str, poll_path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Trigger an operation, poll until it is complete and return its result."""
+        body = {**body, "triggerId": secrets.token_hex(16)}
+        triggered = self._connection.post(trigger_path, body, _Triggered)
+        poll = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda answer: answer.status.id != "COMPLETED"), wait=_polling()
+        )
+        try:
+            answer = poll(self._connection.get, f"{poll_path}/{triggered.request_id}", _Operation)
+        except _ServerGoneError as error:
+            raise RestError(
+                f"The driver at {self._connection.address} went away before it told how the request ended: see its"
+                " output."
+            ) from error
+        return answer.operation or {}
+
+
+def list_jobs(
+    address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+) -> tuple[JobSummary, ...]:
+    """The jobs that the server knows; ``token`` and ``ca_file`` as for ``JobClient``."""
+    connection = _Connection(address, token, ca_file)
+    try:
+        return connection.get("/jobs/overview", _Jobs).jobs
+    finally:
+        connection.close()
+
+
+def connect(
+    job: str, address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+) -> JobClient:
+    """A client of the job with this id, name or unique prefix of an id. Raises ``JobNotFoundError``."""
+    jobs = list_jobs(address, token=token, ca_file=ca_file)
+    for matching in (
+        [one for one in jobs if one.job_id == job.lower()],
+        [one for one in jobs if one.name == job],
+        [one for one in jobs if job and one.job_id.startswith(job.lower())],
+    ):
+        if len(matching) == 1:
+            return JobClient(address, matching[0].job_id, token=token, ca_file=ca_file)
+        if matching:
+            raise JobNotFoundError(
+                f"{job!r} names several jobs at {address}: use one of the ids"
+                f" {', '.join(one.job_id for one in matching)}."
+            )
+    known = ", ".join(f"{one.job_id} ({one.name})" for one in jobs) or "none"
+    raise JobNotFoundError(f"No job at {address} has the id or name {job!r}; known jobs: {known}.")
+
+
+class _ServerGoneError(RestError):
+    """Nothing answers at the address (any more)."""
+
+
+class _Connection:
+    """Requests to one server, with retries and with failures as sentences."""
+
+    def __init__(self, address: str, token: str | None, ca_file: str | None) -> None:
+        self.address = (address if "://" in address else f"http://{address}").rstrip("/")
+        own = find_own_server(self.address) if token is None else None
+        if own is not None:
+            self.address, token = own.address, own.token
+        timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+        try:
+            # The server is on this machine or near it: proxies of the environment are not meant for it.
+            self._client = httpx.Client(
+                base_url=f"{self.address}/v1",
+                timeout=timeout,
+                trust_env=False,
+                headers=self._authorization(token or os.environ.get(TOKEN_VARIABLE)),
+                verify=True if ca_file is None else ssl.create_default_context(cafile=ca_file),
+            )
+        except httpx.InvalidURL as error:
+            raise self._no_address(error) from error
+        except OSError as error:
+            raise RestError(
+                f"The certificates in {ca_file} cannot be used ({error}): name a file in PEM with --ca-file."
+            ) from error
+
+    def _authorization(self, token: str | None) -> dict[str, str]:
+        """The header that carries the token, if there is one and nobody on the way can read it."""
+        if not token:
+            return {}
+        url = httpx.URL(self.address)
+        if url.scheme != "https" and not _is_loopback(url.host):
+            raise RestError(
+                f"The token is not sent to {self.address}, since others could read it on its way: let the server speak"
+                " HTTPS (security.ssl.rest.enabled), or go through a tunnel that begins on this machine."
+            )
+        try:
+            TOKEN.parse(token)
+        except ValueError as error:
+            raise RestError(
+                f"What was given as the token for {self.address} is none: it has {TOKEN.expectation}; see"
+                f" {TOKEN_VARIABLE} and --token-file."
+            ) from error
+        return {"Authorization": f"Bearer {token}"}
+
+    def close(self) -> None:
+        self._client.close()
+
+    def get(self, path: str, kind: type[T]) -> T:
+        return self._decode(self.send("GET", path), kind)
+
+    def post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
+        return self._decode(self.send("POST", path, body), kind)
+
+    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """The answer, if it is one of success. Raises ``JobNotFoundError`` or ``RestError``."""
+        repeat = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(
+                (httpx.NetworkError, httpx.RemoteProtocolError, _Unavailable)
+            ),
+            wait=tenacity.wait_exponential(multiplier=0.1, max=0.5),
+            stop=tenacity.stop_after_delay(_RETRY_S),
+            reraise=True,
+        )
+        try:
+            response: httpx.Response = repeat(self._send_once, method, path, body)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+            raise self._no_address(error) from error
+        except httpx.TimeoutException as error:
+            raise RestError(
+                f"The REST server at {self.address} did not answer {method} {path} in time: see whether the driver"
+                " hangs, and try again."
+            ) from error
+        except (httpx.TransportError, _Unavailable) as error:
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise RestError(
+                    f"The certificate of the server at {self.address} is not one to trust here ({error}): call it by the"
+                    " name in it, and name its issuer's with --ca-file."
+                ) from error
+            raise _ServerGoneError(
+                f"No REST server answers at {self.address} ({error}): start a job with 'weir run FILE', or name the"
+                " server of a running one with --address, as its driver printed it."
+            ) from error
+        if response.is_success:
+            return response
+        raise self._refusal(method, path, response)
+
+    def _send_once(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        response = self._client.request(method, path, json=body)
+        if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            raise _Unavailable("it is unavailable at the moment")
+        return response
+
+    def _no_address(self, error: Exception) -> RestError:
+        return RestError(
+            f"{self.address!r} is no address of a REST server ({error}): write http://HOST:PORT."
+        )
+
+    def _refusal(self, method: str, path: str, response: httpx.Response) -> RestError | JobNotFoundError:
+        try:
+            text = " ".join(msgspec.json.decode(response.content, type=_Errors).errors)
+        except msgspec.MsgspecError:
+            return RestError(
+                f"{self.address} answered {method} {path} with status {response.status_code} and no reason:"
+                " see whether a Weir job listens there."
+            )
+        if response.status_code == httpx.codes.NOT_FOUND and text.startswith("Job "):
+            return JobNotFoundError(text)
+        return RestError(text)
+
+    def _decode(self, response: httpx.Response, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise RestError(
+                f"{self.address} did not answer {response.request.url.path} as a Weir job does ({error}):"
+                " see what listens there."
+            ) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _polling() -> tenacity.wait_exponential:
+    """10 ms, 20 ms, 40 ms ... 2 s, as Flink's clients poll."""
+    return tenacity.wait_exponential(multiplier=_POLL_S_MIN, max=_POLL_S_MAX)

@@ -1,0 +1,316 @@
+"""One run of one job in this process: the core, the runtime and the port put together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weir.config import Configuration
+from weir.config.options import (
+    DEFAULT_PARALLELISM,
+    IGNORE_UNCLAIMED_STATE,
+    LEASE_INTERVAL,
+    LEASE_TIMEOUT,
+    SAVEPOINT_DIR,
+    TASK_CANCELLATION_TIMEOUT,
+    WORKING_DIR,
+)
+from weir.coordinators.runner import CoordinatorRunner
+from weir.core.graph import Vertex
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobStatusChanged
+from weir.core.operators.coordinators import CoordinatedOperator
+from weir.core.status import JobStatus
+from weir.core.types import OperatorId, VertexId
+from weir.durable.hooks import CheckpointListener, CheckpointListeners, MasterHooks
+from weir.durable.job import DurableJob, DurableSettings
+from weir.durable.sink_port import SinkPort
+from weir.durable.state_mapping import StateMapping
+from weir.errors import StorageError
+from weir.job import Job
+from weir.operators.base import KEY_GROUPS
+from weir.run.lease_keeper import LeaseKeeper
+from weir.run.options import JobResult, RunListener, RunOptions
+from weir.run.phases import StartPhases
+from weir.run.submission import Submission
+from weir.runtime.concurrency import Clock, ThreadWaits, ThreadWorkers
+from weir.runtime.gateway import JobGateway
+from weir.runtime.ports import TaskPlan
+from weir.runtime.running_job import RunningJob
+from weir.sinks.base import Sink
+from weir.spark.operators import process_steps
+from weir.spark.pipeline import Pipeline, ProcessStep
+from weir.spark.query_directory import SHUFFLE_PARTITIONS
+from weir.spark.session import LazySession, check_reachable
+from weir.spark.task_port import SparkTaskPort
+from weir.storage.lease import Lease
+from weir.storage.paths import join
+
+
+class Execution:
+    """Puts the parts together; ``run`` runs the job to its end."""
+
+    def __init__(
+        self,
+        *,
+        job: Job,
+        options: RunOptions,
+        configuration: Configuration,
+        submission: Submission,
+        session: LazySession,
+        sinks: SinkPort,
+        clock: Clock,
+        listener: RunListener,
+        rest_address: str,
+    ) -> None:
+        """Makes the Spark session; ``sinks`` have been checked. Raises ``WeirError`` if the job cannot begin."""
+        self._submission = submission
+        self._listener = listener
+        self._rest_address = rest_address
+        self._phases = StartPhases(listener, (vertex.name for vertex in job.vertices()))
+        self._tasks, self._durable, operators = _make_ports(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            sinks=sinks,
+            clock=clock,
+            listener=listener,
+            phases=self._phases,
+        )
+        checkpointing = configuration.checkpoint_config()
+        if checkpointing.interval_ms is None:
+            listener.note(
+                "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks commit only at"
+                " the end, at 'weir checkpoint' and at 'weir stop'"
+            )
+        plans = {
+            vertex.name: _task_plan(job, vertex, checkpointing.aligned_timeout_ms)
+            for vertex in job.vertices()
+        }
+        self._running = RunningJob(
+            job_id=submission.job_id,
+            name=job.name,
+            master=_job_master(job, configuration, submission, plans, _coordinated(job, operators)),
+            plans=plans,
+            tasks=self._tasks,
+            durable=self._durable,
+            coordinators=CoordinatorRunner(
+                {name: one.coordinator for name, one in job.operators.items() if one.coordinator},
+                workers=ThreadWorkers(),
+                waits=ThreadWaits(),
+            ),
+            clock=clock,
+            configuration=configuration.in_force(),
+            observe=self._observe,
+            patience_ms=configuration.value(TASK_CANCELLATION_TIMEOUT),
+        )
+        storage = submission.storage
+        self._lease = LeaseKeeper(
+            lease=Lease(storage.fs(storage.base_directory), storage.base_directory, submission.job_id),
+            first_attempt=1 if submission.record is None else submission.record.attempt + 1,
+            attempt=lambda: self._durable.attempt,
+            rest_address=rest_address,
+            timeout_ms=configuration.value(LEASE_TIMEOUT),
+            interval_ms=configuration.value(LEASE_INTERVAL),
+            clock=clock,
+            on_lost=self._lost,
+        )
+
+    @property
+    def gateway(self) -> JobGateway:
+        """The running job, for REST, signals and progress."""
+        return self._running
+
+    def run(self) -> JobResult:
+        """Run the job to its end in this process; the calling thread is its main thread."""
+        self._listener.phase(None)
+        try:
+            self._lease.start()
+            self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
+            self._listener.note(f"Records and checkpoints: {self._submission.storage.job_directory}")
+            ended = self._running.driver.run()
+            if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
+                self._delete_working_directory()
+        finally:
+            self._running.finish()
+        return JobResult(
+            job_id=self._submission.job_id,
+            status=ended.status,
+            failure=ended.failure,
+            savepoint=ended.savepoint,
+            drained=ended.drained,
+            fenced=ended.fenced or self._lease.is_lost,
+        )
+
+    def close(self) -> None:
+        """Give the lease back, and let the JVM forget the job's inputs."""
+        try:
+            self._lease.stop()
+        except StorageError as error:
+            # It runs out by itself; how the job ended must not be lost for it.
+            self._listener.note(f"the lease could not be given back: {error}")
+        self._tasks.close()
+
+    def _observe(self, effect: object) -> None:
+        self._phases.observe(effect)
+        match effect:
+            case JobStatusChanged(status=JobStatus.FAILING, message=message):
+                self._listener.note(f"FAILING: {message}")
+
+    def _delete_working_directory(self) -> None:
+        try:
+            self._tasks.delete_working_directory()
+        except StorageError as error:
+            # How the job ended is on record. A query that does not stop may still write there.
+            self._listener.note(f"the working directory could not be deleted: {error}")
+
+    def _lost(self, message: str) -> None:
+        self._listener.note(message)
+        self._running.suspend()
+
+
+def _make_ports(
+    *,
+    job: Job,
+    options: RunOptions,
+    configuration: Configuration,
+    submission: Submission,
+    session: LazySession,
+    sinks: SinkPort,
+    clock: Clock,
+    listener: RunListener,
+    phases: StartPhases,
+) -> tuple[SparkTaskPort, DurableJob, Mapping[OperatorId, ProcessStep]]:
+    storage = submission.storage
+    working = join(configuration.value(WORKING_DIR), submission.job_id)
+    listener.phase("starting Spark")
+    check_reachable(session.get(), storage.fs(working), working)
+    vertices = job.vertices()
+    operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
+    tasks = SparkTaskPort(
+        session=session.get(),
+        pipeline=Pipeline(
+            job_name=job.name,
+            vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
+            functions=job.functions,
+            sinks=job.sinks,
+            operators=operators,
+        ),
+        storage=storage,
+        sinks=sinks,
+        working_directory=working,
+        clock=clock,
+    )
+    allow_non_restored_state = configuration.value(IGNORE_UNCLAIMED_STATE)
+    durable = DurableJob(
+        storage=storage,
+        sinks=sinks,
+        hooks=MasterHooks(
+            job.hooks.values(), allow_non_restored_state=allow_non_restored_state, waits=ThreadWaits()
+        ),
+        listeners=CheckpointListeners(
+            {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
+        ),
+        state_mapping=StateMapping(
+            vertices={vertex.name: vertex.operators for vertex in vertices},
+            inputs={vertex.name: vertex.inputs for vertex in vertices},
+            coordinated=frozenset(name for name, one in operators.items() if one.has_coordinator),
+            allow_non_restored_state=allow_non_restored_state,
+        ),
+        settings=_durable_settings(job, options, configuration, submission, working),
+        clock=clock,
+        waits=ThreadWaits(),
+        token=lambda: secrets.token_hex(8),
+        note=listener.note,
+        restored=phases.restored,
+    )
+    return tasks, durable, operators
+
+
+def _job_master(
+    job: Job,
+    configuration: Configuration,
+    submission: Submission,
+    plans: Mapping[VertexId, TaskPlan],
+    coordinated: Mapping[OperatorId, CoordinatedOperator],
+) -> JobMaster:
+    return JobMaster(
+        job_id=submission.job_id,
+        vertices={name: plan.operators for name, plan in plans.items()},
+        config=configuration.checkpoint_config(),
+        restart=configuration.restart_config(),
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        hooks=tuple(sorted(job.hooks)),
+        producers={name: plan.inputs for name, plan in plans.items()},
+        coordinated=coordinated,
+    )
+
+
+def _durable_settings(
+    job: Job, options: RunOptions, configuration: Configuration, submission: Submission, working: str
+) -> DurableSettings:
+    return DurableSettings(
+        job_name=job.name,
+        savepoint_directory=configuration.value(SAVEPOINT_DIR),
+        working_directory=working,
+        from_savepoint=submission.from_savepoint,
+        snapshot_checksum=submission.snapshot_checksum,
+        accept_duplicates=options.accept_duplicates,
+        claims_snapshot=configuration.claims_snapshot,
+        num_retained=configuration.checkpoint_config().num_retained,
+    )
+
+
+def _operators(job: Job, configuration: Configuration, default: int) -> Mapping[OperatorId, ProcessStep]:
+    """The Python operators, each with its number of subtasks."""
+    configured = configuration.value(DEFAULT_PARALLELISM) or default
+    return {
+        name: ProcessStep(
+            operator=one.operator,
+            parallelism=one.parallelism or min(configured, KEY_GROUPS),
+            key_by=one.key_by,
+            has_coordinator=one.coordinator is not None,
+        )
+        for name, one in job.operators.items()
+    }
+
+
+def _coordinated(
+    job: Job, operators: Mapping[OperatorId, ProcessStep]
+) -> Mapping[OperatorId, CoordinatedOperator]:
+    """The operators that have a coordinator, with the task that runs each."""
+    return {
+        name: CoordinatedOperator(vertex=vertex.name, parallelism=operators[name].parallelism)
+        for vertex in job.vertices()
+        for name in process_steps(vertex)
+        if job.operators[name].coordinator is not None
+    }
+
+
+def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
+    """The vertex with the number of state partitions that its steps or the configuration ask for; None if neither does."""
+    spark = configuration.get(SHUFFLE_PARTITIONS)
+    configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
+    return replace(vertex, parallelism=vertex.parallelism or configured)
+
+
+def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+    processing = [job.operators[name] for name in process_steps(vertex)]
+    parts: list[CheckpointListener | Sink] = [
+        *job.listeners(vertex),
+        *(job.sinks[name] for name in vertex.sinks),
+    ]
+    return TaskPlan(
+        vertex=vertex.name,
+        operators=vertex.operators,
+        sinks=vertex.sinks,
+        bounded=vertex.bounded,
+        requires_final_checkpoint=bool(processing) or any(part.requires_final_checkpoint for part in parts),
+        inputs=vertex.inputs,
+        aligned_timeout_ms=aligned_timeout_ms,
+        prepares_for_barriers=any(one.operator.prepares_for_barriers for one in processing),
+        coordinated=any(one.coordinator is not None for one in processing),
+    )

@@ -1,0 +1,95 @@
+"""Keeps a driver's lease: renews it on a thread of its own, and notices when a newer attempt has taken it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+
+import psutil
+
+from weir.core.types import Recorded
+from weir.errors import JobFencedError, StorageError
+from weir.runtime.concurrency import Clock
+from weir.storage.lease import Lease, LeaseRecord
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """The lease of one run (PROTOCOL P20); a hint for people, the job log decides."""
+
+    def __init__(
+        self,
+        *,
+        lease: Lease,
+        first_attempt: int,
+        attempt: Callable[[], int],
+        rest_address: str,
+        timeout_ms: int,
+        interval_ms: int,
+        clock: Clock,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._lease = lease
+        self._first_attempt = first_attempt
+        self._attempt = attempt
+        self._rest_address = rest_address
+        self._timeout_ms = timeout_ms
+        self._interval_ms = interval_ms
+        self._clock = clock
+        self._on_lost = on_lost
+        self._stop = threading.Event()
+        self._lost = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="weir-lease", daemon=True)
+        self._started = psutil.Process().create_time()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a newer attempt was seen to hold the lease."""
+        return self._lost.is_set()
+
+    def start(self) -> None:
+        """Take the lease, then renew it until ``stop``."""
+        if self._renew() is Recorded.FENCED:
+            raise JobFencedError("Another driver has just taken over the job: leave it running.")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop renewing and give the lease back; a renewal that hangs is left behind, and the lease runs out by itself."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(self._timeout_ms / 1000)
+            if not self._thread.is_alive():
+                self._lease.remove(self._current())
+
+    def _current(self) -> int:
+        return max(self._attempt(), self._first_attempt)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._interval_ms / 1000):
+            try:
+                outcome = self._renew()
+            except StorageError as error:
+                # A lease that cannot be renewed is a hint less, not a failure: the job log decides.
+                _log.warning("The lease could not be renewed: %s", error)
+                continue
+            if outcome is Recorded.FENCED:
+                self._lost.set()
+                self._on_lost("another driver has taken over the job: this one ends and touches no file")
+                return
+
+    def _renew(self) -> Recorded:
+        return self._lease.write(
+            LeaseRecord(
+                attempt=self._current(),
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                pid_started=self._started,
+                rest_address=self._rest_address,
+                timestamp_ms=self._clock.wall_ms(),
+                timeout_ms=self._timeout_ms,
+            )
+        )

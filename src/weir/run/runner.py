@@ -1,0 +1,185 @@
+"""Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and ``Job.run`` call.
+
+Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint directory, the sinks'
+targets, and only then a JVM, which starts while the rest of Weir is loaded. A Spark session is made before that only if a
+path needs Hadoop's file systems.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from weir.core.status import JobStatus
+from weir.errors import ConfigurationError
+from weir.run.options import JobResult, RunListener, RunOptions
+
+if TYPE_CHECKING:
+    from weir.config import Configuration
+    from weir.core.types import CompletedCheckpoint
+    from weir.durable.sink_port import SinkPort
+    from weir.job import Job
+    from weir.rest.server import RestServer
+    from weir.runtime.concurrency import Clock
+    from weir.runtime.gateway import JobGateway
+    from weir.storage.checkpoints import CheckpointStorage
+
+_log = logging.getLogger(__name__)
+
+
+class LoggingListener:
+    """Sends what happens to Python's logging: the listener of ``Job.run``."""
+
+    def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
+        """Log the job's id and address."""
+        _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
+
+    def restored(self, checkpoint: CompletedCheckpoint) -> None:
+        """Log where the job goes on from."""
+        _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
+
+    def phase(self, name: str | None) -> None:
+        """Log what the run does next."""
+        if name is not None:
+            _log.info("%s", name)
+
+    def note(self, message: str) -> None:
+        """Log a line."""
+        _log.info("%s", message)
+
+
+def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
+    """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
+    listener.phase("loading libraries")
+    from weir.config import Configuration
+    from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS, WORKING_DIR
+    from weir.run.submission import submit
+    from weir.runtime.concurrency import SystemClock
+    from weir.spark.environment import check_environment
+    from weir.spark.session import LazySession, make_working_directory
+    from weir.storage.file_systems import FileSystems
+    from weir.storage.paths import join
+
+    configuration = Configuration.load(None, {**job.conf, **options.conf})
+    options = with_recovery_path(options, configuration)
+    job.vertices()
+    clock = SystemClock()
+    with contextlib.ExitStack() as stack:
+        rest = _rest_server(configuration, clock)
+        stack.callback(rest.stop)
+        address = rest.bind()
+        check_environment()
+        session = LazySession(job.name, options.master, configuration)
+        stack.callback(session.close)
+        listener.phase("looking for what ran before")
+        submission = submit(
+            name=job.name,
+            options=options,
+            base_directory=configuration.value(CHECKPOINT_DIR),
+            fs=FileSystems(session.file_system),
+            clock=clock,
+            sinks=partial(_sinks, job, configuration, listener),
+            private=configuration.value(PRIVATE_SNAPSHOTS),
+            claims=configuration.claims_snapshot,
+        )
+        if submission.sinks is None:
+            return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
+        working = join(configuration.value(WORKING_DIR), submission.job_id)
+        private = submission.storage.private and session.is_local
+        make_working_directory(submission.storage.fs(working), working, private=private)
+        # What is still to be loaded takes about as long as the JVM's first steps.
+        session.prepare()
+        listener.phase("loading libraries")
+        from weir.run.execution import Execution
+
+        rest.load()
+        execution = Execution(
+            job=job,
+            options=options,
+            configuration=configuration,
+            submission=submission,
+            session=session,
+            sinks=submission.sinks,
+            clock=clock,
+            listener=listener,
+            rest_address=address,
+        )
+        stack.callback(execution.close)
+        rest.serve(execution.gateway, FileSystems(session.file_system))
+        rest.start()
+        return execution.run()
+
+
+def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
+    """The server as it is configured. Raises ``RestError`` if the token's file cannot be used."""
+    from weir.config.options import (
+        ASYNC_STORE_DURATION,
+        REST_ALLOWED_HOSTS,
+        REST_BIND_ADDRESS,
+        REST_PORT,
+        REST_TOKEN,
+        REST_TOKEN_FILE,
+        SSL_REST_CERTIFICATE,
+        SSL_REST_ENABLED,
+        SSL_REST_KEY,
+    )
+    from weir.rest.server import RestSecurity, RestServer
+    from weir.rest.tokens import read_or_make_token
+
+    file = configuration.value(REST_TOKEN_FILE)
+    encrypted = configuration.value(SSL_REST_ENABLED)
+    return RestServer(
+        bind_address=configuration.value(REST_BIND_ADDRESS),
+        port=configuration.value(REST_PORT),
+        store_duration_ms=configuration.value(ASYNC_STORE_DURATION),
+        security=RestSecurity(
+            token=configuration.value(REST_TOKEN) if file is None else read_or_make_token(file),
+            allowed_hosts=configuration.value(REST_ALLOWED_HOSTS),
+            certificate=configuration.value(SSL_REST_CERTIFICATE) if encrypted else None,
+            key=configuration.value(SSL_REST_KEY) if encrypted else None,
+        ),
+        clock=clock,
+    )
+
+
+def _sinks(
+    job: Job, configuration: Configuration, listener: RunListener, storage: CheckpointStorage
+) -> SinkPort:
+    """The sinks of the job that has this storage; what is done with them first is to check their targets."""
+    listener.phase("checking sinks")
+    from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
+    from weir.durable.sink_port import CommitRetries, SinkPort
+    from weir.runtime.concurrency import ThreadWaits
+
+    return SinkPort(
+        sinks=job.sinks,
+        job_name=job.name,
+        file_system=storage.fs,
+        retries=CommitRetries(
+            attempts=configuration.value(COMMIT_ATTEMPTS),
+            initial_backoff_ms=configuration.value(COMMIT_INITIAL_BACKOFF),
+            max_backoff_ms=configuration.value(COMMIT_MAX_BACKOFF),
+        ),
+        waits=ThreadWaits(),
+        job_directory=storage.job_directory,
+    )
+
+
+def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:
+    """``execution.state-recovery.path`` stands for a ``--from-savepoint`` that was not given.
+
+    Raises ``ConfigurationError`` if the job is to start without state as well.
+    """
+    from weir.config.options import RECOVERY_PATH
+
+    path = configuration.value(RECOVERY_PATH)
+    if path is None or options.from_savepoint is not None:
+        return options
+    if options.fresh:
+        raise ConfigurationError(
+            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: leave one of them out."
+        )
+    return replace(options, from_savepoint=path)

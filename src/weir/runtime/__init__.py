@@ -1,0 +1,1 @@
+"""Runs the core: the clock, the one main thread, and the dispatcher that carries effects out through ports."""

@@ -1,0 +1,481 @@
+"""The dispatcher delivers events to the machines and carries their effects out through the ports.
+
+The mailbox holds events of the job master, events for a task (``ToTask``), and calls. Rules:
+
+1. Machines are touched in ``take`` and ``on_deadline`` only, which one caller calls, one call at a time: the main thread
+   of ``driver.py``, or the simulator. Everything else posts: planning calls, batch callbacks, blocking work, REST, signals.
+2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
+3. Effects are carried out in the order in which machines returned them; what an effect leads to in another machine comes
+   after all that were returned before. So of two messages to one machine the first that was sent arrives first.
+4. Tasks belong to an attempt. Their events carry it, and those of an older attempt are dropped.
+5. A machine that raises is a bug in Weir: the driver stops the tasks and leaves the job resumable.
+6. What ends a job waits for nothing that may hang for longer than the *patience*: for commits, snapshots and starts that are
+   under way, for queries to stop, and for the begin of an attempt that is not wanted any more. What is not over by then is
+   left behind. After that no attempt begins in this process while a query of the last one may still run.
+
+The channels of a new attempt (``restored_entries``) hold what the barrier of an unaligned checkpoint has overtaken, since
+those segments are state of their consumer (PROTOCOL P27). A producer that is fully finished in the checkpoint is not started
+again, so its channels end after them. Everything else a restored producer emits anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from weir.core.job.master import JobMaster
+from weir.core.messages.channel import (
+    ChannelAppended,
+    EndOfPartition,
+    EndOfUserRecords,
+    Segment,
+    SegmentsConsumed,
+)
+from weir.core.messages.job import (
+    AbandonAttempt,
+    AllocateLocation,
+    AnswerRequest,
+    AttemptBegan,
+    AttemptFailed,
+    BeginAttempt,
+    CheckpointDiscarded,
+    CheckpointRecorded,
+    DiscardCheckpoint,
+    EndRecorded,
+    HookFailed,
+    HookTriggered,
+    JobEnded,
+    JobMasterEvent,
+    JobStatusChanged,
+    LocationAllocated,
+    LocationFailed,
+    RecordCheckpoint,
+    RecordEnd,
+    StopTasks,
+    TasksStopped,
+    TriggerHook,
+)
+from weir.core.messages.operators import CoordinatorEffect, DeliverEvent
+from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.task import StreamTaskEvent, TaskErrored, TaskWork
+from weir.core.task.stream_task import StreamTask
+from weir.core.types import Recorded, TaskState, VertexId
+from weir.errors import JobError, invariant
+from weir.runtime.concurrency import Clock, Work, Workers, answered
+from weir.runtime.failures import cause_of, describe, is_fatal
+from weir.runtime.ports import AttemptStart, CoordinatorPort, DurablePort, TaskPlan, TaskPort
+from weir.runtime.task_work import begin_task_work
+
+
+@dataclass(frozen=True)
+class ToTask:
+    """An event of one task of one attempt."""
+
+    vertex: VertexId
+    attempt: int
+    event: StreamTaskEvent
+
+
+@dataclass(frozen=True)
+class AttemptStarted:
+    """An attempt is on record, restored and committed again: its tasks may start."""
+
+    start: AttemptStart
+
+
+@dataclass(frozen=True)
+class Call:
+    """Something that an outside thread wants done on the main thread (views, requests)."""
+
+    function: Callable[[], None]
+
+
+#: What is posted: an event, something to be called, or an error that ends the run.
+Envelope: TypeAlias = ToTask | AttemptStarted | Call | JobMasterEvent | BaseException
+
+
+def restored_entries(
+    plan: TaskPlan, state: TaskState | None, running: Collection[VertexId]
+) -> Iterator[ChannelAppended]:
+    """The first entries of a task's channels, given the tasks that run in the attempt."""
+    for one in state.in_flight if state is not None else ():
+        segment = Segment(position=one.position, size=one.size, payload=one.payload)
+        yield ChannelAppended(vertex=plan.vertex, channel=one.channel, entries=(segment,))
+    for producer in plan.inputs:
+        if producer not in running:
+            ends = (EndOfUserRecords(), EndOfPartition())
+            yield ChannelAppended(vertex=plan.vertex, channel=producer, entries=ends)
+
+
+_log = logging.getLogger(__name__)
+
+
+class Dispatcher:
+    """The machines of one job, between a mailbox and the ports."""
+
+    def __init__(
+        self,
+        *,
+        master: JobMaster,
+        plans: Mapping[VertexId, TaskPlan],
+        tasks: TaskPort,
+        durable: DurablePort,
+        coordinators: CoordinatorPort,
+        clock: Clock,
+        workers: Workers,
+        chance: Callable[[], float],
+        mailbox: Callable[[Envelope], None],
+        on_effect: Callable[[object], None],
+        patience_ms: int,
+    ) -> None:
+        """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order; ``chance`` draws from
+        [0, 1). ``on_effect`` sees every effect of the machines after it was begun (logs, answers, progress)."""
+        self._master = master
+        self._plans = plans
+        self._task_port = tasks
+        self._durable = durable
+        self._coordinators = coordinators
+        self._vertex_of = {one.operator_id: name for name, plan in plans.items() for one in plan.operators}
+        self._clock = clock
+        self._workers = workers
+        self._chance = chance
+        self._mailbox = mailbox
+        self._on_effect = on_effect
+        self._patience_ms = patience_ms
+        self._tasks: dict[VertexId, StreamTask] = {}
+        self._attempt = 0
+        #: The attempt that is being begun; None while none is, or once its outcome is not awaited any more.
+        self._beginning: Work | None = None
+        self._work_of_tasks: dict[Work, _TaskWork] = {}
+        #: Queries of the attempt that was stopped last may still run: they do not stop.
+        self._left_running = False
+        self._ended: JobEnded | None = None
+        #: Effects that are to be carried out, with whose they are; the first one is being carried out.
+        self._effects: deque[tuple[VertexId | None, Any]] = deque()
+
+    @property
+    def ended(self) -> JobEnded | None:
+        """How the job ended in this process; None while it goes on."""
+        return self._ended
+
+    @property
+    def tasks(self) -> Mapping[VertexId, StreamTask]:
+        """The machines of the newest attempt's tasks; for reading only."""
+        return self._tasks
+
+    def next_deadline(self) -> int | None:
+        """When ``on_deadline`` is due, in monotonic ms."""
+        deadlines = [self._master.next_deadline(), *(task.next_deadline() for task in self._tasks.values())]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def on_deadline(self, deadline: int) -> None:
+        """The time that ``next_deadline`` named has come. The core is never told an earlier one."""
+        now_ms = max(self._clock.now_ms(), deadline)
+        if _is_due(self._master.next_deadline(), now_ms):
+            self._carry_out(self._master.on_deadline(now_ms), None)
+        for vertex, task in list(self._tasks.items()):
+            if _is_due(task.next_deadline(), now_ms):
+                self._carry_out(task.on_deadline(now_ms), vertex)
+
+    def poster(self, vertex: VertexId, attempt: int) -> Callable[[StreamTaskEvent], None]:
+        """A function that posts events of one task of one attempt."""
+        return lambda event: self._mailbox(ToTask(vertex, attempt, event))
+
+    def stop(self) -> None:
+        """Stop every task without a word to the machines; blocks. For the end of the run."""
+        try:
+            if not self._left_running:
+                self._stop_tasks({})
+        finally:
+            self._coordinators.close()
+
+    def take(self, envelope: Envelope) -> None:
+        """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an error."""
+        now_ms = self._clock.now_ms()
+        match envelope:
+            case ToTask(vertex=vertex, attempt=attempt, event=event):
+                if attempt == self._attempt:
+                    self._to_task(vertex, event)
+            case AttemptStarted() | AttemptFailed() if self._beginning is None:
+                _log.debug("Too late: %s", envelope)
+            case AttemptStarted(start=start):
+                self._beginning = None
+                self._start_attempt(start)
+            case AttemptFailed():
+                self._beginning = None
+                self._carry_out(self._master.handle(envelope, now_ms), None)
+            case Call(function=function):
+                function()
+            case BaseException():
+                raise envelope
+            case _:
+                self._carry_out(self._master.handle(envelope, now_ms), None)
+
+    def _to_task(self, vertex: VertexId, event: StreamTaskEvent) -> None:
+        task = self._tasks.get(vertex)
+        if task is not None:
+            self._carry_out(task.handle(event, self._clock.now_ms()), vertex)
+
+    def _start_attempt(self, start: AttemptStart) -> None:
+        self._attempt = start.attempt
+        self._tasks = {}
+        restored = start.restored
+        for vertex, plan in self._plans.items():
+            state = restored.task(vertex) if restored else None
+            if state is not None and state.fully_finished:
+                continue
+            self._tasks[vertex] = StreamTask(
+                vertex=vertex,
+                attempt=start.attempt,
+                operators=plan.operators,
+                sinks=plan.sinks,
+                bounded=plan.bounded,
+                requires_final_checkpoint=plan.requires_final_checkpoint,
+                inputs=plan.inputs,
+                consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
+                bound=plan.bound,
+                aligned_timeout_ms=plan.aligned_timeout_ms,
+                prepares_for_barriers=plan.prepares_for_barriers,
+                coordinated=plan.coordinated,
+                sent_events=() if state is None else state.sent_events,
+            )
+        began = AttemptBegan(
+            attempt=start.attempt,
+            restored=restored,
+            chance=self._chance(),
+            timestamp_ms=self._clock.wall_ms(),
+            older=start.older,
+        )
+        self._carry_out(self._master.handle(began, self._clock.now_ms()), None)
+        for vertex, task in self._tasks.items():
+            state = restored.task(vertex) if restored else None
+            for entry in restored_entries(self._plans[vertex], state, self._tasks):
+                self._carry_out(task.handle(entry, self._clock.now_ms()), vertex)
+        for vertex in self._tasks:
+            self._start_task(vertex, start)
+
+    def _start_task(self, vertex: VertexId, start: AttemptStart) -> None:
+        plan = self._plans[vertex]
+        state = start.restored.task(vertex) if start.restored else None
+        post = self.poster(vertex, start.attempt)
+        self._work(
+            vertex,
+            "the start",
+            lambda: self._task_port.start_task(plan, start.attempt, state, post),
+            runs_query=True,
+            # Weir's own sentence about a plan means that the same plan would fail again.
+            on_error=lambda error: post(
+                TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
+            ),
+        )
+
+    def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
+        """Carry out effects of a task, or of the job master (None).
+
+        What they lead to in other machines comes after all that was asked for before: of two messages to one machine the
+        one that was sent first arrives first (MISSION C6).
+        """
+        self._effects.extend((vertex, effect) for effect in effects)
+        if len(self._effects) > len(effects):
+            return
+        while self._effects:
+            source, effect = self._effects[0]
+            if isinstance(effect, StopTasks) and len(self._effects) > 1:
+                # What the messages before it lead to is work of the attempt, which the stop has to wait for.
+                self._effects.rotate(-1)
+                continue
+            if source is not None:
+                self._effect_of_task(effect, source)
+            elif isinstance(effect, CoordinatorEffect):
+                self._coordinators.tell(effect, self._mailbox)
+            else:
+                self._effect_of_master(effect)
+            self._on_effect(effect)
+            self._effects.popleft()
+
+    def _effect_of_task(self, effect: Any, vertex: VertexId) -> None:
+        if isinstance(effect, ChannelAppended | SegmentsConsumed):
+            self._to_task(effect.vertex, effect)
+        elif isinstance(effect, TaskWork):
+            begin_task_work(
+                effect,
+                vertex,
+                tasks=self._task_port,
+                durable=self._durable,
+                work=partial(self._work, vertex),
+                post=self.poster(vertex, self._attempt),
+            )
+        else:  # a message to the job master
+            self._carry_out(self._master.handle(effect, self._clock.now_ms()), None)
+
+    def _effect_of_master(self, effect: Any) -> None:
+        match effect:
+            case TriggerCheckpoint() | NotifyCheckpointComplete() | NotifyCheckpointAborted():
+                self._to_task(effect.vertex, effect)
+            case DeliverEvent(operator=operator):
+                self._to_task(self._vertex_of[operator], effect)
+            case BeginAttempt():
+                self._durable.resume()
+                self._beginning = self._submit(
+                    self._begin_attempt,
+                    on_done=lambda start: self._mailbox(AttemptStarted(start)),
+                    on_error=self._attempt_failed,
+                )
+            case StopTasks(attempt=attempt):
+                self._begin_stop(attempt)
+            case AllocateLocation(allocation=allocation):
+                self._submit(
+                    lambda: self._durable.allocate(effect),
+                    on_done=lambda r: self._mailbox(
+                        LocationAllocated(
+                            allocation=allocation,
+                            checkpoint_id=r[0],
+                            target=r[1],
+                            timestamp_ms=self._clock.wall_ms(),
+                        )
+                    ),
+                    on_error=lambda e: self._mailbox(
+                        LocationFailed(
+                            allocation=allocation, message=describe(e), timestamp_ms=self._clock.wall_ms()
+                        )
+                    ),
+                )
+            case RecordCheckpoint(checkpoint_id=n):
+                self._submit(
+                    lambda: self._durable.record_checkpoint(effect),
+                    on_done=self._mailbox,
+                    on_error=lambda e: self._mailbox(
+                        CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message=describe(e))
+                    ),
+                )
+            case DiscardCheckpoint(checkpoint_id=n):
+                self._submit(
+                    lambda: self._durable.discard(effect),
+                    on_done=lambda _: self._mailbox(CheckpointDiscarded(checkpoint_id=n)),
+                    on_error=lambda e: self._discard_failed(n, e),
+                )
+            case TriggerHook():
+                self._trigger_hook(effect)
+            case RecordEnd():
+                self._submit(
+                    lambda: self._durable.record_end(effect),
+                    on_done=lambda outcome: self._mailbox(EndRecorded(outcome=outcome)),
+                    on_error=lambda e: self._mailbox(
+                        EndRecorded(outcome=Recorded.FAILED, message=describe(e))
+                    ),
+                )
+            case AbandonAttempt():
+                self._abandon()
+            case JobEnded() | JobStatusChanged() | AnswerRequest():
+                _log.debug("%s", effect)
+                self._ended = effect if isinstance(effect, JobEnded) else self._ended
+            case _:
+                invariant(False, f"the runtime does not know the effect {effect!r}")
+
+    def _begin_attempt(self) -> AttemptStart:
+        start = self._durable.begin_attempt()
+        self._task_port.prepare_attempt(start)
+        return start
+
+    def _begin_stop(self, attempt: int) -> None:
+        under_way, self._work_of_tasks = self._work_of_tasks, {}
+        # From here on they are told nothing, so nothing more can begin that nobody would wait for.
+        self._tasks = {}
+
+        def stopped(left: str) -> None:
+            self._mailbox(TasksStopped(attempt=attempt, chance=self._chance(), left_running=left))
+
+        self._submit(lambda: self._stop_tasks(under_way), on_done=stopped, on_error=self._mailbox)
+
+    def _trigger_hook(self, effect: TriggerHook) -> None:
+        hook, n = effect.identifier, effect.checkpoint_id
+        call = answered(
+            lambda: self._durable.trigger_hook(effect),
+            on_done=lambda state: self._mailbox(HookTriggered(identifier=hook, checkpoint_id=n, state=state)),
+            on_error=lambda e: self._mailbox(
+                HookFailed(identifier=hook, checkpoint_id=n, message=describe(e))
+            ),
+        )
+        self._workers.submit_aside(call)
+
+    def _discard_failed(self, checkpoint_id: int, error: BaseException) -> None:
+        """What could not be deleted is deleted with the begin of the next attempt."""
+        _log.warning("Could not delete checkpoint %d: %s", checkpoint_id, describe(error))
+        self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
+
+    def _attempt_failed(self, error: BaseException) -> None:
+        failed = AttemptFailed(
+            message=describe(error),
+            fatal=is_fatal(error),
+            timestamp_ms=self._clock.wall_ms(),
+            cause=cause_of(error),
+        )
+        self._mailbox(failed)
+
+    def _abandon(self) -> None:
+        self._durable.stop()
+        if self._beginning is not None:
+            self._workers.submit_aside(partial(self._await_begin, self._beginning))
+
+    def _await_begin(self, begin: Work) -> None:
+        """Nobody wants the attempt that is being begun. If that hangs the job goes on to its end without it."""
+        if not self._workers.wait([begin], self._patience_ms / 1000):
+            self._attempt_failed(
+                JobError(f"The start of the attempt did not come to an end within {self._patience_ms} ms.")
+            )
+
+    # -- blocking work -----------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
+        return self._workers.submit(answered(work, **callbacks))
+
+    def _work(
+        self,
+        vertex: VertexId,
+        what: str,
+        work: Callable[[], Any],
+        *,
+        runs_query: bool = False,
+        **callbacks: Callable[[Any], None],
+    ) -> None:
+        """Work of a task: an attempt has stopped only when it is over, or is left behind."""
+        under_way = {known: told for known, told in self._work_of_tasks.items() if not known.done()}
+        described = _TaskWork(what=f"{what} (task {vertex!r})", runs_query=runs_query)
+        self._work_of_tasks = under_way | {self._submit(work, **callbacks): described}
+
+    def _stop_tasks(self, under_way: Mapping[Work, _TaskWork]) -> str:
+        """Stop the queries, and wait for what is under way. Returns what may still run queries though the patience is at its
+        end; empty if nothing does."""
+        self._durable.stop()
+        errors: list[BaseException] = []
+        stop = self._submit(self._task_port.stop_tasks, on_error=errors.append)
+        works = {stop: _TaskWork(what="stopping the queries", runs_query=True), **under_way}
+        if not self._workers.wait(list(works), self._patience_ms / 1000):
+            hanging = [told for work, told in works.items() if not work.done()]
+            _log.warning(
+                "Not over %d ms after the tasks were stopped, and left behind: %s.",
+                self._patience_ms,
+                ", ".join(told.what for told in hanging),
+            )
+            left = ", ".join(told.what for told in hanging if told.runs_query)
+            self._left_running = bool(left)
+            return left
+        if errors:
+            raise errors[0]
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskWork:
+    """What is known of a piece of work of a task."""
+
+    what: str
+    runs_query: bool
+
+
+def _is_due(deadline: int | None, now_ms: int) -> bool:
+    return deadline is not None and deadline <= now_ms

@@ -1,0 +1,99 @@
+"""The driver: the dispatcher on threads. One main thread, one queue, one timer."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Callable, Mapping
+
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, JobMasterEvent, JobSubmitted
+from weir.core.types import VertexId
+from weir.errors import invariant
+from weir.runtime.concurrency import Clock, ThreadWorkers
+from weir.runtime.dispatcher import Call, Dispatcher, Envelope
+from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPlan, TaskPort
+
+
+class JobDriver:
+    """Runs one job's machines. ``run`` returns when the job has ended in this process."""
+
+    def __init__(
+        self,
+        *,
+        master: JobMaster,
+        plans: Mapping[VertexId, TaskPlan],
+        tasks: TaskPort,
+        durable: DurablePort,
+        coordinators: CoordinatorPort,
+        clock: Clock,
+        on_effect: Callable[[object], None],
+        patience_ms: int,
+    ) -> None:
+        """``on_effect`` sees every effect of the machines after it was begun (logs, request answers, progress)."""
+        self._clock = clock
+        self._patience_ms = patience_ms
+        self._queue: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
+        # Before anything else: requests may come as soon as there is a driver.
+        self._queue.put(JobSubmitted())
+        self._workers = ThreadWorkers()
+        self._on_effect = on_effect
+        self._thread: int | None = None
+        self._dispatcher = Dispatcher(
+            master=master,
+            plans=plans,
+            tasks=tasks,
+            durable=durable,
+            coordinators=coordinators,
+            clock=clock,
+            workers=self._workers,
+            chance=random.random,
+            mailbox=self._queue.put,
+            on_effect=self._seen,
+            patience_ms=patience_ms,
+        )
+
+    # -- from any thread ---------------------------------------------------------------------------------------
+
+    def post(self, event: JobMasterEvent) -> None:
+        """Post an event of the job master."""
+        self._queue.put(event)
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run a short function on the main thread."""
+        self._queue.put(Call(function))
+
+    # -- on the main thread ------------------------------------------------------------------------------------
+
+    def run(self) -> JobEnded:
+        """Run until the job has ended. Call it once; the calling thread is the job's main thread."""
+        self._thread = threading.get_ident()
+        try:
+            while self._dispatcher.ended is None:
+                self._turn()
+            return self._dispatcher.ended
+        finally:
+            try:
+                self._dispatcher.stop()
+            finally:
+                self._workers.close(self._patience_ms / 1000)
+
+    def _turn(self) -> None:
+        deadline = self._dispatcher.next_deadline()
+        timeout = None if deadline is None else max(0.0, (deadline - self._clock.now_ms()) / 1000)
+        try:
+            envelope = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            self._dispatcher.on_deadline(deadline or 0)
+            return
+        self._dispatcher.take(envelope)
+        # A queue that is never empty must not put the timer off.
+        deadline = self._dispatcher.next_deadline()
+        if deadline is not None and deadline <= self._clock.now_ms():
+            self._dispatcher.on_deadline(deadline)
+
+    def _seen(self, effect: object) -> None:
+        on_main_thread = self._thread == threading.get_ident()
+        invariant(on_main_thread, "machines are touched on the main thread only")
+        self._on_effect(effect)

@@ -1,0 +1,291 @@
+"""``RunningJob``: the gateway through which REST, signals and progress reach the driver's main thread.
+
+1. Every request is posted to the main thread, and nothing waits for its answer but the future.
+2. The main thread publishes the job's view: an immutable value, swapped by reference. It does so when the job's status
+   changes and before a request is answered, so who was answered sees what it led to; and when somebody looks at a view that
+   is older than ``_FRESH_MS``. However many look, that is ten times a second.
+3. Who looks waits for neither the main thread nor the JVM longer than ``_PATIENCE_S``: while one of them hangs, the newest
+   view is the answer, and requests are taken as ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, InvalidStateError, wait
+from functools import partial
+from typing import Any
+
+from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import (
+    AnswerRequest,
+    CancelRequested,
+    JobEnded,
+    JobMasterEvent,
+    JobStatusChanged,
+    RequestKind,
+    SnapshotRequested,
+    SuspendRequested,
+)
+from weir.core.status import JobStatus
+from weir.core.types import CheckpointType, CompletedCheckpoint, OperatorId, Payload, VertexId
+from weir.errors import JobError
+from weir.runtime.concurrency import Clock
+from weir.runtime.counters import Counters
+from weir.runtime.driver import JobDriver
+from weir.runtime.ports import (
+    CoordinatorAnswer,
+    CoordinatorPort,
+    DurablePort,
+    TaskPlan,
+    TaskPort,
+)
+
+_log = logging.getLogger(__name__)
+
+#: A view younger than this is new enough for everybody.
+_FRESH_MS = 100
+#: How long somebody who looks waits for the counters, and for the main thread.
+_PATIENCE_S = 0.1
+#: How long the end of the run waits for the last counters.
+_LAST_PATIENCE_S = 2.0
+#: Entries of the exception history (Flink: ``web.exception-history-size``).
+_EXCEPTIONS = 16
+
+
+class RunningJob:
+    """Implements ``weir.runtime.gateway.JobGateway`` over a driver."""
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        name: str,
+        master: JobMaster,
+        plans: Mapping[VertexId, TaskPlan],
+        tasks: TaskPort,
+        durable: DurablePort,
+        coordinators: CoordinatorPort,
+        clock: Clock,
+        configuration: Mapping[str, str],
+        observe: Callable[[object], None],
+        patience_ms: int,
+    ) -> None:
+        """``observe`` sees every effect, on the main thread. ``patience_ms``: how long the end of an attempt waits for what
+        hangs."""
+        self._job_id = job_id
+        self._name = name
+        self._master = master
+        self._plans = plans
+        self._counters = Counters(lambda: {vertex: tasks.metrics(vertex) for vertex in plans})
+        self._coordinators = coordinators
+        self._clock = clock
+        self._configuration = dict(configuration)
+        self._observe = observe
+        self._requests = itertools.count(1)
+        self._futures: dict[str, Future[Any]] = {}
+        self._start_time_ms = clock.wall_ms()
+        self._end_time_ms = -1
+        self._timestamps_ms = {JobStatus.CREATED.name: self._start_time_ms}
+        self._exceptions: list[ExceptionView] = []
+        self._savepoint: str | None = None
+        self._over = threading.Event()
+        #: The look that the main thread has not taken yet, or the newest one.
+        self._look: Future[None] = Future()
+        self._look.set_result(None)
+        self._looking = threading.Lock()
+        self._view = self._make_view()
+        #: When somebody last looked and was not kept waiting.
+        self._looked_ms = clock.now_ms() - _FRESH_MS
+        self.driver = JobDriver(
+            master=master,
+            plans=plans,
+            tasks=tasks,
+            durable=durable,
+            coordinators=coordinators,
+            clock=clock,
+            on_effect=self._on_effect,
+            patience_ms=patience_ms,
+        )
+
+    # -- gateway -----------------------------------------------------------------------------------------------
+
+    def view(self) -> JobView:
+        """The job as it is now, as it was when its main thread last answered, or as it ended."""
+        if self._over.is_set() or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
+            return self._view
+        self._counters.read(_PATIENCE_S)
+        with self._looking:
+            if self._look.done():
+                self._look = Future()
+                self.driver.call(partial(self._publish_for, self._look))
+            look = self._look
+        wait((look,), timeout=_PATIENCE_S)
+        if look.done():
+            look.result()
+            self._looked_ms = self._clock.now_ms()
+        return self._view
+
+    def trigger_checkpoint(
+        self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
+    ) -> Future[CompletedCheckpoint]:
+        """Take a checkpoint now."""
+        return self._snapshot(RequestKind.CHECKPOINT, None, checkpoint_type)
+
+    def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
+        """Take a savepoint."""
+        return self._snapshot(RequestKind.SAVEPOINT, target)
+
+    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
+        """Stop at a clean point between two steps."""
+        return self._snapshot(RequestKind.STOP, target, drain=drain)
+
+    def send_to_coordinator(self, operator: OperatorId, request: Payload) -> Future[CoordinatorAnswer]:
+        """Ask an operator coordinator for something."""
+        future: Future[CoordinatorAnswer] = Future()
+        if self._over.is_set():
+            _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
+        else:
+            self._coordinators.request(operator, request, future)
+            if not self._master.has_periodic_checkpoints:
+                # The answer waits for one, and nobody else would ask for it.
+                asked = self.trigger_checkpoint()
+                asked.add_done_callback(lambda done: self._settle_if_failed(future, done))
+        return future
+
+    def _settle_if_failed(
+        self, answer: Future[CoordinatorAnswer], checkpoint: Future[CompletedCheckpoint]
+    ) -> None:
+        """No checkpoint has what was asked for: whoever waits for the answer is told why. If the job itself failed or ends,
+        the coordinator tells what became of it."""
+        error = checkpoint.exception()
+        if error is not None and self._master.status is JobStatus.RUNNING:
+            _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
+
+    def cancel(self) -> Future[None]:
+        """Cancel the job."""
+        return self._request(lambda request: CancelRequested(request=request))
+
+    def suspend(self) -> None:
+        """Stop the tasks and leave the job resumable. Safe in a signal handler."""
+        self.driver.post(SuspendRequested())
+
+    # -- the run -----------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The driver has returned: keep the last view, and fail requests that nobody answered."""
+        self._end_time_ms = self._clock.wall_ms()
+        try:
+            self._counters.read(_LAST_PATIENCE_S)
+        except Exception:
+            _log.warning("The last counters cannot be read.", exc_info=True)
+        try:
+            self._view = self._make_view()
+        finally:
+            self._over.set()
+        for future in list(self._futures.values()):
+            _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
+
+    def _on_effect(self, effect: object) -> None:
+        match effect:
+            case JobStatusChanged(status=status):
+                self._timestamps_ms[status.name] = self._clock.wall_ms()
+                if status is JobStatus.FAILING:
+                    failure = ExceptionView(
+                        timestamp_ms=self._clock.wall_ms(),
+                        message=effect.message,
+                        trace=effect.trace,
+                        vertex=effect.vertex,
+                    )
+                    self._exceptions = [*self._exceptions, failure][-_EXCEPTIONS:]
+                self._publish_for(Future())
+            case JobEnded(savepoint=savepoint):
+                self._savepoint = savepoint
+            case AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
+                future = self._futures.pop(request, None)
+                if future is not None:
+                    self._publish_for(Future())
+                    _settle(future, checkpoint, failure)
+        self._observe(effect)
+
+    def _snapshot(
+        self,
+        kind: RequestKind,
+        target: str | None,
+        checkpoint_type: CheckpointType = CheckpointType.CONFIGURED,
+        *,
+        drain: bool = False,
+    ) -> Future[CompletedCheckpoint]:
+        return self._request(
+            lambda request: SnapshotRequested(
+                request=request, kind=kind, target=target, checkpoint_type=checkpoint_type, drain=drain
+            )
+        )
+
+    def _request(self, event: Callable[[str], JobMasterEvent]) -> Future[Any]:
+        future: Future[Any] = Future()
+        request = f"request-{next(self._requests)}"
+        if self._over.is_set():
+            _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
+            return future
+        self._futures[request] = future
+        self.driver.post(event(request))
+        if self._over.is_set():
+            # The run ended in between, and perhaps did not see the request any more.
+            _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
+        return future
+
+    def _publish_for(self, look: Future[None]) -> None:
+        """Publish the view, and tell who waits for it. What fails here ends no job. On the main thread."""
+        try:
+            self._view = self._make_view()
+            look.set_result(None)
+        except Exception as error:
+            look.set_exception(error)
+
+    def _make_view(self) -> JobView:
+        metrics = self._counters.newest
+        vertices = [
+            VertexView(
+                vertex=vertex,
+                operators=tuple(operator.name for operator in plan.operators),
+                parallelism=metrics[vertex].parallelism,
+                status=self._master.task_status(vertex),
+                position=metrics[vertex].position,
+                records_in=metrics[vertex].records_in,
+                records_in_per_second=metrics[vertex].records_in_per_second,
+                records_committed=metrics[vertex].records_committed,
+            )
+            for vertex, plan in self._plans.items()
+        ]
+        return JobView(
+            job_id=self._job_id,
+            name=self._name,
+            status=self._master.status,
+            attempt=self._master.attempt,
+            start_time_ms=self._start_time_ms,
+            end_time_ms=self._end_time_ms,
+            last_modification_ms=max(self._timestamps_ms.values()),
+            timestamps_ms=dict(self._timestamps_ms),
+            vertices=tuple(vertices),
+            checkpoints=self._master.stats(self._clock.now_ms()),
+            failure=self._master.failure,
+            savepoint=self._savepoint,
+            exceptions=tuple(self._exceptions),
+            configuration=self._configuration,
+            latest_completed=self._master.coordinator.latest,
+        )
+
+
+def _settle(future: Future[Any], result: object, failure: str | None) -> None:
+    try:
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(JobError(failure))
+    except InvalidStateError:
+        # The asker gave up waiting and cancelled the future.
+        return

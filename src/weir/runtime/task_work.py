@@ -1,0 +1,132 @@
+"""What the effects of a task mean in its ports: quick calls, or blocking work whose outcome comes back as an event."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from weir.core.messages.channel import ReleaseSegments
+from weir.core.messages.task import (
+    AnswerPlanning,
+    AsyncPartDone,
+    CloseOperators,
+    CommitSinks,
+    ConfirmBase,
+    ContinueSnapshot,
+    DropSnapshot,
+    OperatorsClosed,
+    SinkCommitFailed,
+    SinksCommitted,
+    SnapshotFailed,
+    StartDrain,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+    TaskWork,
+    TellAborted,
+)
+from weir.core.types import VertexId
+from weir.errors import LostWriteError
+from weir.runtime.failures import cause_of, describe, is_fatal
+from weir.runtime.ports import DurablePort, PostToTask, TaskPort
+
+_log = logging.getLogger(__name__)
+
+
+class Begin(Protocol):
+    """Hands blocking work to the workers."""
+
+    def __call__(
+        self,
+        what: str,
+        work: Callable[[], Any],
+        *,
+        runs_query: bool = False,
+        **callbacks: Callable[[Any], None],
+    ) -> None:
+        """``what`` is for people. While work that ``runs_query`` is under way no other attempt can begin in this process.
+        ``callbacks`` are those of ``concurrency.answered``."""
+        ...
+
+
+def begin_task_work(
+    effect: TaskWork,
+    vertex: VertexId,
+    *,
+    tasks: TaskPort,
+    durable: DurablePort,
+    work: Begin,
+    post: PostToTask,
+) -> None:
+    """Carry out one effect of a task. ``post`` takes the events of this attempt of it."""
+    match effect:
+        case AnswerPlanning():
+            tasks.answer_planning(effect)
+        case ReleaseSegments():
+            release = tasks.release_segments
+            work("deleting segments", lambda: release(effect), on_error=log_error("delete segments"))
+        case TakeSnapshot(checkpoint_id=n):
+            work(
+                f"the snapshot of checkpoint {n}",
+                lambda: tasks.take_snapshot(effect),
+                on_done=lambda _: post(SyncPartDone(checkpoint_id=n)),
+                on_error=lambda e: snapshot_failed(n, e, post),
+            )
+        case ContinueSnapshot(checkpoint_id=n):
+            work(
+                f"the snapshot of checkpoint {n}",
+                lambda: tasks.continue_snapshot(effect),
+                on_done=lambda r: post(AsyncPartDone(checkpoint_id=n, state=r[0], metrics=r[1])),
+                on_error=lambda e: snapshot_failed(n, e, post),
+            )
+        case DropSnapshot():
+            drop = tasks.drop_snapshot
+            work("dropping a snapshot", lambda: drop(effect), on_error=log_error("drop a snapshot"))
+        case ConfirmBase(checkpoint_id=n):
+            tasks.confirm_base(vertex, n)
+        case StartDrain():
+            work(
+                "the drain",
+                lambda: tasks.drain(effect),
+                runs_query=True,
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+            )
+        case CloseOperators():
+            work(
+                "closing operators and sinks",
+                lambda: tasks.close_operators(vertex),
+                on_done=lambda _: post(OperatorsClosed()),
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+            )
+        case CommitSinks(checkpoint_id=n):
+            work(
+                f"the commit of checkpoint {n}",
+                lambda: durable.commit_sinks(effect),
+                on_done=lambda _: post(SinksCommitted(checkpoint_id=n)),
+                on_error=lambda e: post(
+                    SinkCommitFailed(
+                        checkpoint_id=n, message=describe(e), fatal=is_fatal(e), cause=cause_of(e)
+                    )
+                ),
+            )
+        case TellAborted(checkpoint_id=n):
+            tasks.checkpoint_aborted(vertex, n)
+            work(
+                f"telling that checkpoint {n} is over",
+                lambda: durable.tell_aborted(effect),
+                on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
+            )
+
+
+def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) -> None:
+    """The checkpoint is declined. If a file of the task may be lost, so is the task: the next snapshot would take the same
+    file, and find nothing wrong with it (PROTOCOL P23). The restored task writes it anew."""
+    post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
+    if isinstance(error, LostWriteError):
+        post(TaskErrored(message=describe(error), cause=cause_of(error)))
+
+
+def log_error(what: str) -> Callable[[BaseException], None]:
+    """For work whose failure harms nobody."""
+    return lambda error: _log.warning("Could not %s: %s", what, describe(error))

@@ -1,0 +1,394 @@
+"""Channels in Spark: segments on disk, the source that reads them, and the streaming DataFrame that a step is given.
+
+**The frame** (``channel_frame``) has the rows that another query of the job wrote, with that query's watermark (PROTOCOL
+P25). The producer writes Parquet files (segments), and ``ChannelSource`` reads exactly those that the driver admits.
+
+The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped. It comes from one
+row of the control input and from nothing else:
+
+    control rows of this channel, as (nulls.., __weir_watermark)
+      -> withWatermark("__weir_watermark", "0 seconds")
+      -> a filter that drops the row behind it
+      -> event-time columns get their metadata back, which a watermark node strips from all columns but its own
+      -> first in the union with the segments, which have no watermark node
+
+Both the filter and the nulls must be such that the optimizer sees nothing in them. Of ``rand() < 0`` it knows that it is
+false, and past a deterministic filter it pushes what later steps filter by, below the watermark node, which then sees no
+row. Of a literal null it knows that it is null: in a batch in which the segments of this channel are none, a join would
+conclude from its key that the other side's must be null too, and drop every row of it.
+
+**Segments** on disk (``OutputSegments``)::
+
+    <attempt>/_channels/<producer>/<position>/part-*.parquet    a segment, written by Spark in the producer's batch
+
+A segment is deleted when no consumer needs it any more. Nothing here is durable: a restored job has a new attempt
+directory, and an aligned checkpoint leaves nothing in a channel. What an unaligned one has overtaken is in the snapshot of
+the consumer, and after a restore below its own directory (PROTOCOL P27)::
+
+    <attempt>/<consumer>/in-flight/<producer>/<position>-<part>.parquet
+
+So the payload of a segment has the paths of its files, or, restored, their keys below that directory.
+
+**The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted segments, natively. Its offset is a position of the channel: ``{"channel": "clean", "position": 41}``, in the query's own
+offset log and nowhere else. A batch from one offset to the next reads the segments in between: their
+Parquet files become a plan like the one that Spark makes for its own file source, so columns are pruned
+and filters are pushed down. It is a source of Spark's first interface (V1), since those of the second
+get neither.
+
+What a batch has read is what its offset says (PROTOCOL P7). ``latestOffset`` names the end of what was
+admitted, ``getBatch`` reads up to there, and the next ``latestOffset`` is given the end of what is
+committed; the two are compared.
+
+After a restart Spark asks once for the last batch, which is committed: its segments may be gone, and
+nobody reads what is returned. That is the only time when segments may be missing.
+
+Names are Java's; a proxy has no default methods, so each method of the interfaces is here.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DayTimeIntervalType,
+    MapType,
+    NullType,
+    StructField,
+    StructType,
+    TimeType,
+    YearMonthIntervalType,
+)
+
+from weir.core.messages.channel import Segment
+from weir.core.types import InFlightSegment, Payload, VertexId
+from weir.errors import InvariantError, PipelineError, StorageError, WeirError
+from weir.sinks.parquet import count_rows
+from weir.sinks.staging import visible_files, write_frame
+from weir.spark.control_input import PlanningRounds, QueryInterruptedError
+from weir.spark.failures import first_cause
+from weir.spark.jvm import JavaStream, Jvm
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import NO_PATTERNS, as_spark_path, join
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+#: The metadata key that makes a column an event-time column.
+EVENT_TIME = "spark.watermarkDelayMs"
+
+_WATERMARK = "__weir_watermark"
+
+
+def plain_schema(schema: StructType) -> StructType:
+    """Names and types alone: the columns of a channel's files."""
+    return StructType([StructField(field.name, field.dataType) for field in schema.fields])
+
+
+def channel_frame(control: DataFrame, segments: DataFrame, *, index: int, schema: StructType) -> DataFrame:
+    """The channel's rows, with the names, types and event-time columns of ``schema``, the producer's own.
+
+    As from any file, each column may be null. ``control`` is the query's control input of ``CHANNEL_SCHEMA``, one object
+    for all channels; ``index`` is this channel's number there. ``segments`` are the rows of ``plain_schema``. A channel
+    without an event-time column has no watermark.
+    """
+    never = F.spark_partition_id() < 0
+    nulls = [F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields]
+    if not has_event_time(schema):
+        return control.select(*nulls).filter(never).union(segments)
+    watermark = _unused_name(schema)
+    told = control.filter(F.col("channel") == index).select(*nulls, F.col("watermark").alias(watermark))
+    behind = told.withWatermark(watermark, "0 seconds").filter(never)
+    return behind.select(*[_column(field) for field in schema.fields]).union(segments)
+
+
+def has_event_time(schema: StructType) -> bool:
+    """Whether a channel of this schema carries a watermark."""
+    return any(EVENT_TIME in field.metadata for field in schema.fields)
+
+
+def check_channel_schema(step_name: str, schema: StructType) -> None:
+    """Raises ``PipelineError`` if rows of this schema cannot travel from one query to another as Parquet files."""
+    repeated = _repeated(schema.names)
+    if repeated is not None:
+        raise PipelineError(
+            f"Step {step_name!r} has two columns named {repeated!r} (case aside), but its rows go to another query as"
+            " Parquet files, which cannot hold both: rename one of them, or drop it."
+        )
+    for field in schema.fields:
+        unfit = _unfit(field.dataType)
+        if unfit is not None:
+            raise PipelineError(
+                f"Column {field.name!r} of step {step_name!r} has type {field.dataType.simpleString()}, but its rows"
+                f" go to another query as Parquet files, which cannot hold {unfit}: cast the column, or drop it."
+            )
+    if not schema.fields:
+        raise PipelineError(
+            f"Step {step_name!r} has no columns, so its rows cannot go to another query: keep one column."
+        )
+
+
+def _unfit(kind: DataType) -> str | None:
+    """What of the type cannot travel, in words. Variants, geometries and collated strings can."""
+    if isinstance(kind, CalendarIntervalType | DayTimeIntervalType | YearMonthIntervalType):
+        return "intervals"
+    if isinstance(kind, TimeType):
+        return "times without a date"
+    if isinstance(kind, NullType):
+        return "a column without a type"
+    parts: list[DataType] = []
+    if isinstance(kind, ArrayType):
+        parts = [kind.elementType]
+    elif isinstance(kind, MapType):
+        parts = [kind.keyType, kind.valueType]
+    elif isinstance(kind, StructType):
+        if not kind.fields:
+            return "a struct without fields"
+        if _repeated(kind.names) is not None:
+            return "two fields of one name"
+        parts = [field.dataType for field in kind.fields]
+    return next((unfit for unfit in map(_unfit, parts) if unfit is not None), None)
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    """A name that occurs twice, case aside."""
+    counts = Counter(name.lower() for name in names)
+    return next((name for name, count in counts.items() if count > 1), None)
+
+
+def _unused_name(schema: StructType) -> str:
+    name = _WATERMARK
+    while name in {field.name.lower() for field in schema.fields}:
+        name += "_"
+    return name
+
+
+def _column(field: StructField) -> Column:
+    """The column with its metadata; the delay is in the watermark that the producer tells."""
+    column = F.col("`" + field.name.replace("`", "``") + "`")
+    metadata: dict[str, Any] = field.metadata
+    if EVENT_TIME not in metadata:
+        return column
+    return column.alias(field.name, metadata={**metadata, EVENT_TIME: 0})
+
+
+def segment_files(payload: Payload, directory: str) -> list[str]:
+    """Where the files of a segment are that the query in ``directory`` reads."""
+    return payload.get("files") or [join(directory, key) for key in payload["keys"]]
+
+
+def keyed_files(segment: InFlightSegment, directory: str) -> dict[str, str]:
+    """Where the files of a segment in flight are, by the keys that they have in the state of the query in ``directory``."""
+    paths = segment_files(segment.payload, directory)
+    names = [f"{segment.position:020d}-{part}.parquet" for part in range(len(paths))]
+    keys = segment.payload.get("keys") or [f"in-flight/{segment.channel}/{name}" for name in names]
+    return dict(zip(keys, paths, strict=True))
+
+
+def kept_payload(keys: Iterable[str]) -> Payload:
+    """The payload of a segment whose files are in a snapshot under these keys."""
+    return {"keys": list(keys)}
+
+
+class OutputSegments:
+    """The segments that one query writes."""
+
+    def __init__(self, fs: FileSystem, path: str) -> None:
+        self._fs = fs
+        self._path = path
+        #: Positions that were written and not released, ascending.
+        self._written: deque[int] = deque()
+
+    def write(self, frame: DataFrame, position: int) -> tuple[Segment | None, DataFrame]:
+        """Write a step's rows: one Spark job. The segment, None without rows; and the rows as they were written.
+
+        Whatever else wants the rows takes them from there: reading them back costs less than computing them again, and a
+        plan that is not deterministic would give a sink other rows than the channel.
+        """
+        path = self._directory(position)
+        # With the session's codec, since a sink may make these very files part of its table.
+        write_frame(frame, self._fs, path, format_name="parquet")
+        self._written.append(position)
+        # An empty frame is written as a file without rows.
+        files = [
+            file for file in visible_files(self._fs, path) if count_rows(self._fs, join(path, file.path)) > 0
+        ]
+        reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
+        written = reader.parquet(as_spark_path(path))
+        if not files:
+            return None, written
+        payload = {"files": [join(path, file.path) for file in files]}
+        return Segment(position=position, size=sum(file.size for file in files), payload=payload), written
+
+    def release(self, position: int) -> None:
+        """Delete every segment up to ``position``."""
+        while self._written and self._written[0] <= position:
+            self._fs.delete(self._directory(self._written.popleft()))
+
+    def _directory(self, position: int) -> str:
+        return join(self._path, str(position))
+
+
+#: Whatever the session says: nothing that was admitted may be left out.
+_READ_EVERYTHING = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+
+#: The position before all segments.
+_NOTHING = -1
+
+
+class ChannelSource(JavaStream):
+    """One channel of one query in one attempt."""
+
+    def __init__(self, jvm: Jvm, channel: VertexId, schema: StructType, rounds: PlanningRounds) -> None:
+        super().__init__(jvm, f"channel {channel}")
+        self._channel = channel
+        # As of any file's, each column and each part of one may be null.
+        self._schema = jvm.schema(schema).asNullable()
+        self._rounds = rounds
+        self._lock = threading.Lock()
+        #: Positions and files of admitted segments that no committed batch has read, ascending.
+        self._segments: deque[tuple[int, list[str]]] = deque()
+        #: The end of what was admitted; None: nothing was in this attempt.
+        self._admitted: int | None = None
+        #: The end of what the newest batch of this attempt has read; None if there was none.
+        self._read: int | None = None
+
+    def frame(self) -> DataFrame:
+        """The streaming DataFrame; one query may use it in several places."""
+        jvm = self._jvm
+        relation = jvm.sql_class("execution.streaming.runtime.StreamingExecutionRelation")
+        unnamed = getattr(relation, "apply$default$4")()
+        output = jvm.attributes(self._schema)
+        return jvm.frame(relation(self.proxy, output, jvm.none, unnamed, jvm.java_session))
+
+    def admit(self, position: int, files: Sequence[str]) -> None:
+        """Let the next batch read a segment: Parquet files, as Spark names them. The query rests meanwhile."""
+        with self._lock:
+            self._segments.append((position, list(files)))
+            self._admitted = position
+
+    @property
+    def consumed(self) -> int | None:
+        """Up to which position the batches of this attempt have read it; None if nothing. Call it while the query rests."""
+        return self._read
+
+    # -- the source --------------------------------------------------------------------------------------
+
+    def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802
+        """The end of what is admitted."""
+        self._rounds.answer(self)
+        committed = self._position(start)
+        if self._read is not None and committed != self._read:
+            raise InvariantError(
+                f"channel {self._channel!r} was read up to {self._read}, but Spark's log says {committed}"
+            )
+        with self._lock:
+            while self._segments and self._segments[0][0] <= committed:
+                self._segments.popleft()
+            if self._admitted is None or self._admitted <= committed:
+                return start
+            return self._offset(self._admitted)
+
+    def getBatch(self, start: Any, end: Any) -> Any:  # noqa: N802
+        """The rows of the segments after ``start`` and up to ``end``."""
+        first = _NOTHING if start.isEmpty() else self._position(start.get())
+        last = self._position(end)
+        with self._lock:
+            if self._admitted is not None and last > self._admitted:
+                raise InvariantError(f"channel {self._channel!r} is to be read up to {last}, not admitted")
+            found = [(position, files) for position, files in self._segments if first < position <= last]
+            if self._admitted is not None and first < last:
+                if not found or found[-1][0] != last:
+                    raise InvariantError(f"channel {self._channel!r} has no segment {last} any more")
+                self._read = last
+        try:
+            return self._jvm.rows(self._plan([file for _, files in found for file in files]))
+        except WeirError:
+            raise
+        except Exception as error:
+            if "InterruptedException" in str(error):
+                raise QueryInterruptedError from None
+            # Short: through the text Spark runs a regular expression that recurses for each character.
+            raise StorageError(f"Channel {self._channel!r} cannot be read: {first_cause(error)}.") from None
+
+    def schema(self) -> Any:
+        """The columns."""
+        return self._schema
+
+    def getOffset(self) -> Any:  # noqa: N802
+        """Spark calls ``latestOffset`` in its place."""
+        raise InvariantError("Spark asks for the latest offset, not for an offset")
+
+    def initialOffset(self) -> Any:  # noqa: N802
+        """A source of the first interface has none."""
+        raise InvariantError("a channel has no initial offset")
+
+    class Java:
+        """What Java sees."""
+
+        implements = (
+            "org.apache.spark.sql.execution.streaming.Source",
+            "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow",
+        )
+
+    # -- inside ------------------------------------------------------------------------------------------
+
+    def _plan(self, files: Sequence[str]) -> Any:
+        """What Spark's own file source would plan for these files, without its look at the directory."""
+        jvm = self._jvm
+        if not files:
+            local = jvm.sql_class("catalyst.plans.logical.LocalRelation")
+            return local(jvm.attributes(self._schema), jvm.seq(()), True, jvm.none)
+        path = jvm.java_class("org.apache.hadoop.fs.Path")
+        options = jvm.map(_READ_EVERYTHING)
+        no_partitions = jvm.scala_object(
+            "org.apache.spark.sql.execution.datasources.PartitionSpec"
+        ).emptySpec()
+        index = jvm.sql_class("execution.datasources.InMemoryFileIndex")(
+            jvm.java_session,
+            jvm.seq(path(file) for file in files),
+            options,
+            jvm.none,
+            jvm.scala_object("org.apache.spark.sql.execution.datasources.NoopCache"),
+            jvm.some(no_partitions),
+            jvm.none,
+        )
+        # Spark lists a path that is gone as no file, whatever the options say.
+        if index.allFiles().size() != len(files):
+            raise StorageError(f"Files of channel {self._channel!r} have vanished: {', '.join(files)}.")
+        relation = jvm.sql_class("execution.datasources.HadoopFsRelation")(
+            index,
+            no_partitions.partitionColumns(),
+            self._schema,
+            jvm.none,
+            jvm.sql_class("execution.datasources.parquet.ParquetFileFormat")(),
+            options,
+            jvm.java_session,
+        )
+        return jvm.scala_object("org.apache.spark.sql.execution.datasources.LogicalRelation").apply(
+            relation, True
+        )
+
+    def _offset(self, position: int) -> Any:
+        return self._jvm.offset(json.dumps({"channel": self._channel, "position": position}))
+
+    def _position(self, offset: Any) -> int:
+        """The position that an offset names."""
+        if offset is None:
+            return _NOTHING
+        text = str(offset.json())
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.get("channel") != self._channel:
+            raise PipelineError(
+                f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it was taken by another"
+                " version of Weir or of the pipeline. Begin anew with --fresh into new tables."
+            )
+        return int(fields["position"])

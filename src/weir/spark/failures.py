@@ -1,0 +1,245 @@
+"""What a Spark error says, and how the failure of a query is reported.
+
+``read_error`` puts the error in one line and says where the user's code has a part in it and whether it can go away.
+``TaskFailures`` adds the step, the batch, and the log that has all of it.
+
+Spark does not say to which step of a chain a failing function belongs. Python operators note it themselves, with the subtask
+and the records (``operator_worker.py``). For other functions it is the step whose function is written around a failing line,
+or refers to a function that is; where there is not exactly one such step, all of the chain are named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from weir.core.graph import Vertex
+from weir.core.messages.task import TaskErrored
+from weir.core.types import Cause
+from weir.errors import InvariantError, WeirError
+from weir.runtime.failures import (
+    FINAL,
+    HEADER,
+    Frame,
+    is_final_by_name,
+    key_of,
+    print_exception,
+    read_exception,
+    read_text,
+    shortened,
+)
+from weir.spark.jvm import Jvm
+from weir.spark.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+#: What Spark writes around the message of the exception that ended a query. The message may be empty.
+_STREAM_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception:|SQLSTATE: XXKST.*$")
+#: Weir's own errors that are final, as a worker prints them.
+_FINAL_OWN = re.compile(
+    "|".join(rf"weir\.errors\.{kind.__name__}: " for kind in FINAL if issubclass(kind, WeirError))
+)
+#: Spark's conditions that are: a column, function or field that does not exist, types and schemas that do not fit, SQL that
+#: is none.
+_FINAL_CONDITION = re.compile(
+    r"\[(?:UNRESOLVED_\w+|MISSING_ATTRIBUTES|AMBIGUOUS_(?:REFERENCE|COLUMN_\w+)|FIELD_NOT_FOUND|DATATYPE_MISMATCH"
+    r"|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE|INSERT_COLUMN_ARITY_MISMATCH"
+    r"|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
+)
+#: The line of the pipeline that made the expression which failed in the JVM.
+_CALLED_FROM = re.compile(r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)')
+_JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
+#: Frames of Java's root cause that are kept.
+_JAVA_FRAMES = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorText:
+    """What is to be told of an error."""
+
+    #: One line, as ``first_cause`` has it.
+    said: str
+    #: The line of the user's that has led to it; None if it is not known.
+    place: Frame | None
+    #: What Weir noted of it in the worker.
+    notes: tuple[str, ...]
+    #: Of the Python traceback; none of an error in the JVM.
+    frames: tuple[Frame, ...]
+    #: Trying again cannot help.
+    final: bool
+    #: As ``Cause`` has it.
+    key: str
+    trace: str
+
+
+def read_error(error: BaseException) -> ErrorText:
+    """Take apart what Spark raised, or the user's code in the driver."""
+    text = str(error)
+    java = str(getattr(error, "_stackTrace", None) or (text if "\n\tat " in text else ""))
+    from_worker = read_text(text)
+    raised = from_worker or (None if java else read_exception(error))
+    if isinstance(error, WeirError):
+        said = text.removesuffix(".")
+    else:
+        said = first_cause(error) if from_worker or java else read_exception(error).error
+    # Of an error in the JVM, or in a package's code in a worker, the line in the driver is what is known.
+    place = (raised and raised.place) or _called_from(text) or read_exception(error).place
+    root = _root_cause(java)
+    kind = _JAVA_CLASS.search(root) if raised is None else None
+    return ErrorText(
+        said=said,
+        place=place,
+        notes=() if raised is None else raised.notes,
+        frames=() if raised is None else raised.frames,
+        final=(
+            isinstance(error, FINAL)
+            or _FINAL_OWN.search(text) is not None
+            or _FINAL_CONDITION.search(said) is not None
+            or (raised is not None and is_final_by_name(raised))
+        ),
+        key=key_of(raised.kind if raised is not None else kind[0] if kind else "", place, said),
+        trace=shortened(
+            "\n\n".join(
+                one for one in (from_worker.text if from_worker else print_exception(error), root) if one
+            )
+        ),
+    )
+
+
+def first_cause(error: BaseException) -> str:
+    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else what Python raised,
+    else what Java threw, with the root cause if that says something else."""
+    text = str(error).strip()
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    own = [line for line in lines if line.startswith("weir.errors.")]
+    if own:
+        return own[-1].split(": ", 1)[-1]
+    if isinstance(error, InvariantError):
+        return text
+    raised = read_text(text)
+    if raised is not None:
+        return _short(raised.error)
+    java = [line.removeprefix(": ") for line in text.splitlines() if line.startswith(": ")]
+    said = _STREAM_FAILED.sub("", [*java[:1], lines[0]][0]).strip()
+    roots = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if not roots or (said and roots[-1].split(": ", 1)[-1].split(" SQLSTATE")[0] in said):
+        return _short(said or lines[0])
+    return _short(f"{said} (caused by {roots[-1]})" if said else roots[-1])
+
+
+def _short(cause: str) -> str:
+    return cause.removesuffix(".")[:500]
+
+
+def _called_from(text: str) -> Frame | None:
+    found = _CALLED_FROM.search(text)
+    if found is None:
+        return None
+    return Frame(file=found["file"], line=int(found["line"]), function=found["function"])
+
+
+def _root_cause(java: str) -> str:
+    """What Java threw first, with its stack; "" if there is no stack."""
+    lines = java.splitlines()
+    starts = [at for at, line in enumerate(lines) if line.startswith(("Caused by: ", ": "))] or [0]
+    frames = [line for line in lines[starts[-1] + 1 :] if line.startswith("\tat ")]
+    if not frames:
+        return ""
+    return "\n".join([lines[starts[-1]].partition(HEADER.strip())[0].strip(), *frames[:_JAVA_FRAMES]])
+
+
+class TaskFailures:
+    """Makes the failures of one vertex's query."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        vertex: Vertex,
+        pipeline: Pipeline,
+        log: str | None,
+    ) -> None:
+        """``log`` is the path of Spark's log, if it has one."""
+        self._session = session
+        self._vertex = vertex
+        self._log = log
+        #: What is told of a step or sink, with the user's function behind it, if it has one.
+        self._steps: list[tuple[str, object]] = [
+            *((f"step {step.name!r}", pipeline.functions.get(step.operator_id)) for step in vertex.steps),
+            *(
+                (f"sink {name!r}", pipeline.sinks[sink].function)
+                for sink, name in zip(vertex.sinks, vertex.sink_names, strict=True)
+            ),
+        ]
+
+    def errored(self, error: BaseException, when: str, *, misfit: str | None = None) -> TaskErrored:
+        """The failure. ``when``: in which batch; ``misfit``: a sentence that says it better, and that it is final."""
+        read = read_error(error)
+        # Weir's own sentence names the thing, and so does what an operator noted.
+        own = isinstance(error, WeirError) or misfit is not None
+        step = [] if read.notes or own else [self._step(read.frames or tuple(filter(None, [read.place])))]
+        place = [] if read.place is None else [f"in {read.place}"]
+        log = [] if self._log is None else [f"log: {self._log}"]
+        where = "; ".join([*place, *read.notes, *step, when, *log])
+        failure = TaskErrored(
+            message=f"{misfit or read.said} ({where})",
+            fatal=misfit is not None or read.final,
+            cause=Cause(key=read.key, trace=read.trace),
+        )
+        self._write_log(f"{failure.message}\n{read.trace}")
+        return failure
+
+    def _step(self, frames: tuple[Frame, ...]) -> str:
+        users = [frame for frame in frames if frame.is_the_users]
+        found = [
+            told
+            for told, function in self._steps
+            if any(_contains(code, users) for code in _codes_of(function))
+        ]
+        return found[0] if len(found) == 1 else f"one of {', '.join(told for told, _ in self._steps)}"
+
+    def _write_log(self, text: str) -> None:
+        """Spark's log has only what went through the JVM. That may be gone: then nothing is written."""
+        with contextlib.suppress(Exception):
+            loggers = Jvm(self._session).java_class("org.slf4j.LoggerFactory")
+            loggers.getLogger("weir").error(f"Task {self._vertex.name!r} failed: {text}")
+
+
+def _contains(code: CodeType, frames: list[Frame]) -> bool:
+    """Whether one of the frames is in a line of the code, or of a function written inside of it."""
+    lines = {line for _, _, line in code.co_lines()}
+    if any(frame.file == code.co_filename and frame.line in lines for frame in frames):
+        return True
+    return any(_contains(inner, frames) for inner in code.co_consts if isinstance(inner, CodeType))
+
+
+def _codes_of(function: object) -> Iterator[CodeType]:
+    """The code of a step's function, and of the functions of its module that it refers to."""
+    own = _python_function(function)
+    if own is None:
+        return
+    yield own.__code__
+    variables = inspect.getclosurevars(own)
+    for value in (*variables.globals.values(), *variables.nonlocals.values()):
+        other = _python_function(value)
+        if other is not None:
+            yield other.__code__
+
+
+def _python_function(value: object) -> Any:
+    """The function written in Python behind a bound method, a partial, a callable object or a UDF; None if there is none."""
+    value = inspect.unwrap(value) if callable(value) else value
+    value = value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)
+    if inspect.isfunction(value):
+        return value
+    called = vars(type(value)).get("__call__")
+    return called if inspect.isfunction(called) and not inspect.isclass(value) else None

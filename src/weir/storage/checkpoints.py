@@ -1,0 +1,441 @@
+"""Where the checkpoints and savepoints of one job lie, and how they are made, found, checked and deleted.
+
+::
+
+    <base>/<job id>/log/                the job log
+                    ids/                the checkpoint id counter
+                    chk-<n>/_metadata   checkpoint n: it exists once this file does, which is written last
+                    chk-<n>/...         files that only checkpoint n has
+                    shared/<n>/...      files that checkpoint n wrote and later ones may refer to
+    <target>/savepoint-<job id[:6]>-<token>/_metadata and files, self-contained
+
+Rules of this file:
+
+1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its own directory. Both
+   are resolved from where the metadata was *found*, so either may be moved as a whole.
+2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says. What the metadata
+   names is checked where that is decoded (``metadata.py``); that no link leads out is checked by ``file_path``.
+3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
+4. Of a snapshot that was claimed, only files go that its own ``_metadata`` names, wherever links lead. So that one is
+   renamed first, not removed: a deletion that was cut short goes on from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from weir.core.types import CompletedCheckpoint, JobId, StateHandle
+from weir.errors import (
+    CheckpointNotFoundError,
+    JobAlreadyRunningError,
+    StorageError,
+    UnsupportedEnvironmentError,
+    invariant,
+)
+from weir.storage import metadata
+from weir.storage.filesystem import CreateResult, FileSystem
+from weir.storage.lease import Lease, holder_is_alive
+from weir.storage.metadata import METADATA_FILE, damaged
+from weir.storage.numbered_log import NumberedLog
+from weir.storage.paths import join, lies_in, name_of, normalize, parent, real, stays_below
+
+#: How often the next checkpoint id may be taken by someone else before that is an error.
+_ID_ATTEMPTS = 1000
+_KEPT_IDS = 4
+_CHECKPOINT = re.compile(r"chk-([0-9]+)")
+#: The metadata of a claimed snapshot that is being deleted.
+_GOING = "_metadata.deleted"
+#: How many neighbours a message about a missing checkpoint names.
+_NAMED_NEIGHBOURS = 10
+
+
+@dataclass(frozen=True)
+class CheckpointStorage:
+    """The checkpoints of one job. ``fs`` gives the file system of a path (``resolve.FileSystems``)."""
+
+    fs: Callable[[str], FileSystem]
+    #: ``execution.checkpointing.dir``: absolute path or URI.
+    base_directory: str
+    job_id: JobId
+    #: Whether new directories of the job and of savepoints are for their owner alone (``weir.private-snapshots``).
+    private: bool = True
+
+    @property
+    def job_directory(self) -> str:
+        """What is below it belongs to this job."""
+        return join(self.base_directory, self.job_id)
+
+    @property
+    def log_directory(self) -> str:
+        """The directory of the job log."""
+        return join(self.job_directory, "log")
+
+    def check_writable(self) -> None:
+        """Make the base directory and try it out, before the job starts.
+
+        Raises ``StorageError`` if it cannot be written and ``UnsupportedEnvironmentError`` if two drivers could take
+        the same name there (PROTOCOL P17).
+        """
+        fs = self.fs(self.base_directory)
+        probe = join(self.base_directory, f".weir-probe-{self.job_id}-{os.getpid()}")
+        try:
+            fs.make_directory(self.base_directory)
+            fs.delete(probe)
+            first, second = fs.create(probe, b"probe"), fs.create(probe, b"again")
+            fs.delete(probe)
+        except StorageError as error:
+            raise StorageError(
+                f"The checkpoint directory {self.base_directory} cannot be used (execution.checkpointing.dir names it):"
+                f" {error}"
+            ) from error
+        if (first, second) != (CreateResult.CREATED, CreateResult.ALREADY_EXISTS):
+            raise UnsupportedEnvironmentError(
+                f"The file system of {self.base_directory} lets two drivers create the same file, so it cannot hold"
+                " checkpoints: set execution.checkpointing.dir to a directory on a local disk, HDFS or S3."
+            )
+
+    def next_checkpoint_id(self) -> int:
+        """An id that this job never had before, durably; the first is 1 (MISSION A6, PROTOCOL P19)."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        for _ in range(_ID_ATTEMPTS):
+            checkpoint_id = (log.newest_number() or 0) + 1
+            if log.append(checkpoint_id, b"") is CreateResult.CREATED:
+                log.prune(_KEPT_IDS)
+                return checkpoint_id
+        raise StorageError(
+            f"No checkpoint id could be had in {log.directory}, since other drivers took {_ID_ATTEMPTS} in a row: stop"
+            " the other drivers of this job."
+        )
+
+    def skip_checkpoint_ids(self, up_to: int) -> None:
+        """No id up to this one is handed out any more."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        while (log.newest_number() or 0) < up_to:
+            log.append(up_to, b"")
+
+    def newest_checkpoint_id(self) -> int:
+        """The newest id that any driver was given; 0 before the first."""
+        log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
+        return log.newest_number() or 0
+
+    def checkpoint_directory(self, checkpoint_id: int) -> str:
+        """Directory of a checkpoint's metadata and of the files that only it has."""
+        return join(self.job_directory, f"chk-{checkpoint_id}")
+
+    def shared_directory(self, checkpoint_id: int) -> str:
+        """Directory of the files that this checkpoint writes and later ones may refer to."""
+        return join(self.job_directory, "shared", str(checkpoint_id))
+
+    def make_savepoint_directory(self, target: str, token: str) -> str:
+        """Make the directory of a new savepoint below ``target``; ``token`` is 12 random hexadecimal digits."""
+        directory = join(target, f"savepoint-{self.job_id[:6]}-{token}")
+        fs = self.fs(target)
+        if fs.status(directory) is not None:
+            raise StorageError(
+                f"The savepoint directory {directory} exists already: ask for the savepoint again."
+            )
+        self._make_directory(directory)
+        return directory
+
+    def make_job_directory(self) -> None:
+        """Make the directory of the job, with which nothing below it can be seen by others."""
+        self._make_directory(self.job_directory)
+
+    def _make_directory(self, directory: str) -> None:
+        fs = self.fs(directory)
+        if self.private:
+            fs.make_private_directory(directory)
+        else:
+            fs.make_directory(directory)
+
+    def write_metadata(self, checkpoint: CompletedCheckpoint) -> str:
+        """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
+        data = metadata.encode(checkpoint)
+        fs = self.fs(checkpoint.external_path)
+        # That of a savepoint was made when it began.
+        below = checkpoint.external_path if checkpoint.kind.is_savepoint else parent(checkpoint.external_path)
+        fs.make_directory(checkpoint.external_path, below=below)
+        fs.write(join(checkpoint.external_path, METADATA_FILE), data)
+        return metadata.checksum_of(data)
+
+    def read(self, path: str, *, expected_checksum: str | None = None) -> CompletedCheckpoint:
+        """The checkpoint or savepoint at ``path``, its directory or its ``_metadata`` file.
+
+        ``expected_checksum`` is what the job record says of the file. Raises ``CheckpointNotFoundError`` and
+        ``CheckpointDamagedError``; state files are not looked at (``verify`` does).
+        """
+        directory = _without_file(normalize(path))
+        fs = self.fs(directory)
+        try:
+            data = fs.read(join(directory, METADATA_FILE))
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
+        found = metadata.checksum_of(data)
+        if expected_checksum is not None and found != expected_checksum:
+            raise damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
+        return metadata.decode(data, directory)
+
+    def checksum(self, path: str) -> str:
+        """The checksum of a snapshot's ``_metadata``, by which it is known wherever it lies.
+
+        Raises ``CheckpointNotFoundError`` if there is none.
+        """
+        directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
+        fs = self.fs(directory)
+        try:
+            return metadata.checksum_of(fs.read(join(directory, METADATA_FILE)))
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(_not_found(fs, directory)) from error
+
+    def verify(self, checkpoint: CompletedCheckpoint) -> None:
+        """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or differs."""
+        handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
+        for handle in handles.values():
+            self.verify_file(checkpoint, handle)
+
+    def verify_file(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> None:
+        """Read a state file; raises ``CheckpointDamagedError`` if it is missing or differs."""
+        path = self.file_path(checkpoint, handle)
+        fs = self.fs(path)
+        status = fs.status(path)
+        if status is None:
+            raise damaged(checkpoint.external_path, handle.path, "is missing")
+        if status.size != handle.size:
+            what = f"has {status.size} bytes, expected {handle.size} bytes"
+            raise damaged(checkpoint.external_path, handle.path, what)
+        _, checksum = fs.checksum(path)
+        if checksum != handle.checksum:
+            what = f"has checksum {checksum}, expected {handle.checksum}"
+            raise damaged(checkpoint.external_path, handle.path, what)
+
+    def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
+        """Where a state file lies, given where its checkpoint was found.
+
+        Raises ``CheckpointDamagedError`` if it, or a directory on the way to it, is a link, which may lead anywhere.
+        """
+        path = checkpoint.external_path
+        if not checkpoint.kind.is_savepoint:
+            path = parent(path)
+        fs = self.fs(path)
+        for name in handle.path.split("/"):
+            path = join(path, name)
+            if fs.is_link(path):
+                raise damaged(checkpoint.external_path, handle.path, f"is reached by a link ({path})")
+        return path
+
+    def discard(
+        self, checkpoint_id: int, files: tuple[str, ...], target: str | None, *, subsumed: bool
+    ) -> None:
+        """Carry out ``DiscardCheckpoint``: ``files`` are paths below the job's directory.
+
+        An aborted checkpoint loses all that it wrote; an aborted savepoint (``target``) its directory. A subsumed
+        checkpoint loses its directory and the named files, AFTER a record that this attempt won (PROTOCOL P17).
+        """
+        if target is not None:
+            invariant(not subsumed, f"savepoint {target} belongs to the user and is never subsumed")
+            self._discard_directory(target)
+            return
+        invariant(
+            subsumed or not tuple(files), "all files of an aborted checkpoint are in its own directories"
+        )
+        fs = self.fs(self.job_directory)
+        directory = self.checkpoint_directory(checkpoint_id)
+        fs.delete(join(directory, METADATA_FILE))
+        if subsumed:
+            self._delete_files(fs, self.job_directory, files)
+        else:
+            fs.delete(self.shared_directory(checkpoint_id))
+        fs.delete(directory)
+
+    def discard_all(self, checkpoint_ids: Iterable[int]) -> None:
+        """Delete these checkpoints and every shared file of the job. Its log, and with it its ids, stays."""
+        for checkpoint_id in checkpoint_ids:
+            self._discard_directory(self.checkpoint_directory(checkpoint_id))
+        self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
+
+    def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
+        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver lives, as seen at ``now_ms`` (Unix epoch).
+
+        That job's next checkpoints refer to its files. A savepoint stands alone.
+        """
+        if snapshot.kind.is_savepoint:
+            return
+        # Where it was found, not where its job lives: it may be a copy.
+        job_directory = parent(snapshot.external_path)
+        lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
+        if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
+            raise JobAlreadyRunningError(
+                f"The checkpoint {snapshot.external_path} cannot be claimed, since its job {snapshot.job_id} is running in"
+                f" process {lease.pid} on {lease.host} and needs its files: stop that job first, or leave --claim out."
+            )
+
+    def discard_claimed(self, path: str, now_ms: int, *, expected_checksum: str | None = None) -> None:
+        """Delete the files of a claimed snapshot, as far as its own metadata names them; of a checkpoint, of these only what
+        no other checkpoint beside it names. Nothing is done if there is no snapshot any more, or another one
+        (``expected_checksum`` of the ``_metadata``).
+
+        Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link leads out of it.
+        """
+        fs = self.fs(path)
+        directory = fs.real_path(path)
+        claimed = _read_claimed(fs, directory, expected_checksum)
+        if claimed is None:
+            return
+        self.check_claimable(claimed, now_ms)
+        base, files = directory, claimed.files
+        if claimed.kind.is_savepoint:
+            _check_only_own_files(fs, claimed)
+        else:
+            base = parent(directory)
+            others = (join(base, entry.name) for entry in fs.list(base) if entry.is_directory)
+            needed = {
+                file
+                for other in others
+                if other != directory and fs.status(join(other, METADATA_FILE)) is not None
+                for file in self.read(other).files
+            }
+            files -= needed
+        for place in {parent(join(base, file)) for file in files}:
+            if not lies_in(fs.real_path(place), base):
+                raise StorageError(
+                    f"The claimed snapshot {directory} is not deleted, since {place} is a link that leads out of it: delete"
+                    " the snapshot by hand."
+                )
+        if fs.status(join(directory, METADATA_FILE)) is not None:
+            fs.rename(join(directory, METADATA_FILE), join(directory, _GOING))
+        self._delete_files(fs, base, tuple(sorted(files)))
+        fs.delete(join(directory, _GOING))
+        if not fs.list(directory):
+            fs.delete(directory)
+
+    def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
+        """Delete a savepoint because its owner asks for it, and return what it was.
+
+        Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if it is a checkpoint or if
+        files that are not its own lie in its directory; then nothing is deleted.
+        """
+        directory = snapshot_directory(path)
+        savepoint = self.read(directory)
+        if not savepoint.kind.is_savepoint:
+            raise StorageError(
+                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and no savepoint, so it is"
+                " not disposed of: the job deletes its checkpoints itself, and other checkpoints may need its files."
+            )
+        _check_only_own_files(self.fs(directory), savepoint)
+        self._discard_directory(directory)
+        return savepoint
+
+    def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
+        """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of ids up to ``up_to``.
+
+        Only AFTER the record "attempt began", with the newest id that was allocated BEFORE it: what has no higher id and
+        is not retained was left behind by attempts that are over (PROTOCOL P17). A driver that falls asleep right here
+        finds those of a newer attempt when it wakes, and must not touch them.
+        """
+        kept = list(retained)
+        fs = self.fs(self.job_directory)
+        directories = {self.checkpoint_directory(known.checkpoint_id) for known in kept}
+        for entry in fs.list(self.job_directory):
+            directory = join(self.job_directory, entry.name)
+            match = _CHECKPOINT.fullmatch(entry.name)
+            if match is not None and int(match[1]) <= up_to and directory not in directories:
+                self._discard_directory(directory)
+        needed = {path for known in kept if not known.kind.is_savepoint for path in known.files}
+        shared = join(self.job_directory, "shared")
+        for entry in fs.list(shared):
+            if not entry.name.isdecimal() or int(entry.name) > up_to:
+                continue
+            below = [f"shared/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))]
+            unneeded = tuple(path for path in below if path not in needed)
+            if len(unneeded) == len(below):
+                fs.delete(join(shared, entry.name))
+            else:
+                self._delete_files(fs, self.job_directory, unneeded)
+
+    def _discard_directory(self, directory: str) -> None:
+        fs = self.fs(directory)
+        fs.delete(join(directory, METADATA_FILE))
+        fs.delete(directory)
+
+    def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
+        """Delete files below a directory, and directories there that become empty, but for a job's ``shared``."""
+        emptied: set[str] = set()
+        for path in files:
+            invariant(stays_below(path), f"state file {path!r} is not below the directory {base}")
+            fs.delete(join(base, path))
+            parts = path.split("/")[:-1]
+            emptied.update("/".join(parts[:length]) for length in range(1, len(parts) + 1))
+        emptied.discard("shared")
+        for name in sorted(emptied, key=lambda name: name.count("/"), reverse=True):
+            directory = join(base, name)
+            if not fs.list(directory):
+                fs.delete(directory)
+
+
+def snapshot_directory(path: str) -> str:
+    """The real directory of the snapshot that a user names, by its directory, its ``_metadata`` or a link to either."""
+    return _without_file(real(normalize(path)))
+
+
+def _without_file(path: str) -> str:
+    return parent(path) if name_of(path) == METADATA_FILE else path
+
+
+def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
+    """Every file below a directory, by its path from there."""
+    for entry in fs.list(directory):
+        if entry.is_directory:
+            below = _files_below(fs, join(directory, entry.name))
+            yield from (f"{entry.name}/{file}" for file in below)
+        else:
+            yield entry.name
+
+
+def _not_found(fs: FileSystem, directory: str) -> str:
+    """A sentence that names what could have been meant instead."""
+    exists = fs.status(directory) is not None
+    what = f"{directory} has no file {METADATA_FILE}" if exists else f"there is no directory {directory}"
+    for place in (directory, parent(directory)):
+        names = [
+            entry.name
+            for entry in fs.list(place)
+            if entry.is_directory
+            and entry.name.startswith(("chk-", "savepoint-"))
+            and fs.status(join(place, entry.name, METADATA_FILE)) is not None
+        ]
+        if names:
+            names.sort(key=lambda name: (len(name), name))
+            shown = ", ".join(names[-_NAMED_NEIGHBOURS:])
+            return f"No checkpoint or savepoint found: {what}; {place} has {shown}, so name one of these."
+    return (
+        f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained checkpoint or that of a"
+        " savepoint."
+    )
+
+
+def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
+    """Raise ``StorageError`` if the directory of a savepoint holds a file that its metadata does not name."""
+    own = {METADATA_FILE, _GOING, *savepoint.files}
+    foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
+    if foreign:
+        shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
+        raise StorageError(
+            f"The savepoint {savepoint.external_path} is not deleted, since files lie there that are not its own ({shown}):"
+            " move them away first."
+        )
+
+
+def _read_claimed(fs: FileSystem, directory: str, expected: str | None) -> CompletedCheckpoint | None:
+    """A snapshot that is to be deleted, also if its deletion has begun; None if it is gone."""
+    for file in (METADATA_FILE, _GOING):
+        try:
+            data = fs.read(join(directory, file))
+        except FileNotFoundError:
+            continue
+        if expected is None or metadata.checksum_of(data) == expected:
+            return metadata.decode(data, directory)
+    return None

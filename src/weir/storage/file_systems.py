@@ -1,0 +1,65 @@
+"""Finds the file system that holds a path, and moves immutable files between file systems by hard link or copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from weir.errors import StorageError, UnsupportedEnvironmentError, invariant
+from weir.storage.filesystem import FileSystem
+from weir.storage.local import LocalFileSystem
+from weir.storage.paths import is_local, scheme_of
+
+
+class FileSystems:
+    """Finds the file system of a path: the local one for plain paths, Hadoop's for URIs.
+
+    ``hadoop`` gives Hadoop's file system for a URI; None where no Spark session is at hand.
+    """
+
+    def __init__(self, hadoop: Callable[[str], FileSystem] | None) -> None:
+        self._local = LocalFileSystem()
+        self._hadoop = hadoop
+
+    def __call__(self, path: str) -> FileSystem:
+        """The file system that holds an absolute path or URI.
+
+        Raises ``UnsupportedEnvironmentError`` for a URI if there is no Hadoop at hand.
+        """
+        if is_local(path):
+            return self._local
+        scheme = scheme_of(path)
+        invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
+        if self._hadoop is None:
+            raise UnsupportedEnvironmentError(
+                f"{path} can only be read through Spark ({scheme}: is not a local file system): use a command"
+                " that starts Spark, such as weir run or weir inspect --operator, or copy the files to a local directory."
+            )
+        return self._hadoop(path)
+
+
+class Transfer:
+    """Links or copies files whose paths may belong to different file systems."""
+
+    def __init__(self, file_system: Callable[[str], FileSystem]) -> None:
+        self._file_system = file_system
+
+    def can_link(self, directory: str, other: str) -> bool:
+        """Whether a file of one existing directory can get a second name in the other without copying."""
+        if not (is_local(directory) and is_local(other)):
+            return False
+        return Path(directory).stat().st_dev == Path(other).stat().st_dev
+
+    def link_or_copy(self, source: str, target: str) -> bool:
+        """Give ``source`` a second name or a copy at ``target``. True if it was a link.
+
+        Raises ``StorageError`` if the source has vanished.
+        """
+        source_fs, target_fs = self._file_system(source), self._file_system(target)
+        if source_fs is target_fs:
+            return target_fs.link_or_copy(source, target)
+        try:
+            target_fs.write(target, source_fs.read(source))
+        except FileNotFoundError as error:
+            raise StorageError(f"{source} has vanished before it could be copied to {target}.") from error
+        return False

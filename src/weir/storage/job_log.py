@@ -1,0 +1,377 @@
+"""The job log: who runs a job, which checkpoints are complete, and how the job ended (PROTOCOL P17).
+
+Rules of this file:
+
+1. Every record is the *full* state of the job, so the newest one alone tells everything and older ones are pruned.
+2. A record counts once its number is won. A checkpoint is complete if and only if a won record lists it.
+3. An attempt begins by winning the number after the record that it was decided on. From then on every number that
+   someone else takes means that a newer attempt holds the job: this driver exits and touches no file.
+4. Each record carries ``writer``, a random token of the driver, so that a record found after a create that ended in
+   doubt can be told from one of somebody else.
+
+One timeline, two drivers (A is suspended by its machine, B takes over)::
+
+    number  7  attempt-began 2 (A)   8  checkpoint-completed 41 (A)   9  attempt-began 3 (B)
+    A wakes, tries 9 for checkpoint 42: taken, by B -> FENCED. Checkpoint 42 is not complete and A deletes nothing.
+
+A record that is there and whose sync has failed may be gone after a crash of the machine, and no later sync would say so.
+Its writer takes the next number for the same state, which then is the newest and does not need the one before (rule 1).
+
+The same holds when B runs the pipeline under a *new* job id, into the same tables: then B takes number 9 of the old log
+for "superseded", before the name stands for the new id, and nobody runs the old id any more.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import msgspec
+from tenacity.nap import sleep as nap
+
+from weir.core.types import (
+    AbsolutePath,
+    JobId,
+    MetadataChecksum,
+    OperatorId,
+    Ordinal,
+    Recorded,
+    Timestamp,
+)
+from weir.errors import JobEndedError, JobFencedError, LostWriteError, StorageError
+from weir.storage.filesystem import FileSystem
+from weir.storage.numbered_log import Entry, NumberedLog, Recorder
+from weir.storage.records import decoded
+
+_logger = logging.getLogger(__name__)
+
+RECORD_VERSION = 1
+#: Records that stay for people who look into the directory; one would do.
+KEPT_RECORDS = 32
+#: How often a driver may complete a checkpoint between the look at its log and the record that is to end it.
+_SUPERSEDE_TRIES = 32
+
+
+class RecordKind(enum.Enum):
+    """What a record was written for."""
+
+    ATTEMPT_BEGAN = "attempt-began"
+    CHECKPOINT_COMPLETED = "checkpoint-completed"
+    ENDED = "ended"
+    SUPERSEDED = "superseded"
+
+
+class RecordStatus(enum.Enum):
+    """Where the job stands. A record RUNNING without a live driver means that the driver died or was suspended."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    #: The job's name was given to a new id: no driver may run this one any more.
+    SUPERSEDED = "superseded"
+
+    @property
+    def may_be_run(self) -> bool:
+        """Whether a driver runs the job, or a command may begin a further attempt at any moment."""
+        return self in (RecordStatus.RUNNING, RecordStatus.FAILED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointReference:
+    """Where a completed checkpoint is, and the checksum of its ``_metadata`` file (``metadata.checksum_of``)."""
+
+    checkpoint_id: Ordinal
+    #: Directory of ``_metadata``.
+    path: AbsolutePath
+    checksum: MetadataChecksum
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The snapshot that a job began from."""
+
+    #: The job that it was taken of.
+    job_id: JobId
+    checkpoint_id: Ordinal
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRecord:
+    """The state of a job as of one record."""
+
+    #: Its number in the log.
+    number: Ordinal
+    kind: RecordKind
+    version: int = RECORD_VERSION
+    job_id: JobId
+    job_name: str
+    attempt: Ordinal
+    #: Random token of the driver that wrote it.
+    writer: str
+    timestamp_ms: Timestamp
+    status: RecordStatus = RecordStatus.RUNNING
+    #: The newest completed checkpoint; None before the first.
+    completed: Ordinal | None = None
+    #: All retained checkpoints, newest last.
+    checkpoints: tuple[CheckpointReference, ...] = ()
+    #: The savepoint with which the job was stopped.
+    savepoint: AbsolutePath | None = None
+    #: The savepoint or checkpoint that the job was first started from.
+    restored_from: AbsolutePath | None = None
+    #: Of its ``_metadata``: a snapshot is known by that, wherever it lies.
+    restored_checksum: MetadataChecksum | None = None
+    #: What that is; None also if it could not be read.
+    origin: Origin | None = None
+    #: The Delta table that a sink appends to, by sink.
+    tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
+    #: What is there as long as a target is at which rows of the job are visible, by sink (``Sink.landmark``).
+    written: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
+    #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
+    claimed: bool = False
+    #: Why the job failed for good.
+    failure: str | None = None
+    #: The job that the name was to stand for instead.
+    superseded_by: JobId | None = None
+
+
+class _Header(msgspec.Struct):
+    version: Ordinal
+
+
+class JobLog:
+    """The log of one job, in ``directory``."""
+
+    def __init__(self, fs: FileSystem, directory: str, *, sleep: Callable[[float], None] = nap) -> None:
+        self._log = NumberedLog(fs, directory)
+        self._sleep = sleep
+
+    def newest(self) -> JobRecord | None:
+        """The newest record, or None if the job never began. Raises ``StorageError`` if it cannot be read."""
+        entry = self._log.newest()
+        return None if entry is None else _decode(entry, self._log)
+
+    def begin_attempt(
+        self,
+        *,
+        after: JobRecord | None,
+        job_id: JobId,
+        job_name: str,
+        writer: str,
+        timestamp_ms: int,
+        restored_from: str | None = None,
+        restored_checksum: str | None = None,
+        claimed: bool = False,
+        above_attempt: int = 0,
+        origin: Origin | None = None,
+        tables: Mapping[OperatorId, str] = MappingProxyType({}),
+        written: Mapping[OperatorId, str] = MappingProxyType({}),
+    ) -> JobLogWriter:
+        """Win the record "attempt began", which fences every older attempt.
+
+        ``after`` is the newest record, on which the decision to begin was taken; what it says of checkpoints and of
+        ``restored_from`` is carried on, but for where that snapshot lies now. ``origin`` is what the job was begun from. The
+        attempt's number is above ``above_attempt`` too, which is one that the records do not know. Raises
+        ``JobFencedError`` if another driver began meanwhile, ``JobEndedError`` if the job is superseded, and
+        ``StorageError`` if the record could not be written.
+        """
+        if after is not None and after.status is RecordStatus.SUPERSEDED:
+            raise JobEndedError(
+                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the same name and is not run"
+                " again: leave that one running, or run the command again to see what the name stands for."
+            )
+        record = JobRecord(
+            number=1 if after is None else after.number + 1,
+            kind=RecordKind.ATTEMPT_BEGAN,
+            job_id=job_id,
+            job_name=job_name,
+            attempt=1 + max(above_attempt, 0 if after is None else after.attempt),
+            writer=writer,
+            timestamp_ms=timestamp_ms,
+            completed=None if after is None else after.completed,
+            checkpoints=() if after is None else after.checkpoints,
+            restored_from=restored_from if after is None else restored_from or after.restored_from,
+            restored_checksum=restored_checksum if after is None else after.restored_checksum,
+            origin=origin,
+            tables=dict(tables),
+            written=dict(written),
+            claimed=claimed if after is None else after.claimed,
+        )
+        recorder = Recorder(self._log, sleep=self._sleep)
+        outcome, record = _win(recorder, record)
+        if outcome is Recorded.FENCED:
+            raise JobFencedError(
+                f"Another driver began to run job {job_name} ({job_id}) at the same moment; it holds the job now, so"
+                " leave it running or stop it before you run the job again."
+            )
+        if outcome is Recorded.FAILED:
+            raise StorageError(
+                f"The start of job {job_name} ({job_id}) could not be recorded: {recorder.failure}"
+            )
+        _prune(self._log)
+        return JobLogWriter(self._log, recorder, record)
+
+    def supersede(
+        self, *, job_id: JobId, job_name: str, by: JobId, writer: str, timestamp_ms: int
+    ) -> JobRecord | None:
+        """End job ``job_id`` for whoever runs it or is about to, because job ``by`` is to run in its place.
+
+        Its next number is won, so that its driver is fenced at its next record (PROTOCOL P17); what the record says of
+        checkpoints is carried on, and they stay. None, and nothing written, if the job has ended already. Raises
+        ``JobFencedError`` if others take every number, and ``StorageError`` if the record could not be written.
+        """
+        recorder = Recorder(self._log, sleep=self._sleep)
+        for _ in range(_SUPERSEDE_TRIES):
+            after = self.newest()
+            if after is not None and not after.status.may_be_run:
+                return None
+            record = JobRecord(
+                number=1 if after is None else after.number + 1,
+                kind=RecordKind.SUPERSEDED,
+                job_id=job_id,
+                job_name=job_name,
+                attempt=1 if after is None else after.attempt + 1,
+                writer=writer,
+                timestamp_ms=timestamp_ms,
+                status=RecordStatus.SUPERSEDED,
+                completed=None if after is None else after.completed,
+                checkpoints=() if after is None else after.checkpoints,
+                restored_from=None if after is None else after.restored_from,
+                restored_checksum=None if after is None else after.restored_checksum,
+                origin=None if after is None else after.origin,
+                tables={} if after is None else after.tables,
+                failure=None if after is None else after.failure,
+                superseded_by=by,
+            )
+            outcome, record = _win(recorder, record)
+            if outcome is Recorded.WON:
+                _prune(self._log)
+                return record
+            if outcome is Recorded.FAILED:
+                raise StorageError(
+                    f"The end of job {job_name} ({job_id}) could not be recorded: {recorder.failure}"
+                )
+            # Its driver has completed a checkpoint meanwhile: read on.
+        raise JobFencedError(
+            f"Another driver of job {job_name} ({job_id}) writes faster than this command can end it: stop it with"
+            " 'weir stop' or 'weir cancel', and run this command again."
+        )
+
+
+class JobLogWriter:
+    """The log in the hands of one attempt. Not for two threads at once. Made by ``JobLog.begin_attempt``."""
+
+    def __init__(self, log: NumberedLog, recorder: Recorder, began: JobRecord) -> None:
+        self._log = log
+        self._recorder = recorder
+        self._newest = began
+        self._next_number = began.number + 1
+
+    @property
+    def newest(self) -> JobRecord:
+        """The newest record that this attempt won."""
+        return self._newest
+
+    @property
+    def failure(self) -> str:
+        """What the storage said when an append last ended in doubt; empty if none did."""
+        return self._recorder.failure
+
+    def append(
+        self,
+        *,
+        kind: RecordKind,
+        timestamp_ms: int,
+        status: RecordStatus,
+        completed: int | None,
+        checkpoints: tuple[CheckpointReference, ...],
+        savepoint: str | None = None,
+        failure: str | None = None,
+        claim_is_over: bool = False,
+        written: Mapping[OperatorId, str] = MappingProxyType({}),
+    ) -> Recorded:
+        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is deleted. ``written`` are
+        targets at which rows are visible, beside those that are known.
+
+        Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job; touch no file.
+        FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
+        """
+        record = replace(
+            self._newest,
+            number=self._next_number,
+            kind=kind,
+            timestamp_ms=timestamp_ms,
+            status=status,
+            completed=completed,
+            checkpoints=checkpoints,
+            savepoint=savepoint,
+            failure=failure,
+            claimed=self._newest.claimed and not claim_is_over,
+            written={**self._newest.written, **written},
+        )
+        outcome, record = _win(self._recorder, record)
+        if outcome is Recorded.FENCED and self._landed_late(record.number):
+            outcome, record = _win(self._recorder, replace(record, number=record.number + 1))
+        if outcome is Recorded.WON:
+            self._newest = record
+            self._next_number = record.number + 1
+            _prune(self._log)
+        return outcome
+
+    def _landed_late(self, number: int) -> bool:
+        """Whether the number was taken by an earlier record of ours that was reported as FAILED.
+
+        An object store can carry out a request long after the client gave it up. The record that is appended now
+        supersedes it, so what it said never counted for anyone unless this driver dies in between.
+        """
+        entry = self._log.newest()
+        return (
+            entry is not None
+            and entry.number == number
+            and _decode(entry, self._log).writer == self._newest.writer
+        )
+
+
+def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
+    """Take the record's number, or the next one if the record is there then and may not last."""
+    try:
+        return recorder.record(record.number, _encode(record)), record
+    except LostWriteError:
+        record = replace(record, number=record.number + 1)
+        return recorder.record(record.number, _encode(record)), record
+
+
+def _prune(log: NumberedLog) -> None:
+    """Delete old records. The record before it is won already, so a failure here only postpones it."""
+    try:
+        log.prune(KEPT_RECORDS)
+    except StorageError as error:
+        _logger.warning("Old records stay in %s until the next one is written: %s", log.directory, error)
+
+
+def _encode(record: JobRecord) -> bytes:
+    return msgspec.json.encode(record, order="sorted") + b"\n"
+
+
+def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
+    path = log.path(entry.number)
+    try:
+        version = decoded(entry.data, _Header).version
+        if version > RECORD_VERSION:
+            raise StorageError(
+                f"The job record {path} has version {version}, and this Weir knows versions up to {RECORD_VERSION}:"
+                " run the job with the newer Weir that wrote it."
+            )
+        record = decoded(entry.data, JobRecord)
+        if record.number != entry.number:
+            raise ValueError(f"it is the record of number {record.number}")
+        return record
+    except ValueError as error:
+        raise StorageError(
+            f"The job record {path} is damaged ({error}): restore it from a copy, or start the job anew from one of"
+            " its checkpoints with --from-savepoint."
+        ) from error

@@ -1,0 +1,97 @@
+"""From a job's name to its id (PROTOCOL P20).
+
+Running a pipeline again must find the same job, and two drivers started at once must agree on its id. So the map is a
+numbered log for each name: a new generation (``--fresh``, ``--from-savepoint``) is the next number, and whoever takes
+it first has assigned the id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+from tenacity.nap import sleep as nap
+
+from weir.core.types import AbsolutePath, JobId, MetadataChecksum, Ordinal, Recorded
+from weir.errors import StorageError
+from weir.storage.filesystem import FileSystem
+from weir.storage.numbered_log import NumberedLog, Recorder
+from weir.storage.paths import join
+from weir.storage.records import decoded
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameRecord:
+    """Which job a name stands for."""
+
+    job_id: JobId
+    name: str
+    #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
+    generation: Ordinal
+    #: The savepoint that this generation began from; the same one given again continues it, wherever it lies by then.
+    from_savepoint: AbsolutePath | None
+    #: Of its ``_metadata``, by which it is known again.
+    snapshot_checksum: MetadataChecksum | None = None
+
+
+class JobNames:
+    """The names of all jobs below one checkpoint directory."""
+
+    def __init__(self, fs: FileSystem, base_directory: str, *, sleep: Callable[[float], None] = nap) -> None:
+        self._fs = fs
+        self._directory = join(base_directory, "names")
+        self._sleep = sleep
+
+    def lookup(self, name: str) -> NameRecord | None:
+        """The newest generation of the name, or None if no job of this name ever ran here."""
+        log = self._log(name)
+        entry = log.newest()
+        if entry is None:
+            return None
+        try:
+            record = decoded(entry.data, NameRecord)
+            if (record.name, record.generation) != (name, entry.number):
+                raise ValueError(f"it is generation {record.generation} of the name {record.name!r}")
+            return record
+        except ValueError as error:
+            raise StorageError(
+                f"The record {log.path(entry.number)} of the job name {name!r} is damaged ({error}): restore it from"
+                f" a copy, or delete {log.directory} and start the job from one of its checkpoints."
+            ) from error
+
+    def assign(
+        self,
+        name: str,
+        job_id: JobId,
+        *,
+        from_savepoint: str | None,
+        snapshot_checksum: str | None = None,
+        after: int,
+    ) -> Recorded:
+        """Let the name stand for this job, as the generation after ``after`` (0: the first).
+
+        FENCED: another driver assigned that generation; look it up again. FAILED: nothing was recorded. Raises
+        ``StorageError`` if the outcome stays unknown.
+        """
+        record = NameRecord(
+            job_id=job_id,
+            name=name,
+            generation=after + 1,
+            from_savepoint=from_savepoint,
+            snapshot_checksum=snapshot_checksum,
+        )
+        data = msgspec.json.encode(record, order="sorted") + b"\n"
+        self._fs.make_directory(self._directory)
+        return Recorder(self._log(name), sleep=self._sleep).record(record.generation, data)
+
+    def _log(self, name: str) -> NumberedLog:
+        return NumberedLog(self._fs, join(self._directory, directory_name(name)))
+
+
+def directory_name(name: str) -> str:
+    """A directory name for any job name: readable, and different for different names."""
+    readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}".lstrip("-")

@@ -1,0 +1,332 @@
+"""The local file system: ``FileSystem`` over the operating system's calls, without a JVM.
+
+Rules of this file:
+
+1. ``create`` never shows a part of a file. The content goes to a temporary file in the same directory, which is
+   synced and then *linked* to the name; a link fails if the name is taken. So of any number of writers exactly one
+   wins, and a crash at any moment leaves either nothing or the whole file (PROTOCOL P17).
+2. ``write`` does the same with a rename, which replaces.
+3. Durable means that the file *and* the directory that names it are synced (PROTOCOL P23). A directory made by
+   ``make_directory`` is synced into its parent at once, so what is put into it later cannot lose its way there.
+4. Every ``OSError`` becomes a ``StorageError`` that names the path and the way out. The one exception is the
+   ``FileNotFoundError`` of ``read``, which callers expect.
+5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written, reports that to one fsync,
+   and lets the next one succeed: a sync that failed must never be tried again and believed.
+
+A temporary file's name begins with a dot and ends with ``.tmp``, and is short, however long the target's is. One that a
+killed process left behind is never read by anyone.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import stat
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
+from weir.storage.filesystem import CreateResult, FileStatus
+from weir.storage.paths import real
+
+#: Bytes that ``checksum`` reads at a time.
+CHECKSUM_BLOCK_SIZE = 1 << 20
+
+#: What ``link`` raises where the file system, the kind of file or the number of links does not allow one.
+_NO_LINK = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+)
+
+_WAY_OUT = {
+    errno.EACCES: "permission denied; give this user the right to it, or choose another directory",
+    errno.EPERM: "not permitted; give this user the right to it, or choose another directory",
+    errno.ENOSPC: "no space left on the device; free some, or choose another directory",
+    errno.EDQUOT: "the disk quota is used up; free some space, or choose another directory",
+    errno.EROFS: "the file system is read-only; choose a directory that can be written",
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "a part of the path is a file, not a directory; choose another path",
+    errno.EISDIR: "it is a directory, where a file was expected",
+    errno.ENAMETOOLONG: "the path, or a name in it, is longer than the file system allows; choose a shorter one",
+    errno.ELOOP: "its symbolic links lead round in a circle; put them right",
+    errno.EIO: "the device reports an input/output error; check the disk",
+}
+
+
+class LocalFileSystem:
+    """The file system of this machine (and whatever is mounted into it)."""
+
+    def __init__(self) -> None:
+        self._temporary_numbers = itertools.count(1)
+
+    def create(self, path: str, data: bytes) -> CreateResult:
+        """Create the file with all of its content unless the name is taken (PROTOCOL P17). Durable on return.
+
+        Raises ``UnsupportedEnvironmentError`` where there are no hard links, hence no conditional create. A
+        ``StorageError`` leaves in doubt whether the file was created: read it back.
+        """
+        target = Path(path)
+        with _explained("create", path):
+            temporary = self._write_temporary(target, data)
+            try:
+                os.link(temporary, target)
+            except FileExistsError:
+                return CreateResult.ALREADY_EXISTS
+            except OSError as error:
+                if error.errno not in _NO_LINK:
+                    raise
+                raise UnsupportedEnvironmentError(
+                    f"The file system of {path} has no hard links, which Weir needs there to let one driver alone"
+                    " take a name: choose a directory on a local disk, HDFS or S3."
+                ) from error
+            finally:
+                temporary.unlink()
+            _sync_directory(target.parent)
+        return CreateResult.CREATED
+
+    def write(self, path: str, data: bytes) -> None:
+        """Create or replace the file, atomically. Durable on return."""
+        target = Path(path)
+        with _explained("write", path):
+            temporary = self._write_temporary(target, data)
+            try:
+                temporary.replace(target)
+            except OSError:
+                temporary.unlink()
+                raise
+            _sync_directory(target.parent)
+
+    def read(self, path: str) -> bytes:
+        """The content. Raises ``FileNotFoundError`` if there is no such file."""
+        with _explained("read", path, expected=FileNotFoundError), _open_plain(path) as file:
+            return file.read()
+
+    def status(self, path: str) -> FileStatus | None:
+        """What is at the path, or None."""
+        target = Path(path)
+        with _explained("look at", path):
+            try:
+                found = target.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return _status(target.name, found)
+
+    def is_link(self, path: str) -> bool:
+        """Whether the last name of the path is a symbolic link, wherever that leads."""
+        with _explained("look at", path):
+            return Path(path).is_symlink()
+
+    def list(self, path: str) -> list[FileStatus]:
+        """Entries of a directory, sorted by name; empty if there is no such directory."""
+        found: list[FileStatus] = []
+        with _explained("list", path):
+            try:
+                with os.scandir(Path(path)) as entries:
+                    for entry in entries:
+                        try:
+                            found.append(_status(entry.name, entry.stat()))
+                        except FileNotFoundError:
+                            continue  # deleted since the directory was read
+            except FileNotFoundError:
+                return []
+        return sorted(found, key=lambda status: status.name)
+
+    def make_directory(self, path: str, *, below: str | None = None) -> None:
+        """Make the directory and its parents, each synced into its parent; no error if it is there."""
+        with _explained("make the directory", path):
+            _make_directory(Path(path), below=None if below is None else Path(below))
+
+    def make_private_directory(self, path: str) -> None:
+        """The same, but only its owner may see what is in the directory. One that is there keeps its mode."""
+        with _explained("make the directory", path):
+            _make_directory(Path(path), mode=0o700)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, or a directory with all below it; no error if there is nothing."""
+        target = Path(path)
+        with _explained("delete", path):
+            while True:
+                try:
+                    if stat.S_ISDIR(target.lstat().st_mode):
+                        shutil.rmtree(target)
+                    else:
+                        target.unlink()
+                    return
+                except FileNotFoundError:
+                    if not os.path.lexists(target):
+                        return  # else another process deletes below it at the same time: go on with the rest
+
+    def rename(self, source: str, target: str) -> None:
+        """Move a file or directory; the target's directory must exist. A target file is replaced. Durable."""
+        old, new = Path(source), Path(target)
+        with _explained(f"move {source} to", target):
+            old.replace(new)
+            for directory in {old.parent, new.parent}:
+                _sync_directory(directory)
+
+    def link_or_copy(self, source: str, target: str) -> bool:
+        """Give an immutable file a second name; True if by a link, False if the content had to be copied.
+
+        Copies across devices and where links are not supported. A target of the same size is left as it is;
+        any other is replaced. Not durable until ``sync``.
+        """
+        old, new = Path(source), Path(target)
+        with _explained(f"link or copy {source} to", target):
+            original = old.lstat()
+            if not stat.S_ISREG(original.st_mode):
+                raise _not_plain(source)
+            try:
+                existing = new.lstat()
+            except FileNotFoundError:
+                existing = None
+            if existing is not None and existing.st_size == original.st_size:
+                return os.path.samestat(original, existing)
+            if existing is None:
+                try:
+                    os.link(old, new)
+                    return True
+                except OSError as error:
+                    if error.errno not in _NO_LINK:
+                        raise
+            temporary = self._open_temporary(new)
+            try:
+                shutil.copyfile(old, temporary)
+                temporary.replace(new)
+            except OSError:
+                temporary.unlink()
+                raise
+        return False
+
+    def checksum(self, path: str) -> tuple[int, str]:
+        """Size in bytes and ``crc32:`` checksum of the content."""
+        size = 0
+        crc = 0
+        with _explained("read", path), _open_plain(path) as file:
+            while block := file.read(CHECKSUM_BLOCK_SIZE):
+                size += len(block)
+                crc = zlib.crc32(block, crc)
+        return size, f"crc32:{crc:08x}"
+
+    def real_path(self, path: str) -> str:
+        """The path without symbolic links, as far as it exists."""
+        return real(path)
+
+    def sync(self, files: Iterable[str]) -> None:
+        """Make these files and the directories that hold them durable (fsync, PROTOCOL P23)."""
+        directories: set[Path] = set()
+        for path in files:
+            target = Path(path)
+            with _explained("sync", path):
+                _sync(target, os.O_RDONLY)
+            directories.add(target.parent)
+        for directory in sorted(directories):
+            with _explained("sync", str(directory)):
+                _sync_directory(directory)
+
+    def _open_temporary(self, target: Path) -> Path:
+        """A new, empty file beside ``target`` that no other process uses."""
+        while True:
+            name = f".weir.{os.getpid()}.{next(self._temporary_numbers)}.tmp"
+            temporary = target.with_name(name)
+            try:
+                os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+                return temporary
+            except FileExistsError:
+                continue  # left behind by a killed process, or in use by one of another machine
+
+    def _write_temporary(self, target: Path, data: bytes) -> Path:
+        """A new, synced file beside ``target`` with this content."""
+        temporary = self._open_temporary(target)
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                _fsync(file.fileno())
+        except OSError:
+            temporary.unlink()
+            raise
+        return temporary
+
+
+def _open_plain(path: str) -> BinaryIO:
+    """A file for reading. A pipe or a device might never come to an end, or never begin."""
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - Path.open takes no opener
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _not_plain(path)
+    return file
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _not_plain(path: str) -> StorageError:
+    return StorageError(f"Cannot read {path}: it is no plain file; put a copy of the file there.")
+
+
+def _status(name: str, found: os.stat_result) -> FileStatus:
+    is_directory = stat.S_ISDIR(found.st_mode)
+    return FileStatus(name=name, size=0 if is_directory else found.st_size, is_directory=is_directory)
+
+
+def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = None) -> None:
+    """``mode`` is that of the last one, less the umask; ``below`` is not made."""
+    if directory.is_dir():
+        return
+    if directory == below:
+        raise OSError(errno.ESTALE, f"{directory} is gone")
+    _make_directory(directory.parent, below=below)
+    directory.mkdir(mode, exist_ok=True)
+    try:
+        _sync_directory(directory.parent)
+    except OSError:
+        # Whoever asks for it again has to make it again.
+        with suppress(OSError):
+            directory.rmdir()
+        raise
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        _fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _SyncFailedError(OSError):
+    """An fsync has failed (rule 5)."""
+
+
+def _fsync(descriptor: int) -> None:
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise _SyncFailedError(error.errno, error.strerror) from error
+
+
+def _sync_directory(directory: Path) -> None:
+    _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
+
+
+@contextmanager
+def _explained(action: str, path: str, *, expected: type[OSError] | None = None) -> Iterator[None]:
+    """Turn an ``OSError`` other than ``expected`` into a ``StorageError`` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if expected is not None and isinstance(error, expected):
+            raise
+        reason = _WAY_OUT.get(error.errno or 0)
+        if reason is None:
+            reason = f"{error.strerror or error}; check that its disk is mounted and healthy"
+        if isinstance(error, _SyncFailedError):
+            raise LostWriteError(
+                f"Cannot {action} {path}: {reason}. It could not be synced, so what was written may be lost."
+            ) from error
+        raise StorageError(f"Cannot {action} {path}: {reason}.") from error

@@ -1,0 +1,410 @@
+"""The dispatcher without a thread: in which order effects are carried out, and that each blocking one is answered.
+
+Blocking work runs when the test says so, one piece after the other, so that anything can come between two of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from tests.runtime.fake_port import FakePort, job_master, plan
+
+from weir.core.job.master import JobMaster
+from weir.core.messages.channel import Admission, ReleaseSegments, Segment, SegmentsConsumed
+from weir.core.messages.job import (
+    AnswerRequest,
+    BeginAttempt,
+    CancelRequested,
+    JobMasterEffect,
+    JobMasterEvent,
+    JobSubmitted,
+    RequestKind,
+    SnapshotRequested,
+)
+from weir.core.messages.protocol import (
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    TaskFailed,
+    TriggerCheckpoint,
+)
+from weir.core.messages.task import AnswerPlanning, CommitSinks, StartDrain, TaskErrored, TellAborted
+from weir.core.status import JobStatus
+from weir.core.task.stream_task import StreamTask
+from weir.core.types import (
+    CompletedCheckpoint,
+    InFlightSegment,
+    OperatorState,
+    SnapshotKind,
+    TaskState,
+)
+from weir.errors import PipelineError
+from weir.runtime.dispatcher import Dispatcher, Envelope
+
+START_TASK = "StartTask"
+
+
+class Work:
+    """One piece of blocking work, named after the effect that it carries out."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._work = work
+        self.name = START_TASK
+        self._over = False
+
+    def done(self) -> bool:
+        return self._over
+
+    def run(self) -> None:
+        """Run it unless it is over. A pool keeps what its work raises to itself."""
+        if not self._over:
+            self._over = True
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self._work()
+
+
+class Coordinators:
+    """A port that only counts how often it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def tell(self, effect: object, post: object) -> None:
+        raise AssertionError(f"no operator has a coordinator: {effect}")
+
+    def request(self, operator: str, request: object, answer: object) -> None:
+        raise AssertionError(f"nobody asks {operator}")
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Bench:
+    """A dispatcher over a ``FakePort``; its clock stands still until a deadline is called for."""
+
+    def __init__(
+        self,
+        *vertices: str,
+        master: JobMaster | None = None,
+        inputs: Mapping[str, tuple[str, ...]] | None = None,
+        **how: Any,
+    ) -> None:
+        plans = {vertex: replace(plan(vertex), inputs=(inputs or {}).get(vertex, ())) for vertex in vertices}
+        self.port = FakePort()
+        self.master = master or job_master(plans, **how)
+        self.effects: list[object] = []
+        self.coordinators = Coordinators()
+        self.aside: list[Work] = []
+        self._clock_ms = 0
+        self._works: list[Work] = []
+        self._unnamed: list[Work] = []
+        self._mail: deque[Envelope] = deque()
+        self.dispatcher = Dispatcher(
+            master=self.master,
+            plans=plans,
+            tasks=self.port,
+            durable=self.port,
+            coordinators=self.coordinators,
+            clock=self,
+            workers=self,
+            chance=lambda: 0.5,
+            mailbox=self._mail.append,
+            on_effect=self._seen,
+            patience_ms=1_000,
+        )
+
+    # -- for the test ------------------------------------------------------------------------------------------
+
+    def post(self, event: JobMasterEvent) -> None:
+        """Something for the job master, with all that it leads to beside blocking work."""
+        self._mail.append(event)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Take everything in the mailbox, and run no work."""
+        while self._mail:
+            self.dispatcher.take(self._mail.popleft())
+            self._unnamed.clear()
+
+    def settle(self, *, holding: Collection[str] = ()) -> None:
+        """Until nothing is left to be done but work of these names."""
+        self.deliver()
+        while work := next((one for one in self._works if one.name not in holding), None):
+            self._works.remove(work)
+            work.run()
+            self.deliver()
+
+    def pass_time(self) -> None:
+        """Until the next deadline, and all that it leads to."""
+        deadline = self.dispatcher.next_deadline()
+        assert deadline is not None
+        self._clock_ms = deadline
+        self.dispatcher.on_deadline(deadline)
+        self.settle()
+
+    def run(self) -> Bench:
+        """The job is RUNNING."""
+        self.post(JobSubmitted())
+        self.settle()
+        assert self.master.status is JobStatus.RUNNING
+        return self
+
+    def checkpoint(self, request: str = "r", *, holding: Collection[str] = ()) -> None:
+        """A user asks for a checkpoint; every task takes part with its next step."""
+        self.post(SnapshotRequested(request=request, kind=RequestKind.CHECKPOINT))
+        self.settle(holding=holding)
+        for vertex in self.dispatcher.tasks:
+            self.port.step(vertex, len(self.effects))
+            self.settle(holding=holding)
+
+    def answer(self, request: str = "r") -> AnswerRequest:
+        """The only answer to a request."""
+        answers = [one for one in self.effects if isinstance(one, AnswerRequest) and one.request == request]
+        (answer,) = answers
+        return answer
+
+    # -- clock and workers -------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock_ms
+
+    def wall_ms(self) -> int:
+        return 1_000_000 + self._clock_ms
+
+    def submit(self, work: Callable[[], None]) -> Work:
+        made = Work(work)
+        self._works.append(made)
+        self._unnamed.append(made)
+        return made
+
+    def submit_aside(self, work: Callable[[], None]) -> None:
+        made = Work(work)
+        self.aside.append(made)
+
+    def wait(self, works: Sequence[Work], timeout_s: float) -> bool:
+        """What is under way ends now."""
+        for work in works:
+            work.run()
+        return True
+
+    def _seen(self, effect: object) -> None:
+        self.effects.append(effect)
+        for work in self._unnamed:
+            work.name = type(effect).__name__
+        self._unnamed.clear()
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+class DecliningMaster:
+    """Triggers checkpoint 1 at both tasks, and aborts it at both as soon as one of them declines."""
+
+    status = JobStatus.RUNNING
+
+    def next_deadline(self) -> int | None:
+        return None
+
+    def handle(self, event: object, now_ms: int) -> list[JobMasterEffect]:
+        match event:
+            case JobSubmitted():
+                return [BeginAttempt()]
+            case SnapshotRequested():
+                return [self._trigger("a"), self._trigger("b")]
+            case DeclineCheckpoint(checkpoint_id=n):
+                return [NotifyCheckpointAborted(vertex=vertex, checkpoint_id=n) for vertex in "ab"]
+        return []
+
+    def _trigger(self, vertex: str) -> TriggerCheckpoint:
+        return TriggerCheckpoint(
+            vertex=vertex,
+            checkpoint_id=1,
+            kind=SnapshotKind.CHECKPOINT,
+            timestamp_ms=0,
+            target=None,
+            full=False,
+        )
+
+
+def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier that waits for its timeout overtakes then, though no event comes."""
+    bench = Bench("a", "b").run()
+    woken: list[tuple[str, int]] = []
+    named = {"a": 900, "b": 700}
+    monkeypatch.setattr(StreamTask, "next_deadline", lambda self: named.get(self._vertex))
+    monkeypatch.setattr(
+        StreamTask, "on_deadline", lambda self, now_ms: woken.append((self._vertex, now_ms)) or []
+    )
+    assert bench.dispatcher.next_deadline() == 700
+    bench.dispatcher.on_deadline(700)
+    assert woken == [("b", 700)]
+
+
+def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> None:
+    """A task that declines within its trigger has the checkpoint aborted, but not before all have been triggered (C6)."""
+    bench = Bench("a", "b", master=cast(JobMaster, DecliningMaster()))
+    bench.port.errors["start_task"] = [PipelineError("It does not start.")]
+    bench.run()
+    bench.post(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
+    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][-3:] == [
+        TriggerCheckpoint,
+        NotifyCheckpointAborted,
+        TellAborted,
+    ]
+    # Else it would take a snapshot of a checkpoint that is over, and nobody would delete that.
+    bench.port.step("b", 0)
+    bench.settle()
+    assert "take_snapshot 1" not in bench.port.calls
+    assert "answer_planning 2" in bench.port.calls
+
+
+# -- restoring ---------------------------------------------------------------------------------------------------------
+
+
+def unaligned_checkpoint(*, finished: bool = False, channel: str = "a") -> CompletedCheckpoint:
+    """Task b had not read segment 3 of a, which stands at 3 or has finished."""
+    segment = InFlightSegment(channel=channel, position=3, size=9, payload={"keys": ["k"]})
+    return CompletedCheckpoint(
+        job_id="0" * 32,
+        checkpoint_id=7,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        completion_timestamp_ms=0,
+        attempt=1,
+        tasks=(
+            TaskState(
+                vertex="a",
+                position=3,
+                operators=(OperatorState(operator_id="a", name="a", fully_finished=finished),),
+            ),
+            TaskState(
+                vertex="b",
+                position=2,
+                operators=(OperatorState(operator_id="b", name="b"),),
+                in_flight=(segment,),
+            ),
+        ),
+        external_path="/chk-7",
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bool) -> None:
+    """P27: also if its producer had finished, whose channel ends behind it."""
+    bench = Bench("a", "b", inputs={"b": ("a",)})
+    bench.port.restored = unaligned_checkpoint(finished=finished)
+    bench.run()
+    admitted = [one.admitted for one in bench.effects if isinstance(one, AnswerPlanning) and one.admitted]
+    segment = Segment(position=3, size=9, payload={"keys": ["k"]})
+    assert admitted == [(Admission(channel="a", segments=(segment,)),)]
+    bench.port.plan("b", 3, consumed={"a": 3})
+    bench.settle(holding=["AllocateLocation"])
+    assert any(isinstance(one, SegmentsConsumed) for one in bench.effects)
+    assert not any(isinstance(one, ReleaseSegments) for one in bench.effects)
+    assert any(isinstance(one, StartDrain) for one in bench.effects) is finished
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
+    """The commit that is under way ends and is waited for; the one after it is left to the next attempt (P13)."""
+    bench = Bench("v").run()
+    for request in ("r1", "r2"):
+        bench.checkpoint(request, holding=["CommitSinks"])
+        assert bench.answer(request).failure is None
+    begun = [effect.checkpoint_id for effect in bench.effects if isinstance(effect, CommitSinks)]
+    assert begun == [1]
+    bench.post(CancelRequested(request="c"))
+    bench.settle(holding=["CommitSinks"])
+    bench.settle()
+    calls = bench.port.calls
+    assert calls.index("stop_tasks") < calls.index("commit_sinks 1") < calls.index("record_end CANCELED")
+    assert "commit_sinks 2" not in calls
+
+
+def test_a_cancellation_while_an_attempt_begins_gives_up_its_waiting_at_once() -> None:
+    """A restored job that commits again may wait for minutes between two tries."""
+    bench = Bench("v")
+    bench.post(JobSubmitted())
+    assert bench.port.calls == ["resume"]
+    bench.post(CancelRequested(request="c"))
+    assert bench.port.calls == ["resume", "stop"]
+    bench.settle()
+    assert bench.dispatcher.ended is not None
+    assert bench.dispatcher.ended.status is JobStatus.CANCELED
+
+
+def test_the_next_attempt_waits_between_retries_again() -> None:
+    """What the stop of the tasks gave up is taken back before the attempt begins."""
+    bench = Bench("v").run()
+    bench.port.posts["v", 1](TaskErrored(message="boom"))
+    bench.settle()
+    bench.pass_time()
+    order = ("resume", "stop", "begin_attempt")
+    assert [call for call in bench.port.calls if call in order] == [
+        *("resume", "begin_attempt"),
+        "stop",
+        *("resume", "begin_attempt"),
+    ]
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> None:
+    """Users' code may call ``sys.exit()``: that is an error of the task like any other."""
+    bench = Bench("v")
+    bench.port.errors["start_task"] = [SystemExit(1)]
+    bench.post(JobSubmitted())
+    bench.settle()
+    assert bench.master.status is JobStatus.RESTARTING
+    assert "SystemExit" in (bench.master.failure or "")
+    bench.pass_time()
+    assert (bench.master.status, bench.master.attempt) == (JobStatus.RUNNING, 2)
+
+
+def test_a_hook_that_calls_exit_has_failed_and_the_job_goes_on() -> None:
+    """The checkpoint is aborted and counted, and the next one is taken (A9)."""
+    bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
+    bench.port.errors["trigger_hook"] = [SystemExit(1)]
+    bench.post(SnapshotRequested(request="r1", kind=RequestKind.CHECKPOINT))
+    bench.settle()
+    bench.aside.pop().run()
+    bench.settle()
+    assert "SystemExit" in (bench.answer("r1").failure or "")
+    assert bench.master.status is JobStatus.RUNNING
+    bench.post(SnapshotRequested(request="r2", kind=RequestKind.CHECKPOINT))
+    bench.settle()
+    bench.aside.pop().run()
+    bench.settle()
+    bench.port.step("v", 0)
+    bench.settle()
+    assert bench.answer("r2").failure is None
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), RuntimeError("no")])
+def test_every_call_that_fails_is_answered(error: BaseException) -> None:
+    """Here the begin of an attempt, without whose answer the job would wait for ever."""
+    bench = Bench("v")
+    bench.port.errors["begin_attempt"] = [error]
+    bench.post(JobSubmitted())
+    bench.settle()
+    assert bench.master.status is JobStatus.RESTARTING
+    assert type(error).__name__ in (bench.master.failure or "")
+
+
+def test_coordinators_outlive_an_attempt_and_are_closed_with_the_driver() -> None:
+    """C1: an attempt that is restored resets them."""
+    bench = Bench("v")
+    bench.post(JobSubmitted())
+    bench.settle()
+    bench.post(TaskFailed(vertex="v", attempt=1, message="no"))
+    bench.settle()
+    assert bench.coordinators.closed == 0
+    bench.dispatcher.stop()
+    assert bench.coordinators.closed == 1

@@ -1,0 +1,173 @@
+"""What an exception of blocking work means: where it lies, whether trying again can help, and by what it is known again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pickle import PicklingError
+
+import pytest
+
+from weir.durable.hooks import CheckpointListener, CheckpointListeners
+from weir.errors import (
+    CoordinatorStateError,
+    JobFailedError,
+    ListenerError,
+    PipelineError,
+    SinkError,
+    SinkMismatchError,
+    StorageError,
+)
+from weir.runtime.concurrency import ThreadWaits
+from weir.runtime.failures import TRACE_LENGTH, cause_of, describe, is_fatal, read_text
+
+
+def raised_by(function: Callable[[], object]) -> Exception:
+    """What the function raises."""
+    try:
+        function()
+    except Exception as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def lookup() -> int:
+    """The user's mistake."""
+    return {"DE": 1}["JP"]
+
+
+def read_numbers() -> object:
+    """Raises below a function of Python's own library."""
+    return json.loads("[1,")
+
+
+def test_an_error_is_told_with_the_users_line() -> None:
+    """A library's frames are passed over: the line that called it is the user's."""
+    assert describe(raised_by(lookup)) == f"KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
+    told = describe(raised_by(read_numbers))
+    assert told.endswith(f" (in read_numbers, {__file__}, line {line_of(read_numbers)})")
+
+
+def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
+    """So is a sentence of Weir's own."""
+    assert describe(ValueError("7\nand more")) == "ValueError: 7"
+    assert describe(EOFError()) == "EOFError"
+    assert describe(PipelineError("Step 'a' is wrong.")) == "Step 'a' is wrong."
+
+
+@pytest.mark.parametrize(
+    ("error", "final"),
+    [
+        (PipelineError("x"), True),
+        (JobFailedError("x"), True),
+        (SinkMismatchError("The columns differ."), True),
+        (CoordinatorStateError("The checkpoint says nonsense."), True),
+        (ModuleNotFoundError("No module named 'geo'"), True),
+        (ImportError("cannot import name 'x' from 'geo'"), True),
+        (SyntaxError("invalid syntax"), True),
+        (PicklingError("cannot pickle"), True),
+        (AttributeError("Can't get attribute 'Rates' on <module '__main__'>"), True),
+        (AttributeError("'NoneType' object has no attribute 'x'"), False),
+        (SinkError("busy"), False),
+        (StorageError("away"), False),
+        (PermissionError("denied"), False),
+        (KeyError("JP"), False),
+    ],
+    ids=repr,
+)
+def test_what_no_attempt_can_mend_is_final(error: Exception, final: bool) -> None:
+    """A permission may come back; a module, a class or a column does not."""
+    assert is_fatal(error) is final
+
+
+def test_an_error_has_a_cause_by_which_the_next_attempt_knows_it_again() -> None:
+    """The kind and the line of the user's; of others the words, without their numbers."""
+    cause = cause_of(raised_by(lookup))
+    assert cause.key == f"KeyError in lookup, {__file__}, line {line_of(lookup)}"
+    assert cause.trace.startswith("Traceback (most recent call last):\n")
+    keys = {cause_of(RuntimeError(f"batch {n} of 0x{n}f")).key for n in (3, 40)}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("peer"),
+        TimeoutError(),
+        OSError("no space left on device"),
+        StorageError("The disk is away."),
+    ],
+    ids=repr,
+)
+def test_what_may_pass_by_itself_has_no_cause(error: Exception) -> None:
+    """An outage is no reason to give a job up, however long it lasts."""
+    assert cause_of(error).key == ""
+
+
+def test_an_error_of_weirs_has_the_cause_of_the_error_that_led_to_it() -> None:
+    """A sentence about the outside has none; one about the user's function has that function's."""
+
+    def wrapped(error: type[Exception], cause: Exception) -> Exception:
+        def raise_it() -> None:
+            raise error("A sentence.") from cause
+
+        return raised_by(raise_it)
+
+    refused = SinkError("The commit was refused.")
+    refused.__cause__ = ConnectionError("away")
+    assert cause_of(refused).key == ""
+    assert (
+        cause_of(SinkError("The function returned a set.")).key == "SinkError: The function returned a set."
+    )
+    assert cause_of(wrapped(ListenerError, raised_by(lookup))).key.startswith("KeyError in ")
+
+
+def test_an_error_of_a_listener_is_told_with_its_line() -> None:
+    """A user's class that Weir calls in the driver."""
+
+    class Strict(CheckpointListener):
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            lookup()
+
+    listeners = CheckpointListeners({"v": [Strict()]}, ThreadWaits())
+    error = raised_by(lambda: listeners.complete("v", 3))
+    assert str(error).endswith(f"completed: KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})")
+    assert cause_of(error).key == f"KeyError in lookup, {__file__}, line {line_of(lookup)}"
+
+
+def test_a_trace_is_bounded() -> None:
+    """Its begin and its end are kept, where the places are."""
+    trace = cause_of(ValueError("x" * 100_000 + "end")).trace
+    assert TRACE_LENGTH < len(trace) < TRACE_LENGTH + 20
+    assert trace.endswith("end\n")
+
+
+def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help_to_find_the_line() -> None:
+    """What a package raised while it handled the user's error has no line of the user's itself."""
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/me/pipeline.py", line 6, in lookup\n'
+        "KeyError: 'JP'\n"
+        "\n"
+        "The above exception was the direct cause of the following exception:\n"
+        "\n"
+        "Traceback (most recent call last):\n"
+        '  File "/opt/venv/lib/python3.11/site-packages/geo/core.py", line 70, in convert\n'
+        "geo.errors.GeoError: no such country\n"
+        "see the manual\n"
+    )
+    raised = read_text(f"Lost task 0.0: {text}\n\tat java.lang.Thread.run(Thread.java:1)\n")
+    assert raised is not None
+    assert (raised.error, raised.kind) == ("geo.errors.GeoError: no such country", "GeoError")
+    assert str(raised.place) == "lookup, /home/me/pipeline.py, line 6"
+    assert raised.text == text.strip()
+
+
+def test_a_text_without_a_traceback_has_nothing_to_read() -> None:
+    """Most of Java's."""
+    assert read_text("java.io.IOException: disk\n\tat x") is None
+
+
+def line_of(function: Callable[[], object]) -> int:
+    """The line of the function's only statement."""
+    return function.__code__.co_firstlineno + 2

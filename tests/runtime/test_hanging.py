@@ -1,0 +1,224 @@
+"""What ends a job gets through while users' code hangs, on real threads: however many commits, starts or begins there are.
+
+Sixteen threads were once shared by all. So there are more tasks here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from tests.runtime.fake_port import World
+
+from weir.core.messages.task import TaskErrored
+from weir.core.status import JobStatus
+from weir.runtime.concurrency import ThreadWorkers
+
+VERTICES = tuple(f"v{number:02}" for number in range(24))
+#: Far more than the patience of these jobs, and far less than that of the fake port.
+SOON_S = 8.0
+
+
+def world(*, patience_ms: int = 200, **how: int) -> World:
+    """A job of many tasks, with little patience."""
+    return World(*VERTICES, patience_ms=patience_ms, **how)
+
+
+def hang(subject: World, name: str) -> None:
+    """From now on calls of this name do not come back."""
+    subject.port.gates[name] = threading.Event()
+
+
+def take(subject: World, position: int) -> None:
+    """Let every task take part in the checkpoint that was just asked for."""
+    subject.wait_in_progress()
+    for vertex in VERTICES:
+        subject.port.step(vertex, position)
+
+
+def let_commits_hang(subject: World) -> None:
+    """Every task's sink hangs in the commit of checkpoint 1."""
+    hang(subject, "commit_sinks")
+    subject.wait_running(answers=len(VERTICES))
+    subject.job.trigger_checkpoint()
+    take(subject, 0)
+    subject.port.wait_for("commit_sinks 1", len(VERTICES))
+
+
+def test_a_job_is_cancelled_while_every_sink_hangs_in_a_commit() -> None:
+    """The tasks are stopped and the end is recorded, though no commit ever comes back."""
+    with world() as subject:
+        let_commits_hang(subject)
+        subject.job.cancel().result(SOON_S)
+        assert subject.join().status is JobStatus.CANCELED
+        assert not subject.port.gates["commit_sinks"].is_set()
+    assert subject.port.calls.count("stop_tasks") >= 1
+
+
+def test_a_job_is_suspended_while_every_sink_hangs_in_a_commit() -> None:
+    """As Ctrl-C does: nothing is recorded, and the same command resumes it."""
+    with world() as subject:
+        let_commits_hang(subject)
+        subject.job.suspend()
+        assert subject.join().status is JobStatus.SUSPENDED
+    assert not any(call.startswith("record_end") for call in subject.port.calls)
+
+
+def test_a_job_fails_over_while_every_sink_hangs_in_a_commit() -> None:
+    """The next attempt begins; its sinks decide whether they can be opened."""
+    with world() as subject:
+        let_commits_hang(subject)
+        subject.port.posts[VERTICES[0], 1](TaskErrored(message="boom"))
+        subject.port.wait_for("begin_attempt", 2)
+        subject.wait_until(lambda: subject.job.view().attempt == 2)
+        subject.job.cancel().result(SOON_S)
+
+
+def test_a_savepoint_is_taken_and_a_stop_is_answered_while_every_sink_hangs_in_a_commit() -> None:
+    """The answer names the savepoint, once the checkpoint's timeout is over; the job goes on as after any failure (P34)."""
+    with world(timeout_ms=1_000, tolerable_failed_checkpoints=100) as subject:
+        let_commits_hang(subject)
+        stop = subject.job.stop_with_savepoint("/saved")
+        take(subject, 1)
+        failure = str(stop.exception(SOON_S))
+        assert "A savepoint has been created at /saved/savepoint, but the job did not stop" in failure
+        assert "have not committed and closed their sinks: 'v00', 'v01'" in failure
+        subject.port.wait_for("begin_attempt", 2)
+        subject.job.cancel().result(SOON_S)
+        assert subject.join().status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize("call", ["start_task", "started"])
+def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
+    """Before the query runs or after."""
+    subject = world()
+    hang(subject, call)
+    with subject:
+        subject.port.wait_until(
+            lambda: sum(made.startswith(call) for made in subject.port.calls) == len(VERTICES), call
+        )
+        subject.job.cancel().result(SOON_S)
+        assert subject.join().status is JobStatus.CANCELED
+
+
+def test_no_attempt_begins_while_a_start_of_the_last_one_hangs() -> None:
+    """It may still run a query: the job has failed, says why, and can be resumed by another process."""
+    subject = world()
+    hang(subject, "started")
+    with subject:
+        subject.port.wait_until(lambda: len(subject.port.posts) == len(VERTICES), "all tasks run")
+        subject.port.posts[VERTICES[3], 1](TaskErrored(message="boom"))
+        ended = subject.join()
+    assert ended.status is JobStatus.FAILED
+    assert "Task 'v03' failed: boom (not restarted in this process" in (ended.failure or "")
+    assert "the start (task 'v07')" in (ended.failure or "")
+    assert subject.port.calls.count("begin_attempt") == 1
+
+
+def test_a_job_whose_queries_do_not_stop_is_cancelled() -> None:
+    """Its end is on record, and the run returns without another try."""
+    with world() as subject:
+        subject.wait_running(answers=len(VERTICES))
+        hang(subject, "stop_tasks")
+        subject.job.cancel().result(SOON_S)
+        assert subject.join().status is JobStatus.CANCELED
+    assert subject.port.calls.count("stop_tasks") == 1
+
+
+@pytest.mark.parametrize("call", ["begin_attempt", "prepare_attempt"])
+def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> None:
+    """A sink that is opened, a hook that is restored, a session that does not answer."""
+    subject = world()
+    hang(subject, call)
+    with subject:
+        subject.port.wait_until(lambda: any(made.startswith(call) for made in subject.port.calls), call)
+        subject.job.cancel().result(SOON_S)
+        assert subject.join().status is JobStatus.CANCELED
+        assert subject.port.calls[-1] == "stop_tasks"
+        assert "record_end CANCELED" in subject.port.calls
+
+
+def test_a_begin_that_ends_after_it_was_given_up_starts_no_task() -> None:
+    """The job is at its end: whatever comes back changes nothing."""
+    subject = world()
+    hang(subject, "begin_attempt")
+    hang(subject, "record_end")
+    with subject:
+        subject.port.wait_for("begin_attempt")
+        cancelled = subject.job.cancel()
+        subject.port.wait_for("record_end CANCELED")
+        subject.port.gates["begin_attempt"].set()
+        subject.port.wait_for("prepare_attempt 1")
+        assert not subject.port.seen_within(f"start_task {VERTICES[0]}", 1, 0.3)
+        subject.port.gates["record_end"].set()
+        cancelled.result(SOON_S)
+    assert subject.error is None
+
+
+HANGING_PROCESS = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.runtime.test_hanging import let_commits_hang, world
+subject = world()
+subject.__enter__()
+let_commits_hang(subject)
+subject.job.cancel().result(20)
+print(subject.join().status.name)
+"""
+
+
+def test_a_process_ends_though_its_commits_hang() -> None:
+    """Threads that hang are daemons, and nobody joins them at the end."""
+    root = str(__file__).rsplit("/tests/", 1)[0]
+    begun = time.monotonic()
+    command = [sys.executable, "-c", HANGING_PROCESS.format(root=root)]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.returncode) == ("CANCELED\n", 0), ended.stderr
+    # The gates of the fake port open after 20 s.
+    assert time.monotonic() - begun < 18
+
+
+# -- the threads ------------------------------------------------------------------------------------------------------
+
+
+def test_work_is_never_kept_waiting_by_work_that_hangs() -> None:
+    """However much of it there is."""
+    workers, gate, reached = ThreadWorkers(), threading.Event(), threading.Semaphore(0)
+
+    def wait() -> None:
+        reached.release()
+        gate.wait(20)
+
+    hanging = [workers.submit(wait) for _ in range(200)]
+    for _ in hanging:
+        assert reached.acquire(timeout=10)
+    assert workers.wait([workers.submit(lambda: None)], 10)
+    assert not workers.wait(hanging, 0.05)
+    begun = time.monotonic()
+    workers.close(10)
+    assert time.monotonic() - begun < 5, "what was left behind is waited for again"
+    gate.set()
+    assert workers.wait(hanging, 10)
+
+
+def test_threads_are_used_again() -> None:
+    """A job that checkpoints every second makes no thread a second."""
+    workers, names = ThreadWorkers(), set[int]()
+    for _ in range(50):
+        assert workers.wait([workers.submit(lambda: names.add(threading.get_ident()))], 10)
+        time.sleep(0.002)
+    assert len(names) < 10
+
+
+def test_work_that_raises_is_over() -> None:
+    """Its thread is gone, and the next piece of work has another."""
+    workers = ThreadWorkers()
+    previous, threading.excepthook = threading.excepthook, lambda args: None
+    try:
+        assert workers.wait([workers.submit(lambda: sys.exit(1))], 10)
+        assert workers.wait([workers.submit(lambda: None)], 10)
+    finally:
+        threading.excepthook = previous

@@ -1,0 +1,332 @@
+"""The driver on real threads over a port without Spark: order of effects, attempts, failures, deadlines."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, cast
+
+import pytest
+from tests.runtime.fake_port import FakePort, World
+
+from weir.coordinators.runner import CoordinatorRunner
+from weir.core.job.master import JobMaster
+from weir.core.messages.job import JobEnded, RecordCheckpoint, SuspendRequested
+from weir.core.messages.task import (
+    CommitSinks,
+    RecordsEnded,
+    StepStaged,
+    SyncPartDone,
+    TakeSnapshot,
+    TaskErrored,
+)
+from weir.core.status import JobStatus
+from weir.core.types import Committable, TaskStatus
+from weir.errors import InvariantError, PipelineError, StorageError
+from weir.runtime.concurrency import ThreadWaits, ThreadWorkers
+from weir.runtime.driver import JobDriver
+
+
+def effect_of(port: FakePort, kind: type[Any]) -> Any:
+    """The only effect of a kind that the port was given."""
+    (found,) = [effect for effect in port.effects if isinstance(effect, kind)]
+    return found
+
+
+def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
+    """From the location to the commit, each after what must be durable before it."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("v", 0)
+        assert future.result(20).checkpoint_id == 1
+        port.wait_for("commit_sinks 1")
+        calls = [call for call in port.calls if call != "answer_planning 2"]
+    assert calls == [
+        "resume",
+        "begin_attempt",
+        "prepare_attempt 1",
+        "start_task v",
+        "started v",
+        "answer_planning 1",
+        "allocate",
+        "take_snapshot 1",
+        "taken 1",
+        "continue_snapshot 1",
+        "record_checkpoint 1",
+        "confirm_base 1",
+        "commit_sinks 1",
+    ]
+    assert port.calls.index("taken 1") < port.calls.index("answer_planning 2")
+
+
+def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
+    """The snapshot holds the staged step, the record holds the task's state, and the sink is given its payload."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("v", 0)
+        port.wait_for("commit_sinks 1")
+    taken: TakeSnapshot = effect_of(port, TakeSnapshot)
+    assert (taken.position, [item.payload for item in taken.committables]) == (0, [{"step": 0}])
+    recorded: RecordCheckpoint = effect_of(port, RecordCheckpoint)
+    assert [task.position for task in recorded.tasks] == [0]
+    assert effect_of(port, CommitSinks).payloads == {"v-sink": ({"step": 0},)}
+
+
+def test_the_query_rests_until_the_synchronous_part_is_taken() -> None:
+    """The planning call is not answered while the snapshot is being pinned, and answered before it is copied."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        port.gates = {"take_snapshot": threading.Event(), "continue_snapshot": threading.Event()}
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("v", 0)
+        port.wait_for("take_snapshot 1")
+        assert not port.seen_within("answer_planning 2", 1, 0.2)
+        port.gates["take_snapshot"].set()
+        port.wait_for("answer_planning 2")
+        assert "record_checkpoint 1" not in port.calls
+
+
+def test_a_checkpoint_waits_for_every_task() -> None:
+    """With two vertices the record is written once, after both have acknowledged."""
+    with World("a", "b") as world:
+        port = world.port
+        world.wait_running(answers=2)
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("a", 0)
+        port.wait_for("continue_snapshot 1")
+        assert not port.seen_within("record_checkpoint 1", 1, 0.2)
+        port.step("b", 0)
+        port.wait_for("commit_sinks 1", 2)
+    assert {task.vertex for task in effect_of(port, RecordCheckpoint).tasks} == {"a", "b"}
+
+
+def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
+    """The asker is told why, nothing is recorded, and what was written is deleted (P9, P43)."""
+    with World(tolerable_failed_checkpoints=1) as world:
+        port = world.port
+        port.errors["take_snapshot"] = [StorageError("The disk is full.")]
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("v", 0)
+        assert "The disk is full." in str(future.exception(20))
+        port.wait_for("drop_snapshot 1")
+        port.wait_for("checkpoint_aborted 1")
+        port.wait_for("answer_planning 2")
+        assert "record_checkpoint 1" not in port.calls
+        assert world.job.view().status is JobStatus.RUNNING
+
+
+def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
+    """The end of the records leads to the drain, the final checkpoint, its commit and the record of the end (P16)."""
+    with World(bounded=True) as world:
+        port = world.port
+        world.wait_running()
+        post = port.posts["v", 1]
+        item = Committable(sink="v-sink", position=0, payload={"step": 0})
+        post(StepStaged(position=0, committables=(item,)))
+        post(RecordsEnded(position=0))
+        ended = world.join()
+    assert ended.status is JobStatus.FINISHED
+    order = ["drain 0", "take_snapshot 1", "record_checkpoint 1", "commit_sinks 1", "record_end FINISHED"]
+    assert [call for call in port.calls if call in order] == order
+
+
+# -- failing and restarting ------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
+    """A storage that recovers lets the job begin."""
+    world = World()
+    world.port.errors["begin_attempt"] = [StorageError("The disk is away.")]
+    with world:
+        world.wait_running()
+        view = world.job.view()
+        assert (view.status, view.attempt) == (JobStatus.RUNNING, 1)
+        assert world.port.calls.count("begin_attempt") == 2
+        assert [failure.message for failure in view.exceptions] == ["The disk is away."]
+
+
+def test_an_attempt_that_can_never_begin_fails_the_job() -> None:
+    """A plan that is wrong stays wrong: it is not tried again."""
+    world = World()
+    world.port.errors["begin_attempt"] = [PipelineError("There is no such column.")]
+    with world:
+        ended = world.join()
+    assert (ended.status, ended.failure) == (JobStatus.FAILED, "There is no such column.")
+    assert world.port.calls.count("begin_attempt") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "attempts"), [(PipelineError("Wrong."), 1), (StorageError("Full."), 3), (OSError("Odd."), 3)]
+)
+def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_change(
+    error: Exception, attempts: int
+) -> None:
+    """Weir's own sentence about the plan is final; other errors are tried as often as the strategy says."""
+    world = World()
+    world.port.errors["start_task"] = [error] * 3
+    with world:
+        ended = world.join()
+    assert ended.status is JobStatus.FAILED
+    assert str(error) in (ended.failure or "")
+    assert world.port.calls.count("begin_attempt") == attempts
+
+
+@pytest.mark.parametrize(
+    ("gate", "reached"), [("taken", "taken 1"), ("continue_snapshot", "continue_snapshot 1")]
+)
+def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(gate: str, reached: str) -> None:
+    """A snapshot that is still writing holds the next attempt up: it could write into what that one reads."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        port.gates[gate] = threading.Event()
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.step("v", 0)
+        port.wait_for(reached)
+        port.posts["v", 1](TaskErrored(message="boom"))
+        port.wait_for("stop_tasks")
+        assert not port.seen_within("begin_attempt", 2, 0.3)
+        port.gates.pop(gate).set()
+        port.wait_for("begin_attempt", 2)
+
+
+def test_events_of_an_older_attempt_are_dropped() -> None:
+    """What a thread of the first attempt still posts changes nothing in the second."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        port.posts["v", 1](TaskErrored(message="boom"))
+        world.wait_running(answers=2)
+        late = port.posts["v", 1]
+        late(TaskErrored(message="late"))
+        late(SyncPartDone(checkpoint_id=99))
+        late(RecordsEnded(position=5))
+        view = world.job.view()
+        assert (view.status, view.attempt) == (JobStatus.RUNNING, 2)
+        assert view.vertices[0].status is TaskStatus.RUNNING
+        assert len(view.exceptions) == 1
+
+
+def test_a_machine_that_raises_ends_the_run_with_its_error_and_stops_the_tasks() -> None:
+    """An event that cannot be is a bug in Weir: the job stays resumable, so no end is recorded."""
+    with World() as world:
+        port = world.port
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        port.posts["v", 1](SyncPartDone(checkpoint_id=99))
+        assert isinstance(world.join_error(), InvariantError)
+        assert port.calls[-1] == "stop_tasks"
+        assert not any(call.startswith("record_end") for call in port.calls)
+        assert "ended before the request was answered" in str(future.exception(1))
+
+
+def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
+    """If a query may still be running, no other attempt may begin in this process."""
+    with World() as world:
+        world.wait_running()
+        world.port.errors["stop_tasks"] = [RuntimeError("the JVM is gone")]
+        world.port.posts["v", 1](TaskErrored(message="boom"))
+        assert str(world.join_error()) == "the JVM is gone"
+        assert world.port.calls.count("begin_attempt") == 1
+
+
+def test_blocking_calls_never_run_on_the_main_thread() -> None:
+    """Only the quick ones do: answers to planning calls, the new base of snapshots, and that an attempt is to begin."""
+    with World() as world:
+        world.wait_running()
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 0)
+        world.port.wait_for("commit_sinks 1")
+        main = world.port.threads["answer_planning"]
+        quick = {name for name, thread in world.port.threads.items() if thread == main}
+    assert quick == {"answer_planning", "confirm_base", "resume"}
+
+
+# -- the timer -----------------------------------------------------------------------------------------------------
+
+
+class StoppedClock:
+    """A clock that shows less than what the queue has waited."""
+
+    def now_ms(self) -> int:
+        return 1_000
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class RunningClock(StoppedClock):
+    """A clock that moves by one millisecond with each look."""
+
+    def __init__(self) -> None:
+        self._now_ms = 0
+
+    def now_ms(self) -> int:
+        self._now_ms += 1
+        return self._now_ms
+
+
+class TimedMaster:
+    """A master with one deadline, after which it ends. ``busy`` answers each event with another."""
+
+    def __init__(self, deadline_ms: int, busy: list[JobDriver] | None = None) -> None:
+        self._deadline_ms = deadline_ms
+        self._busy = [] if busy is None else busy
+        self.told: list[int] = []
+        self.events = 0
+
+    def next_deadline(self) -> int:
+        return self._deadline_ms
+
+    def on_deadline(self, now_ms: int) -> list[object]:
+        self.told.append(now_ms)
+        return [JobEnded(status=JobStatus.SUSPENDED)]
+
+    def handle(self, event: object, now_ms: int) -> list[object]:
+        self.events += 1
+        for driver in self._busy:
+            driver.post(SuspendRequested())
+        return [JobEnded(status=JobStatus.FAILED)] if self.events > 1_000 else []
+
+
+def driver_of(master: TimedMaster, clock: StoppedClock) -> JobDriver:
+    """A driver without tasks."""
+    return JobDriver(
+        master=cast(JobMaster, master),
+        plans={},
+        tasks=FakePort(),
+        durable=FakePort(),
+        coordinators=CoordinatorRunner({}, workers=ThreadWorkers(), waits=ThreadWaits()),
+        clock=clock,
+        on_effect=lambda _: None,
+        patience_ms=20_000,
+    )
+
+
+def test_a_machine_is_never_told_a_time_before_its_deadline() -> None:
+    """Also if the clock has not come as far as the queue has waited."""
+    master = TimedMaster(1_020)
+    driver_of(master, StoppedClock()).run()
+    assert master.told == [1_020]
+
+
+def test_a_deadline_is_told_though_events_never_cease() -> None:
+    """A queue that is never empty must not put the timer off."""
+    drivers: list[JobDriver] = []
+    master = TimedMaster(50, drivers)
+    drivers.append(driver_of(master, RunningClock()))
+    assert drivers[0].run().status is JobStatus.SUSPENDED
+    assert master.told[0] >= 50

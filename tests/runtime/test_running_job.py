@@ -1,0 +1,377 @@
+"""The gateway to a running job: views at any time, and each request answered exactly once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from unittest.mock import patch
+
+import pytest
+from tests.runtime.fake_port import JOB_ID, World
+
+from weir.coordinators import BroadcastRules
+from weir.core.messages.task import TaskErrored
+from weir.core.status import JobStatus
+from weir.core.types import SnapshotKind, TaskStatus
+from weir.errors import JobError, LostRowsError, LostWriteError, StorageError
+from weir.runtime.ports import CoordinatorAnswer, VertexMetrics
+
+
+def test_a_view_shows_the_job_as_it_is_now() -> None:
+    """Status, attempt, vertices with their counters, and the configuration in force."""
+    with World("a", "b") as world:
+        world.wait_running(answers=2)
+        view = world.job.view()
+    assert (view.job_id, view.name, view.status, view.attempt) == (JOB_ID, "orders", JobStatus.RUNNING, 1)
+    assert [(vertex.vertex, vertex.status) for vertex in view.vertices] == [
+        ("a", TaskStatus.RUNNING),
+        ("b", TaskStatus.RUNNING),
+    ]
+    assert (view.vertices[0].position, view.vertices[0].records_in) == (7, 70)
+    assert (view.end_time_ms, view.configuration) == (-1, {"parallelism.default": "2"})
+
+
+def test_a_view_after_the_run_shows_how_the_job_ended() -> None:
+    """With its end time, and as often as one likes."""
+    with World() as world:
+        world.wait_running()
+        world.job.cancel().result(20)
+        world.join()
+        world.wait_until(lambda: world.job.view().end_time_ms > 0)
+        view = world.job.view()
+    assert view.status is JobStatus.CANCELED
+    assert view.end_time_ms >= view.start_time_ms
+    assert list(view.timestamps_ms) == ["CREATED", "RUNNING", "CANCELLING", "CANCELED"]
+    assert world.job.view() == view
+
+
+def test_many_threads_can_look_while_the_job_ends() -> None:
+    """No view waits for ever, whenever it is asked for."""
+    statuses: list[JobStatus] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            statuses.append(world.job.view().status)
+
+    with World() as world:
+        world.wait_running()
+        threads = [threading.Thread(target=look) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        world.job.suspend()
+        world.join()
+        over.set()
+        for thread in threads:
+            thread.join(20)
+            assert not thread.is_alive()
+    assert statuses
+
+
+def test_a_view_that_cannot_be_made_fails_alone() -> None:
+    """A counter that cannot be read is told to who looks; the job goes on."""
+    with World() as world:
+        world.wait_running()
+        world.port.errors["metrics"] = [RuntimeError("no counter")]
+        with pytest.raises(RuntimeError, match="no counter"):
+            world.job.view()
+        assert world.job.view().status is JobStatus.RUNNING
+
+
+def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:
+    """Counters that make no view are told to who looks, and to nobody else."""
+    with World() as world:
+        world.wait_running()
+        with patch.object(world.port, "metrics", lambda vertex: None), pytest.raises(AttributeError):
+            world.job.view()
+        assert world.job.view().status is JobStatus.RUNNING
+
+
+def test_a_cancellation_before_the_run_cancels_the_job() -> None:
+    """Requests may come as soon as there is a driver: nothing is raised, and no task is left."""
+    world = World()
+    answer = world.job.cancel()
+    with world:
+        ended = world.join()
+        answer.result(20)
+    assert (ended.status, world.error) == (JobStatus.CANCELED, None)
+    assert "record_end CANCELED" in world.port.calls
+
+
+def test_hooks_that_never_return_hold_up_nothing() -> None:
+    """However many hang, the job still stops its tasks, records its end and returns."""
+    hooks = tuple(f"h{number}" for number in range(40))
+    with World(hooks=hooks) as world:
+        world.port.gates["trigger_hook"] = threading.Event()
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        for hook in hooks:
+            world.port.wait_for(f"trigger_hook {hook}")
+        world.job.cancel()
+        assert world.join().status is JobStatus.CANCELED
+        assert not world.port.gates["trigger_hook"].is_set()
+        assert future.exception(20) is not None
+
+
+def ask(world: World) -> Future[CoordinatorAnswer]:
+    """Change a rule, until the checkpoint that is to have it waits for its task."""
+    world.wait_running()
+    answer = world.job.send_to_coordinator("v", {"set": {"often": 10}})
+    world.wait_in_progress()
+    return answer
+
+
+def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
+    """Without periodic ones nobody would ask for another."""
+    rules = {"v": BroadcastRules({"often": 5})}
+    with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
+        world.port.errors["take_snapshot"] = [StorageError("The disk is full.")]
+        answer, steps = ask(world), 0
+        while not answer.done():
+            world.port.step("v", steps)
+            steps += 1
+            world.wait_running(answers=steps + 1)
+        said = str(answer.exception())
+    assert said.startswith("Whether it holds is not known: Checkpoint 1 failed: ")
+    assert "The disk is full." in said
+
+
+def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> None:
+    """The coordinator has gone back to a state without it."""
+    with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
+        answer = ask(world)
+        world.port.posts["v", 1](TaskErrored(message="gone"))
+        assert "restored from a checkpoint that does not have it: send it again" in str(answer.exception(20))
+
+
+def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
+    """The last view is that of the moment of the error."""
+    with World() as world:
+        world.wait_running()
+        world.port.errors["stop_tasks"] = [RuntimeError("gone"), RuntimeError("gone")]
+        world.job.suspend()
+        world.join_error()
+        world.wait_until(lambda: world.job.view().end_time_ms > 0)
+
+
+def test_a_job_that_never_ran_can_be_looked_at() -> None:
+    """From the moment when there is one, and after its end, which no counter that cannot be read turns into a failure."""
+    world = World()
+    assert world.job.view().status is JobStatus.CREATED
+    world.port.errors["metrics"] = [RuntimeError("no counter")]
+    world.job.finish()
+    assert world.job.view().end_time_ms > 0
+
+
+def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_taken() -> None:
+    """Nobody who looks waits long, a thousand looks leave nothing behind, and what was asked for is done afterwards."""
+    gate = threading.Event()
+    with World() as world:
+        world.wait_running()
+        world.job.driver.call(lambda: gate.wait(20) and None)
+        began = time.monotonic()
+        for _ in range(10):
+            assert world.job.view().status is JobStatus.RUNNING
+        answer = world.job.cancel()
+        assert time.monotonic() - began < 5
+        assert not answer.done()
+        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+            gate.set()
+            answer.result(20)
+            assert world.join().status is JobStatus.CANCELED
+        assert made.call_count < 10
+
+
+def test_while_the_jvm_hangs_views_show_what_goes_on_with_the_counters_of_before() -> None:
+    """One thread waits for the JVM, however many look, and the main thread is asked as ever."""
+    with World() as world:
+        world.wait_running()
+        world.wait_until(lambda: world.job.view().vertices[0].records_in == 70)
+        gate = threading.Event()
+        hanging = threading.active_count()
+
+        def hang(vertex: str) -> VertexMetrics:
+            assert gate.wait(20)
+            return VertexMetrics()
+
+        with patch.object(world.port, "metrics", hang):
+            future = world.job.trigger_checkpoint()
+            world.wait_in_progress()
+            assert threading.active_count() <= hanging + 1
+            world.port.step("v", 0)
+            future.result(20)
+            world.wait_until(lambda: world.job.view().checkpoints.counts.completed == 1)
+            assert world.job.view().vertices[0].records_in == 70
+            world.job.cancel().result(20)
+            world.wait_until(lambda: world.job.view().status is JobStatus.CANCELED)
+            gate.set()
+
+
+def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
+    """All who look within a tenth of a second see the same view."""
+    with World() as world:
+        world.wait_running()
+        world.job.view()
+        with patch.object(world.job, "_make_view", wraps=world.job._make_view) as made:
+            began = time.monotonic()
+            looks = 0
+            while time.monotonic() < began + 0.55:
+                world.job.view()
+                looks += 1
+        assert looks > 500
+        assert made.call_count <= 6
+
+
+def test_who_was_answered_sees_what_it_led_to() -> None:
+    """However short the time since somebody last looked."""
+    with World() as world:
+        world.wait_running()
+        for number in range(5):
+            future = world.job.trigger_checkpoint()
+            world.wait_in_progress()
+            world.port.step("v", number)
+            future.result(20)
+            assert world.job.view().checkpoints.counts.completed == number + 1
+
+
+def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
+    """The future holds the checkpoint that was recorded."""
+    with World() as world:
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        assert not future.done()
+        world.port.step("v", 0)
+        checkpoint = future.result(20)
+    assert (checkpoint.checkpoint_id, checkpoint.kind) == (1, SnapshotKind.CHECKPOINT)
+
+
+def test_a_savepoint_is_answered_and_the_job_goes_on() -> None:
+    """It lies below the directory that was asked for, and commits nothing (P14)."""
+    with World() as world:
+        world.wait_running()
+        future = world.job.trigger_savepoint("/saved")
+        world.wait_in_progress()
+        world.port.step("v", 0)
+        assert future.result(20).external_path == "/saved/savepoint"
+        world.port.wait_for("answer_planning 2")
+        assert world.job.view().status is JobStatus.RUNNING
+        assert not any(call.startswith("commit_sinks") for call in world.port.calls)
+
+
+def test_a_savepoint_without_a_directory_is_refused() -> None:
+    """Neither the request nor the configuration names one."""
+    with World() as world:
+        world.wait_running()
+        error = world.job.trigger_savepoint(None).exception(20)
+    assert isinstance(error, JobError)
+    assert "execution.checkpointing.savepoint-dir" in str(error)
+
+
+def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_savepoint() -> None:
+    """Stop with savepoint: the commit comes before the answer, and the job is FINISHED."""
+    with World() as world:
+        world.wait_running()
+        future = world.job.stop_with_savepoint("/saved")
+        world.wait_in_progress()
+        world.port.step("v", 0)
+        savepoint = future.result(20)
+        ended = world.join()
+        world.wait_until(lambda: world.job.view().end_time_ms > 0)
+        assert "answer_planning 2" not in world.port.calls
+        assert "commit_sinks 1" in world.port.calls
+        assert world.job.view().savepoint == savepoint.external_path
+    assert (ended.status, ended.savepoint) == (JobStatus.FINISHED, savepoint.external_path)
+
+
+def test_a_cancelled_request_changes_nothing() -> None:
+    """Who gives up waiting may cancel the future; the answer then finds nobody."""
+    with World() as world:
+        world.wait_running()
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        assert future.cancel()
+        world.port.step("v", 0)
+        world.port.wait_for("commit_sinks 1")
+        assert world.job.view().status is JobStatus.RUNNING
+
+
+def test_requests_after_the_end_are_refused_at_once() -> None:
+    """Nobody waits for an answer that cannot come."""
+    with World() as world:
+        world.wait_running()
+        world.job.suspend()
+        world.join()
+        world.wait_until(lambda: world.job.view().end_time_ms > 0)
+    for future in (world.job.trigger_checkpoint(), world.job.cancel()):
+        with pytest.raises(JobError, match="ended"):
+            future.result(20)
+
+
+def test_a_suspended_job_records_no_end() -> None:
+    """It is resumable: running the command again goes on."""
+    with World() as world:
+        world.wait_running()
+        world.job.suspend()
+        ended = world.join()
+    assert ended.status is JobStatus.SUSPENDED
+    assert world.port.calls[-1] == "stop_tasks"
+    assert not any(call.startswith("record_end") for call in world.port.calls)
+
+
+def test_every_effect_is_observed() -> None:
+    """Progress and logs see what the machines decided, in its order."""
+    with World() as world:
+        world.wait_running()
+        world.job.suspend()
+        ended = world.join()
+    kinds = [type(effect).__name__ for effect in world.observed]
+    assert kinds[0] == "BeginAttempt"
+    assert "StopTasks" in kinds
+    assert world.observed[-1] == ended
+
+
+@pytest.mark.parametrize("part", ["take_snapshot", "continue_snapshot"])
+def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(part: str) -> None:
+    """The next one would take the same files, and its sync would succeed without what was lost (P9, P23)."""
+    with World(tolerable_failed_checkpoints=1000) as world:
+        world.wait_running()
+        world.port.errors[part] = [LostWriteError("Cannot sync /shared/1/x: it may be lost.")]
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        assert "it may be lost" in str(future.exception(20))
+        world.port.wait_for("begin_attempt", 2)
+        world.port.wait_for("drop_snapshot 1")
+        world.wait_until(lambda: world.job.view().status is JobStatus.RUNNING)
+
+
+def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> None:
+    """Where failures are tolerated, records flow on (P9)."""
+    with World(tolerable_failed_checkpoints=1000) as world:
+        world.wait_running()
+        world.port.errors["continue_snapshot"] = [StorageError("Cannot write /shared/1/x: no space.")]
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        assert "no space" in str(future.exception(20))
+        future = world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 9)
+        assert future.exception(20) is None
+        assert world.port.calls.count("begin_attempt") == 1
+
+
+def test_a_commit_that_can_never_be_made_whole_fails_the_job_at_once() -> None:
+    """A restored job would find the same; nothing is begun again (P13)."""
+    with World() as world:
+        world.wait_running()
+        world.port.errors["commit_sinks"] = [LostRowsError("Checkpoint 1 cannot be committed: x is gone.")]
+        world.job.trigger_checkpoint()
+        world.wait_in_progress()
+        world.port.step("v", 8)
+        ended = world.join()
+    assert ended.status is JobStatus.FAILED
+    assert "x is gone" in str(ended.failure)
+    assert world.port.calls.count("begin_attempt") == 1

@@ -1,0 +1,339 @@
+"""The job log and the job names: who holds a job, what is complete, and what a stale driver is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.storage.faulty_filesystem import FaultyFileSystem, no_wait
+from tests.storage.lost_syncs import LostSyncs
+
+from weir.core.types import Recorded
+from weir.errors import JobFencedError, LostWriteError, StorageError
+from weir.storage.job_log import (
+    KEPT_RECORDS,
+    CheckpointReference,
+    JobLog,
+    JobLogWriter,
+    JobRecord,
+    RecordKind,
+    RecordStatus,
+)
+from weir.storage.job_names import JobNames, NameRecord, directory_name
+from weir.storage.local import LocalFileSystem
+from weir.storage.numbered_log import NumberedLog
+
+JOB = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> JobLog:
+    return JobLog(LocalFileSystem(), f"{tmp_path}/log", sleep=no_wait)
+
+
+def begin(
+    log: JobLog, writer: str, after: JobRecord | None, restored_from: str | None = None
+) -> JobLogWriter:
+    return log.begin_attempt(
+        after=after,
+        job_id=JOB,
+        job_name="orders",
+        writer=writer,
+        timestamp_ms=1000,
+        restored_from=restored_from,
+    )
+
+
+def reference(checkpoint_id: int) -> CheckpointReference:
+    return CheckpointReference(
+        checkpoint_id=checkpoint_id, path=f"/c/chk-{checkpoint_id}", checksum=f"sha256:{checkpoint_id:064x}"
+    )
+
+
+def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
+    return writer.append(
+        kind=RecordKind.CHECKPOINT_COMPLETED,
+        timestamp_ms=2000 + checkpoint_id,
+        status=RecordStatus.RUNNING,
+        completed=checkpoint_id,
+        checkpoints=(reference(checkpoint_id),),
+    )
+
+
+def test_a_job_that_never_began_has_no_record(log: JobLog) -> None:
+    """Its log is empty."""
+    assert log.newest() is None
+
+
+def test_the_first_attempt_is_number_one(log: JobLog) -> None:
+    """Its record says who wrote it and what it was restored from."""
+    begin(log, "A", None, restored_from="/s/savepoint-1")
+    assert log.newest() == JobRecord(
+        number=1,
+        kind=RecordKind.ATTEMPT_BEGAN,
+        job_id=JOB,
+        job_name="orders",
+        attempt=1,
+        writer="A",
+        timestamp_ms=1000,
+        restored_from="/s/savepoint-1",
+    )
+
+
+def test_every_record_is_the_full_state_of_the_job(log: JobLog) -> None:
+    """The next attempt carries on what the newest record says of checkpoints and of the savepoint it began from."""
+    first = begin(log, "A", None, restored_from="/s/savepoint-1")
+    assert complete(first, 1) is Recorded.WON
+    assert log.newest() == first.newest
+    second = begin(log, "B", log.newest())
+    assert second.newest.attempt == 2
+    assert second.newest.completed == 1
+    assert second.newest.checkpoints == (reference(1),)
+    assert second.newest.restored_from == "/s/savepoint-1"
+
+
+def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
+    """What running the job again needs to know (PROTOCOL P20)."""
+    writer = begin(log, "A", None)
+    outcome = writer.append(
+        kind=RecordKind.ENDED,
+        timestamp_ms=3000,
+        status=RecordStatus.STOPPED,
+        completed=None,
+        checkpoints=(),
+        savepoint="/s/savepoint-2",
+    )
+    newest = log.newest()
+    assert outcome is Recorded.WON
+    assert newest is not None
+    assert (newest.kind, newest.status, newest.savepoint) == (
+        RecordKind.ENDED,
+        RecordStatus.STOPPED,
+        "/s/savepoint-2",
+    )
+
+
+def test_of_two_drivers_that_begin_at_once_one_is_refused(log: JobLog) -> None:
+    """Both decided on the same newest record; the second is told that another driver began."""
+    begin(log, "A", None)
+    with pytest.raises(JobFencedError, match="Another driver began to run job orders"):
+        begin(log, "B", None)
+
+
+def test_a_decision_on_an_outdated_record_does_not_begin_an_attempt(log: JobLog) -> None:
+    """The job went on between reading the log and beginning."""
+    first = begin(log, "A", None)
+    seen = log.newest()
+    complete(first, 1)
+    with pytest.raises(JobFencedError):
+        begin(log, "B", seen)
+
+
+def test_a_driver_that_was_overtaken_is_fenced(log: JobLog) -> None:
+    """Its checkpoint is not complete, and the newer attempt's record stays (PROTOCOL P17)."""
+    first = begin(log, "A", None)
+    second = begin(log, "B", log.newest())
+    assert complete(first, 1) is Recorded.FENCED
+    assert log.newest() == second.newest
+
+
+def test_a_driver_that_slept_through_pruning_is_fenced(log: JobLog) -> None:
+    """Its next number is free again by name, and yet it cannot be won (PROTOCOL P17)."""
+    first = begin(log, "A", None)
+    second = begin(log, "B", log.newest())
+    for checkpoint_id in range(1, KEPT_RECORDS + 10):
+        assert complete(second, checkpoint_id) is Recorded.WON
+    newest = log.newest()
+    assert complete(first, 1) is Recorded.FENCED
+    assert log.newest() == newest
+
+
+def test_old_records_are_pruned(log: JobLog, tmp_path: Path) -> None:
+    """A job that runs for a year does not fill its log."""
+    writer = begin(log, "A", None)
+    for checkpoint_id in range(1, KEPT_RECORDS + 5):
+        complete(writer, checkpoint_id)
+    assert len(list((tmp_path / "log").iterdir())) == KEPT_RECORDS
+
+
+def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> None:
+    """What failed is only the cleaning up."""
+
+    class Undeletable(LocalFileSystem):
+        def delete(self, path: str) -> None:
+            raise StorageError(f"Cannot delete {path}: not now.")
+
+    log = JobLog(Undeletable(), f"{tmp_path}/log", sleep=no_wait)
+    writer = begin(log, "A", None)
+    for checkpoint_id in range(1, KEPT_RECORDS + 5):
+        assert complete(writer, checkpoint_id) is Recorded.WON
+
+
+def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
+    """The writer finds its own record when it reads back."""
+    fs = FaultyFileSystem()
+    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    writer = begin(log, "A", None)
+    fs.unanswered = 1
+    assert complete(writer, 1) is Recorded.WON
+    assert complete(writer, 2) is Recorded.WON
+    assert log.newest() == writer.newest
+
+
+def test_a_record_in_doubt_whose_number_a_newer_attempt_has_is_fenced(tmp_path: Path) -> None:
+    """The writer finds someone else's record when it reads back."""
+    fs = FaultyFileSystem()
+    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    writer = begin(log, "A", None)
+    other = JobLog(LocalFileSystem(), f"{tmp_path}/log", sleep=no_wait)
+    fs.lost = 1
+    fs.before_create = lambda: begin(other, "B", other.newest())
+    assert complete(writer, 1) is Recorded.FENCED
+
+
+def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_takes_its_number(
+    tmp_path: Path,
+) -> None:
+    """The log has no gap, since a gap would let two drivers win."""
+    fs = FaultyFileSystem()
+    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    writer = begin(log, "A", None)
+    fs.lost = 1000
+    assert complete(writer, 1) is Recorded.FAILED
+    assert "the network is down" in writer.failure
+    fs.lost = 0
+    assert complete(writer, 2) is Recorded.WON
+    assert writer.newest.number == 2
+
+
+def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_path: Path) -> None:
+    """An object store carries a request out after the writer gave it up; the next record stands above it."""
+    fs = FaultyFileSystem()
+    log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
+    writer = begin(log, "A", None)
+    given_up: list[tuple[str, bytes]] = []
+    create = fs.create
+
+    def lose(path: str, data: bytes) -> None:
+        given_up.append((path, data))
+        raise StorageError("timed out")
+
+    fs.create = lose  # type: ignore[assignment,method-assign]
+    assert complete(writer, 1) is Recorded.FAILED
+    fs.create = create  # type: ignore[method-assign]
+    fs.create(*given_up[0])
+    assert complete(writer, 2) is Recorded.WON
+    newest = log.newest()
+    assert newest is not None
+    assert (newest.number, newest.completed) == (3, 2)
+
+
+def test_a_record_that_may_not_last_is_followed_by_one_that_says_the_same(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync of its directory failed, and no later one is believed: the next number does not depend on it (P17, P23)."""
+    writer = begin(log, "A", None)
+    syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    assert complete(writer, 1) is Recorded.WON
+    assert len(syncs.lost) == 1
+    (tmp_path / "log" / f"{2:020d}").unlink()  # as a crash of the machine may
+    newest = log.newest()
+    assert newest == writer.newest
+    assert newest is not None
+    assert (newest.number, newest.completed) == (3, 1)
+    assert complete(writer, 2) is Recorded.WON
+    assert writer.newest.number == 4
+
+
+def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As every record that is won (P17, P23)."""
+    begin(log, "A", None)
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    assert begin(log, "B", log.newest()).newest.number == 3
+    monkeypatch.undo()
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
+    ended = log.supersede(job_id=JOB, job_name="orders", by="f" * 32, writer="C", timestamp_ms=1)
+    assert ended == log.newest()
+    assert ended is not None
+    assert ended.number == 5
+
+
+def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
+    log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is not fit for it, so the driver must stop (P17)."""
+    writer = begin(log, "A", None)
+    LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log", times=2)
+    with pytest.raises(LostWriteError, match="check the disk"):
+        complete(writer, 1)
+
+
+def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
+    """The message carries what the storage said."""
+    log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", sleep=no_wait)
+    with pytest.raises(StorageError, match=r"could not be recorded: .*the network is down"):
+        begin(log, "A", None)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"{", "is damaged"), (b"\xff", "is damaged"), (b'{"version": 2}', "run the job with the newer Weir")],
+)
+def test_a_record_that_cannot_be_understood_says_so(
+    log: JobLog, tmp_path: Path, data: bytes, words: str
+) -> None:
+    """Damaged, or of a newer version: never a guess."""
+    NumberedLog(LocalFileSystem(), f"{tmp_path}/log").append(1, data)
+    with pytest.raises(StorageError, match=words):
+        log.newest()
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> JobNames:
+    return JobNames(LocalFileSystem(), str(tmp_path), sleep=no_wait)
+
+
+def test_an_unknown_name_has_no_record(names: JobNames) -> None:
+    """Nobody ran a job of that name here."""
+    assert names.lookup("orders") is None
+
+
+def test_a_name_stands_for_the_job_of_its_newest_generation(names: JobNames) -> None:
+    """``--fresh`` and ``--from-savepoint`` assign a new one (PROTOCOL P19, P20)."""
+    assert names.assign("orders", "a" * 32, from_savepoint=None, after=0) is Recorded.WON
+    assert names.assign("orders", "b" * 32, from_savepoint="/s/1", after=1) is Recorded.WON
+    assert names.lookup("orders") == NameRecord(
+        job_id="b" * 32, name="orders", generation=2, from_savepoint="/s/1"
+    )
+
+
+def test_of_two_drivers_that_assign_a_name_at_once_one_is_told(names: JobNames) -> None:
+    """The loser looks the name up again and finds the winner's job."""
+    assert names.assign("orders", "a" * 32, from_savepoint=None, after=0) is Recorded.WON
+    assert names.assign("orders", "b" * 32, from_savepoint=None, after=0) is Recorded.FENCED
+    found = names.lookup("orders")
+    assert found is not None
+    assert found.job_id == "a" * 32
+
+
+def test_a_damaged_name_record_says_so(names: JobNames, tmp_path: Path) -> None:
+    """With the path of the file."""
+    directory = f"{tmp_path}/names/{directory_name('orders')}"
+    (tmp_path / "names").mkdir()
+    NumberedLog(LocalFileSystem(), directory).append(1, b"{")
+    with pytest.raises(StorageError, match=f"{directory}/0+1 of the job name 'orders' is damaged"):
+        names.lookup("orders")
+
+
+def test_every_name_has_a_directory_of_its_own() -> None:
+    """Readable where it can be, and never the same for two names."""
+    given = ["orders", "Orders", "or/ders", "or-ders", "..", "/", "名前", "x" * 300, "x" * 301]
+    directories = [directory_name(name) for name in given]
+    assert len(set(directories)) == len(given)
+    assert directories[0].startswith("orders-")
+    for directory in directories:
+        assert directory.isascii()
+        assert "/" not in directory
+        assert len(directory) < 64

@@ -1,0 +1,381 @@
+"""The local file system: atomic and durable writes, conditional create, links, and errors that say what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import zlib
+from pathlib import Path
+
+import pytest
+from tests.storage.lost_syncs import LostSyncs
+
+from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentError
+from weir.storage.filesystem import CreateResult
+from weir.storage.local import CHECKSUM_BLOCK_SIZE, LocalFileSystem
+
+
+@pytest.fixture
+def fs() -> LocalFileSystem:
+    return LocalFileSystem()
+
+
+def failing(code: int):
+    """A system call that fails with this error number."""
+
+    def call(*arguments: object, **keywords: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return call
+
+
+def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Records what is synced from now on, by path."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    return synced
+
+
+def test_create_makes_the_file_with_all_of_its_content(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A created file holds exactly the data, and nothing else is left in its directory."""
+    assert fs.create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
+    assert fs.read(f"{tmp_path}/a") == b"data"
+    assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
+
+
+def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    """The second create of a name changes nothing."""
+    fs.create(f"{tmp_path}/a", b"first")
+    assert fs.create(f"{tmp_path}/a", b"second") is CreateResult.ALREADY_EXISTS
+    assert fs.read(f"{tmp_path}/a") == b"first"
+    assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
+
+
+@pytest.mark.parametrize("operation", ["create", "write"])
+def test_a_new_file_and_its_directory_are_synced(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    """First the content, then the directory that names it (PROTOCOL P23)."""
+    synced = synced_paths(monkeypatch)
+    getattr(fs, operation)(f"{tmp_path}/a", b"data")
+    assert len(synced) == 2
+    assert synced[0].endswith(".tmp")
+    assert synced[1] == str(tmp_path)
+
+
+def test_the_content_is_synced_before_the_name_appears(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If syncing fails, there is no file of the name and no temporary one."""
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
+    with pytest.raises(StorageError, match="check the disk"):
+        fs.create(f"{tmp_path}/a", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "what"),
+    [
+        *[(operation, "file") for operation in ("create", "write", "sync")],
+        *[(operation, "directory") for operation in ("create", "write", "rename", "sync")],
+    ],
+)
+def test_a_sync_that_fails_is_told_from_every_other_error(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, what: str
+) -> None:
+    """Since the next one would succeed without the data, nobody may try it again and believe it (PROTOCOL P23)."""
+    fs.write(f"{tmp_path}/there", b"data")
+    LostSyncs(monkeypatch, lambda path: (path == str(tmp_path)) is (what == "directory"))
+    calls = {
+        "create": lambda: fs.create(f"{tmp_path}/a", b"data"),
+        "write": lambda: fs.write(f"{tmp_path}/a", b"data"),
+        "rename": lambda: fs.rename(f"{tmp_path}/there", f"{tmp_path}/a"),
+        "sync": lambda: fs.sync([f"{tmp_path}/there"]),
+    }
+    with pytest.raises(LostWriteError, match=r"check the disk\. It could not be synced.*may be lost"):
+        calls[operation]()
+
+
+def test_a_directory_whose_name_could_not_be_synced_is_made_again(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever found it there would not sync it, and what is put into it later could lose its way (PROTOCOL P23)."""
+    syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/a")
+    with pytest.raises(LostWriteError, match=f"Cannot make the directory {tmp_path}/a/b"):
+        fs.make_directory(f"{tmp_path}/a/b")
+    assert not (tmp_path / "a/b").exists()
+    fs.make_directory(f"{tmp_path}/a/b")
+    assert syncs.synced == [str(tmp_path), f"{tmp_path}/a"]
+
+
+def test_create_is_refused_where_there_are_no_links(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without hard links there is no conditional create (PROTOCOL P17)."""
+    monkeypatch.setattr(os, "link", failing(errno.EPERM))
+    with pytest.raises(UnsupportedEnvironmentError, match="has no hard links"):
+        fs.create(f"{tmp_path}/a", b"data")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_leftover_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
+    """A temporary name that exists already is passed over."""
+    (tmp_path / f".weir.{os.getpid()}.1.tmp").write_bytes(b"left over")
+    assert LocalFileSystem().create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
+    assert (tmp_path / f".weir.{os.getpid()}.1.tmp").read_bytes() == b"left over"
+
+
+def test_write_replaces_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A shorter text leaves nothing of the longer one."""
+    fs.write(f"{tmp_path}/a", b"a longer text")
+    fs.write(f"{tmp_path}/a", b"short")
+    assert fs.read(f"{tmp_path}/a") == b"short"
+
+
+def test_a_write_that_fails_leaves_the_old_content(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk while writing: the old file is still there, and no temporary one."""
+    fs.write(f"{tmp_path}/a", b"old")
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    with pytest.raises(StorageError, match="no space left"):
+        fs.write(f"{tmp_path}/a", b"new")
+    assert fs.read(f"{tmp_path}/a") == b"old"
+    assert len(fs.list(str(tmp_path))) == 1
+
+
+def test_files_are_readable_by_others_as_the_umask_allows(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A savepoint can be read by another user, unlike an ordinary temporary file."""
+    mask = os.umask(0o022)
+    try:
+        fs.create(f"{tmp_path}/a", b"")
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
+
+
+def test_reading_what_is_not_there_is_a_file_not_found_error(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """The one error of the system that callers expect."""
+    with pytest.raises(FileNotFoundError):
+        fs.read(f"{tmp_path}/nothing")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (errno.EACCES, "permission denied; give this user the right"),
+        (errno.ENOSPC, "no space left on the device; free some"),
+        (errno.EROFS, "the file system is read-only; choose a directory that can be written"),
+        (errno.ESTALE, "check that its disk is mounted"),
+    ],
+)
+def test_a_disk_error_names_the_path_and_the_way_out(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    """Whatever the system says becomes one sentence for people."""
+    monkeypatch.setattr(os, "open", failing(code))
+    with pytest.raises(StorageError, match=f"{tmp_path}/a: .*{words}"):
+        fs.write(f"{tmp_path}/a", b"data")
+
+
+def test_every_operation_turns_errors_into_storage_errors(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A file in place of a directory is an error everywhere, and always a StorageError."""
+    (tmp_path / "file").write_bytes(b"")
+    below = f"{tmp_path}/file/below"
+    for call in (
+        lambda: fs.create(below, b""),
+        lambda: fs.write(below, b""),
+        lambda: fs.read(below),
+        lambda: fs.list(f"{tmp_path}/file"),
+        lambda: fs.make_directory(below),
+        lambda: fs.rename(below, f"{tmp_path}/x"),
+        lambda: fs.link_or_copy(f"{tmp_path}/nothing", f"{tmp_path}/x"),
+        lambda: fs.checksum(f"{tmp_path}/nothing"),
+        lambda: fs.sync([f"{tmp_path}/nothing"]),
+    ):
+        with pytest.raises(StorageError, match=str(tmp_path)):
+            call()
+
+
+def test_status_tells_files_directories_and_nothing_apart(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """Size for a file, 0 for a directory, None for nothing."""
+    fs.write(f"{tmp_path}/a", b"12345")
+    found = fs.status(f"{tmp_path}/a")
+    assert found is not None
+    assert (found.name, found.size, found.is_directory) == ("a", 5, False)
+    directory = fs.status(str(tmp_path))
+    assert directory is not None
+    assert (directory.size, directory.is_directory) == (0, True)
+    assert fs.status(f"{tmp_path}/b") is None
+    assert fs.status(f"{tmp_path}/a/b") is None
+
+
+def test_list_is_sorted_and_empty_for_what_is_not_there(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """Entries come in the order of their names."""
+    for name in ("c", "a", "b"):
+        fs.write(f"{tmp_path}/{name}", b"")
+    assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b", "c"]
+    assert fs.list(f"{tmp_path}/nothing") == []
+
+
+def test_each_new_directory_is_synced_into_its_parent(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a crash could lose the way to a file that is durable itself (PROTOCOL P23)."""
+    synced = synced_paths(monkeypatch)
+    fs.make_directory(f"{tmp_path}/a/b")
+    assert synced == [str(tmp_path), f"{tmp_path}/a"]
+    fs.make_directory(f"{tmp_path}/a/b")
+    assert len(synced) == 2
+
+
+def test_delete_takes_files_and_whole_directories_and_nothing(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """What is not there is no error."""
+    fs.make_directory(f"{tmp_path}/a/b")
+    fs.write(f"{tmp_path}/a/b/c", b"")
+    fs.delete(f"{tmp_path}/a/b/c")
+    fs.delete(f"{tmp_path}/a")
+    fs.delete(f"{tmp_path}/a")
+    assert fs.list(str(tmp_path)) == []
+
+
+def test_delete_removes_a_link_and_not_what_it_points_to(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A symbolic link to a directory is not followed."""
+    fs.make_directory(f"{tmp_path}/a")
+    fs.write(f"{tmp_path}/a/kept", b"")
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    fs.delete(f"{tmp_path}/link")
+    assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
+    assert (tmp_path / "a" / "kept").exists()
+
+
+def test_rename_replaces_a_file_and_moves_a_directory(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """A target file is replaced."""
+    fs.write(f"{tmp_path}/a", b"new")
+    fs.write(f"{tmp_path}/b", b"old")
+    fs.rename(f"{tmp_path}/a", f"{tmp_path}/b")
+    assert fs.read(f"{tmp_path}/b") == b"new"
+    fs.make_directory(f"{tmp_path}/c")
+    fs.rename(f"{tmp_path}/c", f"{tmp_path}/d")
+    assert [status.name for status in fs.list(str(tmp_path))] == ["b", "d"]
+
+
+def test_link_or_copy_links_on_one_file_system(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """The second name is the same file."""
+    fs.write(f"{tmp_path}/a", b"data")
+    assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/b") is True
+    assert (tmp_path / "a").samefile(tmp_path / "b")
+    assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/b") is True
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+def test_link_or_copy_copies_where_it_cannot_link(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Another device, a file system without links, too many links: the content is copied."""
+    fs.write(f"{tmp_path}/a", b"data")
+    monkeypatch.setattr(os, "link", failing(code))
+    assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/b") is False
+    assert fs.read(f"{tmp_path}/b") == b"data"
+    assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b"]
+
+
+def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    """A file that was cut short by a crash is replaced; a whole one is not copied again."""
+    fs.write(f"{tmp_path}/a", b"data")
+    fs.write(f"{tmp_path}/same", b"DATA")
+    fs.write(f"{tmp_path}/short", b"da")
+    assert fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/same") is False
+    assert fs.read(f"{tmp_path}/same") == b"DATA"
+    fs.link_or_copy(f"{tmp_path}/a", f"{tmp_path}/short")
+    assert fs.read(f"{tmp_path}/short") == b"data"
+
+
+def test_checksum_is_the_crc32_of_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """Also above the size of one block."""
+    data = os.urandom(1000) * (CHECKSUM_BLOCK_SIZE // 1000 + 10)
+    fs.write(f"{tmp_path}/a", data)
+    assert len(data) > CHECKSUM_BLOCK_SIZE
+    assert fs.checksum(f"{tmp_path}/a") == (len(data), f"crc32:{zlib.crc32(data):08x}")
+    fs.write(f"{tmp_path}/empty", b"")
+    assert fs.checksum(f"{tmp_path}/empty") == (0, "crc32:00000000")
+
+
+def test_sync_syncs_each_file_and_each_directory_once(
+    fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files in one directory and one in another: three files and two directories (PROTOCOL P23)."""
+    fs.make_directory(f"{tmp_path}/d")
+    files = [f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/d/c"]
+    for path in files:
+        fs.write(path, b"")
+    synced = synced_paths(monkeypatch)
+    fs.sync(files)
+    assert synced == [*files, str(tmp_path), f"{tmp_path}/d"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_allows(fs: LocalFileSystem, tmp_path: Path) -> None:
+    """The temporary file beside it has a short one."""
+    path = f"{tmp_path}/{'n' * 255}"
+    fs.write(path, b"data")
+    assert fs.read(path) == b"data"
+    fs.delete(path)
+    assert fs.create(path, b"data") is CreateResult.CREATED
+
+
+def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
+    """The disk is not to blame."""
+    with pytest.raises(StorageError, match="longer than the file system allows; choose a shorter one"):
+        fs.write(f"{tmp_path}/{'n' * 256}", b"data")
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(StorageError, match="lead round in a circle"):
+        fs.list(f"{tmp_path}/a")
+
+
+@pytest.mark.kill
+def test_a_kill_in_mid_create_leaves_nothing_or_a_whole_file(tmp_path: Path) -> None:
+    """Whenever the process is killed, each name that exists has all of its content (PROTOCOL P17)."""
+    program = textwrap.dedent(
+        """
+        import itertools, sys
+        from weir.storage.local import LocalFileSystem
+
+        fs = LocalFileSystem()
+        print("ready", flush=True)
+        for number in itertools.count():
+            fs.create(f"{sys.argv[1]}/{number:06d}", bytes([number % 251]) * 3_000_000)
+        """
+    )
+    created = 0
+    for turn in range(6):
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(directory)], stdout=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.05 + 0.037 * turn)
+            process.send_signal(signal.SIGKILL)
+        for path in directory.glob("[0-9]*"):
+            assert path.read_bytes() == bytes([int(path.name) % 251]) * 3_000_000
+            created += 1
+    assert created > 0

@@ -1,0 +1,181 @@
+"""Paths: one spelling for each, what cannot be one, and when two are one place."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.errors import StorageError
+from weir.storage.paths import (
+    as_delta_path,
+    as_spark_path,
+    is_local,
+    is_same,
+    is_within,
+    join,
+    name_of,
+    normalize,
+    parent,
+    real,
+    root_of,
+    scheme_of,
+    temporary_directory,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("/data/x", "/data/x"),
+        ("/data/x/", "/data/x"),
+        ("/data/./y/../x", "/data/x"),
+        ("/", "/"),
+        ("//data/x", "/data/x"),
+        ("file:///data/x", "/data/x"),
+        ("file:/data/x/", "/data/x"),
+        ("FILE:/data/x", "/data/x"),
+        ("file://localhost/data/x", "/data/x"),
+        ("file:///", "/"),
+        ("file://", "/"),
+        ("file:/~/x", "/~/x"),
+        ("/data/a b%20#c?[d]*{e}\n", "/data/a b%20#c?[d]*{e}\n"),
+        ("file:///data/a b%20#c?[d]*{e}\n", "/data/a b%20#c?[d]*{e}\n"),
+        ("hdfs://nn:8020/data/x/", "hdfs://nn:8020/data/x"),
+        ("HDFS://nn/x", "hdfs://nn/x"),
+        ("hdfs://nn/", "hdfs://nn/"),
+        ("hdfs://nn", "hdfs://nn/"),
+        ("hdfs:/data/x", "hdfs:///data/x"),
+        ("hdfs:///data//x", "hdfs:///data/x"),
+        ("s3a://bucket/a/../b", "s3a://bucket/b"),
+        ("s3a://bucket/a b#c", "s3a://bucket/a b#c"),
+    ],
+)
+def test_each_path_has_one_spelling(written: str, kept: str) -> None:
+    """Local paths are absolute and plain, others URIs; the spelling that is kept is kept."""
+    assert normalize(written) == kept
+    assert normalize(kept) == kept
+
+
+def test_relative_paths_are_below_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with a colon in a name, which alone makes no URI."""
+    monkeypatch.chdir(tmp_path)
+    assert normalize(".weir/checkpoints") == f"{tmp_path}/.weir/checkpoints"
+    assert normalize("a:b") == f"{tmp_path}/a:b"
+    assert normalize("./~/x") == f"{tmp_path}/~/x"
+
+
+def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a shell."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert normalize("~/savepoints") == "/home/me/savepoints"
+    assert normalize("~") == "/home/me"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "is empty"),
+        ("a\0b", "not UTF-8 text"),
+        ("/data/\udcff", "not UTF-8 text"),
+        ("hdfs://nn/\udcff", "not UTF-8 text"),
+        ("~nobody-has-this-name/x", r"begins with a home directory that does not exist.*or \./~nobody"),
+        ("file:x", "a URI without a path: write file:///"),
+        ("file://host/x", "names a file of the host 'host'"),
+        ("s3a:/bucket/x", "names no bucket: write s3a://BUCKET/PATH"),
+        ("s3a:///x", "names no bucket"),
+    ],
+)
+def test_what_cannot_be_a_path_is_refused_in_a_sentence(path: str, words: str) -> None:
+    """Where it enters, and not by what it is handed to."""
+    with pytest.raises(StorageError, match=words) as caught:
+        normalize(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relative_path_below_a_directory_that_is_gone_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or below one whose name is not UTF-8: nothing that Weir writes could name it."""
+    for name in ("gone", os.fsdecode(b"caf\xe9")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        if name == "gone":
+            (tmp_path / name).rmdir()
+        with pytest.raises(StorageError, match=r"directory is gone|not UTF-8"):
+            normalize("x")
+
+
+@given(st.text(st.characters(codec=None, exclude_characters="\0"), max_size=20))
+def test_any_text_has_a_kept_spelling_or_is_refused(text: str) -> None:
+    """Whatever it is made of, and a kept spelling is final."""
+    for path in (
+        text,
+        f"/{text}",
+        f"file:{text}",
+        f"file:/{text}",
+        f"hdfs:{text}",
+        f"s3a://{text}",
+        f"~{text}",
+    ):
+        try:
+            kept = normalize(path)
+        except StorageError:
+            continue
+        assert normalize(kept) == kept
+        assert is_local(kept) == (scheme_of(kept) is None)
+        assert normalize(join(kept, "x")) == join(kept, "x")
+        assert (parent(join(kept, "x", "y")), name_of(join(kept, "x"))) == (join(kept, "x"), "x")
+
+
+def test_names_are_joined_to_every_root() -> None:
+    """Also to those that end with a slash."""
+    assert [join(base, "a", "b") for base in ("/", "/x", "hdfs:///", "hdfs://nn/")] == [
+        "/a/b",
+        "/x/a/b",
+        "hdfs:///a/b",
+        "hdfs://nn/a/b",
+    ]
+    assert (parent("/x"), parent("/x/y"), parent("hdfs://nn/x/y")) == ("/", "/x", "hdfs://nn/x")
+    assert (root_of("hdfs:///x/y"), root_of("s3a://bucket/x")) == ("hdfs://", "s3a://bucket")
+
+
+def test_each_library_gets_the_spelling_that_it_reads() -> None:
+    """Spark looks a plain path up on Hadoop's default file system, and delta-rs has one scheme for S3."""
+    assert as_spark_path("/data/a b") == "file:///data/a b"
+    assert as_spark_path("hdfs:///x") == "hdfs:///x"
+    assert as_delta_path("s3a://bucket/x") == "s3://bucket/x"
+    assert as_delta_path("/data/x") == "/data/x"
+
+
+def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here since its path would be too long."""
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/{'d' * 256}")
+    with pytest.raises(
+        StorageError, match=r"File name too long.*set TMPDIR to a directory that can be written"
+    ):
+        temporary_directory("weir-")
+
+
+def test_links_make_two_spellings_one_place(tmp_path: Path) -> None:
+    """Whether or not what they name exists yet; a name that another begins with is another place."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    there, link = f"{tmp_path}/a", f"{tmp_path}/link"
+    assert real(f"{link}/new") == f"{there}/new"
+    assert is_same(link, there)
+    assert is_within(f"{link}/new/x", there)
+    assert is_within(there, link)
+    assert not is_within(f"{tmp_path}/a2", there)
+    assert not is_within(str(tmp_path), there)
+    assert is_within(there, "/")
+    assert is_within("hdfs://nn/x", "hdfs://nn/")
+    assert not is_within("hdfs://nn/x", "hdfs://nn2/")

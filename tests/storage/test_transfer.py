@@ -1,0 +1,58 @@
+"""Moving immutable files: a link on one file system, a copy between two, and never half a file."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from weir.errors import StorageError
+from weir.storage.file_systems import Transfer
+from weir.storage.local import LocalFileSystem
+
+NEAR, FAR = LocalFileSystem(), LocalFileSystem()
+
+
+@pytest.fixture
+def transfer(tmp_path: Path) -> Transfer:
+    """What lies below ``far`` belongs to another file system."""
+    (tmp_path / "near").mkdir()
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near" / "state").write_bytes(b"state")
+    return Transfer(lambda path: FAR if path.startswith(str(tmp_path / "far")) else NEAR)
+
+
+def test_on_one_file_system_a_file_gets_a_second_name(transfer: Transfer, tmp_path: Path) -> None:
+    """Nothing is copied, so it costs the same whatever its size."""
+    source, target = tmp_path / "near" / "state", tmp_path / "near" / "link"
+    assert transfer.link_or_copy(str(source), str(target)) is True
+    assert source.samefile(target)
+
+
+def test_between_two_file_systems_a_file_is_copied(transfer: Transfer, tmp_path: Path) -> None:
+    """With all of its content."""
+    source, target = tmp_path / "near" / "state", tmp_path / "far" / "copy"
+    assert transfer.link_or_copy(str(source), str(target)) is False
+    assert target.read_bytes() == b"state"
+    assert not source.samefile(target)
+
+
+@pytest.mark.parametrize("target", ["near", "far"])
+def test_a_source_that_vanished_is_a_storage_error(transfer: Transfer, tmp_path: Path, target: str) -> None:
+    """It fails the snapshot, and leaves no target behind (P4)."""
+    copy = tmp_path / target / "copy"
+    with pytest.raises(StorageError, match="gone"):
+        transfer.link_or_copy(str(tmp_path / "near" / "gone"), str(copy))
+    assert not copy.exists()
+
+
+def test_links_are_possible_within_one_device_only(transfer: Transfer, tmp_path: Path) -> None:
+    """Two plain directories of one device: yes. Of two devices, or with a URI: no."""
+    assert transfer.can_link(str(tmp_path / "near"), str(tmp_path / "far"))
+    assert not transfer.can_link(str(tmp_path / "near"), "hdfs://host/x")
+    assert not transfer.can_link("s3a://bucket/x", str(tmp_path))
+    shared_memory = Path("/dev/shm")
+    if shared_memory.is_dir() and shared_memory.stat().st_dev != tmp_path.stat().st_dev:
+        with tempfile.TemporaryDirectory(dir=shared_memory) as other:
+            assert not transfer.can_link(str(tmp_path), other)
