@@ -7,26 +7,26 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from tests.sim.mutants import Mutant, _with
+from tests.sim.mutants import Mutant, _with, closed_at_once
 
 from weir.core.checkpoints.ledger import CheckpointLedger
 from weir.core.job.restart import FinalCheckpointRetry
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.task.commits import PendingCommits
+from weir.core.task.ending import TaskEnding
 from weir.core.task.input_gate import InputGate
 from weir.core.task.stream_task import StreamTask
-from weir.core.task.task_flow import TaskFlow
 from weir.core.types import TaskState
 
 
 def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
     """The savepoint of a stop with drain does not wait for the last window (E1, E4)."""
-    return _with(patch.object(TaskFlow, "_drains_before", lambda self, trigger: False))
+    return _with(patch.object(TaskEnding, "drains_before", lambda self, trigger: False))
 
 
 def a_drain_that_nobody_downstream_hears_of() -> AbstractContextManager[None]:
     """A task that has finished its records does not say so to its consumers (P28)."""
-    return _with(patch.object(TaskFlow, "_tell_end", lambda self, finished: []))
+    return _with(patch.object(StreamTask, "_tell_end", lambda self, finished: []))
 
 
 def a_task_that_finishes_though_one_channel_did_not() -> AbstractContextManager[None]:
@@ -50,9 +50,9 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
 
     def ends_at_once(self: StreamTask, event: NotifyCheckpointComplete) -> Any:
         effects = real(self, event)
-        if self._final is None or self._closing:
+        if self._ending._final is None or self._ending.closing:
             return effects
-        return [*effects, *self._close(), *self._finish()]
+        return [*effects, *closed_at_once(self), *self._finish()]
 
     return _with(
         patch.object(StreamTask, "_on_complete", ends_at_once),

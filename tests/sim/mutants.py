@@ -87,6 +87,13 @@ def _with(*patches: Any) -> Iterator[None]:
         yield
 
 
+def closed_at_once(task: StreamTask) -> list[Any]:
+    """What a task emits that takes no trigger any more, whether or not some wait."""
+    task._ending.closing = True
+    waiting = task._triggers.clear()
+    return [effect for n in waiting for effect in (task._report.closing(n), *task._cancel(n))]
+
+
 def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
     """The plan is made when the request leaves the queue, and used when id and hooks are there (MISSION A6)."""
     run_queue = CheckpointTrigger.run_queue
@@ -320,8 +327,8 @@ def finished_before_the_commits() -> AbstractContextManager[None]:
 
     def finish_at_once(self: StreamTask, event: Any) -> Any:
         effects = on_complete(self, event)
-        if self._final == event.checkpoint_id and not self._snapshots.any_under_way:
-            effects = [*effects, *self._close(), *self._end(TaskStatus.FINISHED)]
+        if self._ending._final == event.checkpoint_id and not self._snapshots.any_under_way:
+            effects = [*effects, *closed_at_once(self), *self._end(TaskStatus.FINISHED)]
         return effects
 
     return _with(patch.object(StreamTask, "_on_complete", finish_at_once))

@@ -1,58 +1,94 @@
 """``StreamTask``: the task's side of the protocol, from trigger to commit (MISSION B, E; PROTOCOL P5 to P16, P28 to P37).
 
-A task processes records in steps. Between two steps its query asks in a *planning call* whether it may go on; while
-the call is not answered, the query rests and its state is stable. That is where snapshots are taken::
+A task processes records in batches. Between two batches its query asks in a *planning call* whether it may go
+on; while the call is not answered, the query rests and its state is stable. That is where snapshots are taken::
 
     PlanningCalled(4)  a trigger waits: TakeSnapshot(position 4)      the call is held
     SyncPartDone       ContinueSnapshot, AnswerPlanning               records flow, files are copied meanwhile
     AsyncPartDone      AcknowledgeCheckpoint
     NotifyCheckpointComplete   ConfirmBase, CommitSinks .... SinksCommitted
 
-The rules of this file:
+Rules:
 
-1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same position; then the
-   call is answered. Without a trigger it is answered at once.
-2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the input does, without one
-   as they are. No record flows any more: if the savepoint completes the task commits and finishes, if not the job fails
-   over (P34).
+1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same position; then
+   the call is answered. Without a trigger it is answered at once.
+2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the input does,
+   without one as they are. No record flows any more: if the savepoint completes the task commits and finishes,
+   if not the job fails over (P34).
 3. When the records have ended, no call comes any more and the state is stable: triggers are taken at once, before
    and during the drain at the position before it, afterwards at the drained position as ``finished``.
 4. A committable is marked with the first barrier after it and gets its epoch, once, from the first completed
-   checkpoint whose barrier is at or after that mark. It stays until that epoch's commit is confirmed. An intermediate
-   savepoint neither marks nor commits.
+   checkpoint whose barrier is at or after that mark. It stays until that epoch's commit is confirmed. An
+   intermediate savepoint neither marks nor commits.
 5. Epochs are committed in the order of their ids, one at a time, also empty ones.
-6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``); its snapshot is taken when a
-   barrier is there on all of them, or, unaligned, has overtaken what was not read, which is part of it then. Its own
-   barrier goes downstream before its snapshot is taken.
-7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers have processed all that
-   it put out. Then it declines new triggers, answers what it has begun (P32), and is FINISHED when no commit is left,
-   each snapshot under way is acknowledged, declined or dropped, and its operators are closed.
+6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its snapshot is taken
+   when a barrier is there on all of them, or, unaligned, has overtaken what was not read, which is then part of
+   it. Its own barrier goes downstream before its snapshot is taken.
+7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers have processed
+   all its output. Then it declines new triggers, answers what it has begun (P32), and is FINISHED when no commit
+   is left, each snapshot under way is acknowledged, declined or dropped, and its operators are closed.
+
+After every event ``_advance`` asks one question: what stands in the way of what? The order of the answers is law::
+
+    1. a task that has committed all, and whose consumers have read all, takes the checkpoints that wait, and
+       then none any more: it is closing, and finishes as soon as nothing is under way
+    2. while it initializes, or a synchronous part runs: nothing
+    3. control entries of its channels are acted on, which may align a checkpoint
+    4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned
+       checkpoints); before a checkpoint is taken, operators prepare for it in a batch that reads nothing more of
+       the channels (P6)
+    5. if the query rests, records end where those of all channels have, where its readers have said so, or where
+       the job is stopped
+    6. a checkpoint that waits is taken, if the state is stable; the savepoint of a stop not before the drain
+    7. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is
+       too far behind; or the drain begins
+
+A state is stable while the planning call is held and when the records have ended.
+
+Producers are notified how far their channels were read, so that they can delete what nobody needs. While a part
+of a snapshot runs that has segments of a channel in flight, that notification is held back (P27).
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is dropped when its
-part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine stands on in-order
+part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine relies on in-order
 delivery: triggers come with growing ids, and checkpoints complete in the order of theirs (a newer one subsumes).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
-from weir.core.messages.channel import ChannelAppended, ReleaseSegments, SegmentsConsumed
+from weir.core.messages.channel import (
+    CancelCheckpointMarker,
+    ChannelAppended,
+    EndOfPartition,
+    EndOfUserRecords,
+    ReleaseSegments,
+    SegmentsConsumed,
+)
 from weir.core.messages.operators import DeliverEvent
-from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.protocol import (
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from weir.core.messages.task import (
+    AnswerPlanning,
     AsyncPartDone,
+    CloseOperators,
+    CommitSinks,
     ConfirmBase,
     ContinueSnapshot,
     Drained,
+    DropSnapshot,
     OperatorsClosed,
     PlanningCalled,
     RecordsEnded,
     SinkCommitFailed,
     SinksCommitted,
     SnapshotFailed,
+    StartDrain,
     StepStaged,
     StreamTaskEffect,
     StreamTaskEvent,
@@ -61,15 +97,82 @@ from weir.core.messages.task import (
     TaskStarted,
     TellAborted,
 )
-from weir.core.status import OperatorStatus, Records, has_ended, next_operator_status
-from weir.core.task.snapshots import SnapshotPart, barrier_of
-from weir.core.task.task_flow import TaskFlow
-from weir.core.types import TaskStatus
+from weir.core.status import OperatorStatus, Records, has_ended, next_task_status
+from weir.core.task.barrier_handler import Aligned
+from weir.core.task.commits import PendingCommits
+from weir.core.task.ending import TaskEnding
+from weir.core.task.events import TaskEvents
+from weir.core.task.input_gate import InputGate
+from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
+from weir.core.task.reports import TaskReports
+from weir.core.task.snapshots import SnapshotPart, TaskSnapshot, TaskSnapshots, barrier_of
+from weir.core.task.triggers import WaitingTriggers
+from weir.core.types import OperatorId, OperatorState, SentEvent, TaskStatus, VertexId
 from weir.errors import invariant
 
 
-class StreamTask(TaskFlow):
+class StreamTask:
     """The task of one vertex in one attempt. The module's docstring has its rules."""
+
+    def __init__(
+        self,
+        *,
+        vertex: VertexId,
+        attempt: int,
+        operators: tuple[OperatorState, ...],
+        sinks: tuple[OperatorId, ...],
+        bounded: bool,
+        requires_final_checkpoint: bool,
+        inputs: tuple[VertexId, ...] = (),
+        consumers: tuple[VertexId, ...] = (),
+        bound: ChannelBound = DEFAULT_BOUND,
+        aligned_timeout_ms: int | None = None,
+        prepares_for_barriers: bool = False,
+        coordinated: bool = False,
+        sent_events: tuple[SentEvent, ...] = (),
+    ) -> None:
+        """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs``
+        are the tasks whose channels it reads, ``consumers`` those that read its own and may lag by ``bound``. A
+        barrier may overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it
+        never may. With ``prepares_for_barriers`` its operators do so in the batch before each. ``coordinated``: some
+        have coordinators; ``sent_events`` are the events that they had sent, restored."""
+        self._vertex = vertex
+        self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
+        self._bounded = bounded
+        self._status = TaskStatus.INITIALIZING
+        #: The last complete batch; while the drain runs, the one before it.
+        self._position = -1
+        #: The planning call that is not answered; the query rests.
+        self._call: int | None = None
+        self._triggers = WaitingTriggers(vertex, prepares=prepares_for_barriers)
+        self._prepares = prepares_for_barriers
+        self._snapshots = TaskSnapshots()
+        self._commits = PendingCommits(sinks)
+        self._gate = InputGate(inputs)
+        self._ending = TaskEnding(self._gate, requires_final_checkpoint=requires_final_checkpoint)
+        #: Where a call was last answered though there was nothing to read. After each batch one is: the query may
+        #: have a batch of its own to run, without records, by the watermark that the last one moved.
+        self._idle_at = -1
+        self._aligned_timeout_ms = aligned_timeout_ms
+        #: How far channels were read of which the producers are not notified yet.
+        self._held_back: dict[VertexId, int] = {}
+        self._outputs = OutputChannels(vertex, consumers, bound)
+        self._coordinated = coordinated
+        self._events = TaskEvents(vertex, attempt, sent_events)
+        #: The time of the event that is being handled.
+        self._now_ms = 0
+
+    @property
+    def status(self) -> TaskStatus:
+        """Where the task stands."""
+        return self._status
+
+    @property
+    def operator_status(self) -> OperatorStatus:
+        """Where the operators of its chain stand."""
+        return self._ending.operators
+
+    # ---- entries
 
     def handle(self, event: StreamTaskEvent, now_ms: int) -> list[StreamTaskEffect]:
         """Take one event; the effects are to be carried out in their order.
@@ -100,15 +203,13 @@ class StreamTask(TaskFlow):
             ChannelAppended: self._on_appended,
             SegmentsConsumed: self._on_consumed,
             DeliverEvent: self._on_operator_event,
-            SinkCommitFailed: lambda event: self._fail(
-                TaskErrored(message=event.message, fatal=event.fatal, cause=event.cause)
-            ),
+            SinkCommitFailed: self._fail,
             TaskErrored: self._fail,
         }
 
     def next_deadline(self) -> int | None:
         """When ``on_deadline`` is due: a barrier may overtake records then. Checkpoints expire in the coordinator."""
-        if self._call is None or self._closing or self._waiting or self._snapshots.is_syncing:
+        if self._call is None or self._ending.closing or self._triggers or self._snapshots.is_syncing:
             return None
         return None if self._aligned_timeout_ms is None else self._gate.overtakes_at(self._aligned_timeout_ms)
 
@@ -117,155 +218,144 @@ class StreamTask(TaskFlow):
         self._now_ms = now_ms
         return self._advance()
 
-    # ---- from the job master
+    # ---- what the task may do next
+
+    def _advance(self) -> list[StreamTaskEffect]:
+        """Do what nothing stands in the way of any more: the module's docstring has the order."""
+        if self._ending.closing:
+            return self._finish()
+        if self._ending.is_done and self._outputs.all_consumed and not self._triggers:
+            self._ending.closing = True
+            return self._finish()
+        if self._status is TaskStatus.INITIALIZING or self._snapshots.is_syncing:
+            return []
+        return self._read_control() + self._between_batches()
+
+    def _between_batches(self) -> list[StreamTaskEffect]:
+        """Rules 4 to 7."""
+        n = self._may_overtake()
+        if n is not None and self._wants_barrier_batch(n):
+            return self._answer(barrier=n)
+        if n is not None:
+            self._triggers.add_aligned(self._gate.overtake(self._now_ms))
+        first = self._triggers.first
+        prepares = first is not None and self._wants_barrier_batch(first.checkpoint_id)
+        if first is not None and prepares and not self._ending.drains_with(first):
+            return self._answer(barrier=first.checkpoint_id)
+        effects: list[StreamTaskEffect] = []
+        if self._call is not None and self._ending.records is Records.FLOWING:
+            effects = self._end_records(first)
+        is_stable = self._call is not None or self._ending.records is not Records.FLOWING
+        if first is not None and is_stable and not self._ending.drains_before(first):
+            return effects + self._take(first)
+        return effects + self._flow_on()
+
+    def _may_overtake(self) -> int | None:
+        """The checkpoint whose barrier may pass what was not read."""
+        if self._call is None or self._aligned_timeout_ms is None or self._triggers:
+            return None
+        return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
+
+    def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
+        """Whether operators still prepare for this checkpoint, in a batch of their own, before it is taken (P6)."""
+        flows = self._call is not None and self._ending.records is Records.FLOWING
+        return flows and self._triggers.wants_step(checkpoint_id)
+
+    def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
+        finished = self._ending.how_records_end(first, prepares=self._prepares)
+        if finished is None:
+            return []
+        if finished:
+            self._ending.records = Records.ENDED
+            return []
+        self._ending.records = Records.STOPPED
+        return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+
+    def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
+        """Notify the consumers that no record comes any more."""
+        end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
+        return [*self._outputs.broadcast(end)]
+
+    def _read_control(self) -> list[StreamTaskEffect]:
+        """Act on what the channels say beside records. A checkpoint that is aligned waits to be taken."""
+        effects: list[StreamTaskEffect] = []
+        for outcome in self._gate.process(self._now_ms):
+            if isinstance(outcome, Aligned):
+                self._triggers.add_aligned(outcome)
+            else:
+                n = outcome.checkpoint_id
+                effects += [self._report.misaligned(n, outcome.reason), *self._cancel(n)]
+        return effects
+
+    def _flow_on(self) -> list[StreamTaskEffect]:
+        if self._ending.records is Records.ENDED:
+            # A query that did not end by itself is alive, and rests in the call.
+            self._ending.records, call, self._call = Records.DRAINING, self._call, None
+            events = self._events.carry()
+            return [StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)]
+        if self._call is None or self._outputs.is_full or self._ending.records is Records.STOPPED:
+            return []
+        wants_batch = self._gate.wants_step or self._events.any_waiting
+        if self._gate.channels and not wants_batch and self._ending.records is Records.FLOWING:
+            if self._idle_at == self._position:
+                return []
+            self._idle_at = self._position
+        return self._answer()
+
+    def _answer(self, barrier: int | None = None) -> list[StreamTaskEffect]:
+        """Let the next batch begin, with the events that wait. After the records of one with a barrier comes its
+        snapshot, so nothing after the barrier in the channels may reach it: it reads no segment and gets no
+        watermark."""
+        invariant(self._call is not None, f"{self._vertex} answers no planning call")
+        call, self._call = self._call or 0, None
+        self._triggers.carried = barrier or self._triggers.carried
+        return [
+            AnswerPlanning(
+                call=call,
+                admitted=self._gate.admit(self._now_ms) if barrier is None else (),
+                watermarks_ms=self._gate.tell_watermarks() if barrier is None else {},
+                events=self._events.carry(),
+                barrier=barrier,
+            )
+        ]
+
+    # ---- checkpoints, from trigger to commit
 
     def _on_trigger(self, event: TriggerCheckpoint) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
-        invariant(event.vertex == self._vertex, f"a trigger for {event.vertex} reached {self._vertex}")
-        invariant(
-            checkpoint_id > self._newest_trigger,
-            f"checkpoint {checkpoint_id} is triggered after checkpoint {self._newest_trigger}",
-        )
-        self._newest_trigger = checkpoint_id
+        self._triggers.announced(event)
         if not self._status.can_be_triggered:
             return [self._report.not_ready(checkpoint_id, self._status), *self._cancel(checkpoint_id)]
-        if self._closing:
+        if self._ending.closing:
             return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
         if event.kind.is_synchronous:
-            self._stop_trigger = checkpoint_id
+            self._ending.triggered_to_stop(checkpoint_id)
         if self._gate.has_open_channel:
             self._gate.trigger(barrier_of(event), self._now_ms)
         else:
-            self._waiting[checkpoint_id] = event
+            self._triggers.add(event)
         return self._advance()
 
-    def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
-        checkpoint_id = event.checkpoint_id
-        snapshot = self._snapshots.get(checkpoint_id)
-        if snapshot is None or self._closing_operators:
-            # Nothing was staged since the final checkpoint, which is committed.
-            return []
-        invariant(
-            snapshot.part is SnapshotPart.ACKNOWLEDGED and snapshot.trigger.kind.commits_side_effects,
-            f"{self._vertex} is told that {snapshot.trigger.kind.name} {checkpoint_id} completed, but its"
-            f" snapshot is {snapshot.part.name}",
+    def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
+        """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is
+        not part of it."""
+        barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
+        aligned = self._triggers.take(trigger.checkpoint_id)
+        snapshot = TaskSnapshot(
+            trigger=trigger,
+            position=self._position,
+            finished=self._ending.records is Records.DRAINED,
+            committables=self._commits.taken(self._position, barrier),
+            alignment_ms=0 if aligned is None else aligned.alignment_ms,
+            in_flight=() if aligned is None else aligned.in_flight,
+            sent_events=self._events.unacknowledged,
         )
-        self._commits.completed(checkpoint_id)
-        self._snapshots.forget(checkpoint_id)
-        if self._final is None and (snapshot.finished or snapshot.trigger.kind.is_synchronous):
-            self._final = checkpoint_id
-        if snapshot.trigger.kind.is_synchronous:
-            return self._commit_next()
-        return [ConfirmBase(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._commit_next()]
+        self._snapshots.begin(snapshot)
+        return [*self._outputs.broadcast(barrier_of(trigger)), snapshot.effect]
 
-    def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
-        checkpoint_id = event.checkpoint_id
-        effects: list[StreamTaskEffect] = [TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)]
-        self._waiting.pop(checkpoint_id, None)
-        self._alignments.pop(checkpoint_id, None)
-        self._gate.barriers.aborted(checkpoint_id)
-        snapshot = self._snapshots.get(checkpoint_id)
-        if snapshot is not None and snapshot.part is SnapshotPart.ACKNOWLEDGED:
-            effects += self._drop(checkpoint_id)
-        elif snapshot is not None:
-            self._snapshots.abort(checkpoint_id)
-        return effects + self._advance()
-
-    # ---- from the query
-
-    def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
-        moved = self._move(TaskStatus.RUNNING)
-        self._position = max(self._position, event.position)
-        # Those of a restored task are told again (P41).
-        return [*moved, *self._events.complete(), *self._advance()]
-
-    def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
-        invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
-        invariant(self._records.may_step, f"{self._vertex} plans a step after its records ended")
-        misread = self._gate.misread(event.consumed)
-        if misread is not None:
-            said = f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
-            return self._fail(TaskErrored(message=said))
-        effects: list[StreamTaskEffect] = []
-        if self._records is Records.FLOWING:
-            effects = self._complete_step(event.position, event.watermark_ms)
-        self._call = event.call
-        self._gate.batch.ended(self._now_ms)
-        return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
-
-    def _on_staged(self, event: StepStaged) -> list[StreamTaskEffect]:
-        invariant(
-            self._status is TaskStatus.RUNNING
-            and self._call is None
-            and self._records.may_step
-            and event.position > self._position,
-            f"{self._vertex} staged step {event.position}, which cannot be under way",
-        )
-        invariant(
-            self._bounded or not event.input_ended, f"the input of {self._vertex} ended, but it is unbounded"
-        )
-        self._input_ended |= event.input_ended
-        self._commits.stage(event.position, event.committables)
-        if event.segment is not None:
-            self._outputs.staged(event.segment)
-        self._events.sent(event.sent_events)
-        if event.declined is None or self._waiting.pop(self._carried_barrier, None) is None:
-            return []
-        n = self._carried_barrier
-        self._alignments.pop(n, None)
-        return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
-
-    def _complete_step(self, position: int, watermark_ms: int | None = None) -> list[StreamTaskEffect]:
-        """All steps up to ``position`` are complete, and this is the watermark behind them. If there was none since the last
-        call was answered, the events that it was to carry wait for the next."""
-        if position == self._position:
-            self._events.not_run()
-        return [*self._come_to(position, watermark_ms), *self._events.complete()]
-
-    def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
-        invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
-        invariant(
-            self._status is TaskStatus.RUNNING and self._records is Records.FLOWING and self._call is None,
-            f"the records of {self._vertex} cannot end now",
-        )
-        effects = self._complete_step(event.position)
-        self._records = Records.ENDED
-        return effects + self._advance()
-
-    def _on_drained(self, event: Drained) -> list[StreamTaskEffect]:
-        invariant(
-            self._records is Records.DRAINING and self._call is None, f"{self._vertex} cannot be drained now"
-        )
-        effects = [*self._complete_step(event.position), *self._events.end(), *self._tell_end(finished=True)]
-        self._records = Records.DRAINED
-        self._operators = next_operator_status(self._operators, OperatorStatus.FINISHED)
-        if self._waits_at_the_end:
-            effects += self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
-        return effects + self._advance()
-
-    def _on_operators_closed(self, event: OperatorsClosed) -> list[StreamTaskEffect]:
-        del event
-        self._operators = next_operator_status(self._operators, OperatorStatus.CLOSED)
-        return self._finish()
-
-    # ---- from and to other tasks
-
-    def _on_appended(self, event: ChannelAppended) -> list[StreamTaskEffect]:
-        for entry in event.entries:
-            self._gate.append(event.channel, entry, self._now_ms)
-        return self._advance()
-
-    def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
-        free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
-        effects = self._advance()
-        return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
-
-    def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
-        # Operators take part in the drain's step.
-        drained = self._records is Records.DRAINED
-        return [*self._events.deliver(event, may_step=not drained), *self._advance()]
-
-    # ---- outcomes of effects
+    def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        """No barrier of this checkpoint will leave the task (MISSION B3)."""
+        return [*self._outputs.broadcast(CancelCheckpointMarker(checkpoint_id=checkpoint_id))]
 
     def _on_sync_part_done(self, event: SyncPartDone) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
@@ -307,10 +397,196 @@ class StreamTask(TaskFlow):
             effects.append(self._report.snapshot_failed(event, snapshot.part))
         return effects + self._drop(checkpoint_id) + self._advance()
 
+    def _on_complete(self, event: NotifyCheckpointComplete) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is None or self._ending.closing_operators:
+            # Nothing was staged since the final checkpoint, which is committed.
+            return []
+        kind = snapshot.trigger.kind
+        invariant(
+            snapshot.part is SnapshotPart.ACKNOWLEDGED and kind.commits_side_effects,
+            f"{self._vertex} is notified that {kind.name} {checkpoint_id} completed, but its snapshot is"
+            f" {snapshot.part.name}",
+        )
+        self._commits.completed(checkpoint_id)
+        self._snapshots.forget(checkpoint_id)
+        self._ending.checkpoint_completed(checkpoint_id, is_final=snapshot.finished or kind.is_synchronous)
+        if kind.is_synchronous:
+            return self._commit_next()
+        return [ConfirmBase(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._commit_next()]
+
+    def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
+        checkpoint_id = event.checkpoint_id
+        effects: list[StreamTaskEffect] = [TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)]
+        self._triggers.drop(checkpoint_id)
+        self._gate.barriers.aborted(checkpoint_id)
+        snapshot = self._snapshots.get(checkpoint_id)
+        if snapshot is not None and snapshot.part is SnapshotPart.ACKNOWLEDGED:
+            effects += self._drop(checkpoint_id)
+        elif snapshot is not None:
+            self._snapshots.abort(checkpoint_id)
+        return effects + self._advance()
+
+    def _drop(self, checkpoint_id: int) -> list[StreamTaskEffect]:
+        self._snapshots.forget(checkpoint_id)
+        return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._tell_consumed()]
+
+    def _commit_next(self) -> list[StreamTaskEffect]:
+        commit = self._commits.next_commit()
+        if commit is None:
+            return []
+        return [CommitSinks(vertex=self._vertex, checkpoint_id=commit[0], payloads=commit[1])]
+
     def _on_sinks_committed(self, event: SinksCommitted) -> list[StreamTaskEffect]:
         self._commits.confirmed(event.checkpoint_id)
-        self._final_committed |= self._final == event.checkpoint_id
+        self._ending.committed(event.checkpoint_id)
         return self._commit_next() + self._advance()
+
+    # ---- batches
+
+    def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
+        moved = self._move(TaskStatus.RUNNING)
+        self._position = max(self._position, event.position)
+        # Those of a restored task are sent again (P41).
+        return [*moved, *self._events.complete(), *self._advance()]
+
+    def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
+        records = self._ending.records
+        invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
+        invariant(records.may_step, f"{self._vertex} plans a batch after its records ended")
+        misread = self._gate.misread(event.consumed)
+        if misread is not None:
+            said = f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
+            return self._fail(TaskErrored(message=said))
+        effects: list[StreamTaskEffect] = []
+        if records is Records.FLOWING:
+            effects = self._complete_batch(event.position, event.watermark_ms)
+        self._call = event.call
+        self._gate.batch.ended(self._now_ms)
+        return effects + self._tell_consumed(self._gate.consumed(event.consumed)) + self._advance()
+
+    def _on_staged(self, event: StepStaged) -> list[StreamTaskEffect]:
+        invariant(
+            self._status is TaskStatus.RUNNING
+            and self._call is None
+            and self._ending.records.may_step
+            and event.position > self._position,
+            f"{self._vertex} staged batch {event.position}, which cannot be under way",
+        )
+        invariant(
+            self._bounded or not event.input_ended, f"the input of {self._vertex} ended, but it is unbounded"
+        )
+        if event.input_ended:
+            self._ending.input_ended()
+        self._commits.stage(event.position, event.committables)
+        if event.segment is not None:
+            self._outputs.staged(event.segment)
+        self._events.sent(event.sent_events)
+        n = self._triggers.carried
+        if event.declined is None or not self._triggers.drop(n):
+            return []
+        return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
+
+    def _complete_batch(self, position: int, watermark_ms: int | None = None) -> list[StreamTaskEffect]:
+        """All batches up to ``position`` are complete, and this is the watermark after them: the consumers get what
+        they emitted. If there was none since the last call was answered, the events that it was to carry wait for
+        the next."""
+        invariant(
+            position >= self._position,
+            f"{self._vertex} goes back from position {self._position} to {position}",
+        )
+        if position == self._position:
+            self._events.not_run()
+        self._position = position
+        return [*self._outputs.completed(position, watermark_ms), *self._events.complete()]
+
+    def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
+        flowing = self._ending.records is Records.FLOWING
+        invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
+        invariant(
+            self._status is TaskStatus.RUNNING and flowing and self._call is None,
+            f"the records of {self._vertex} cannot end now",
+        )
+        effects = self._complete_batch(event.position)
+        self._ending.records = Records.ENDED
+        return effects + self._advance()
+
+    def _on_drained(self, event: Drained) -> list[StreamTaskEffect]:
+        draining = self._ending.records is Records.DRAINING
+        invariant(draining and self._call is None, f"{self._vertex} cannot be drained now")
+        effects = [*self._complete_batch(event.position), *self._events.end(), *self._tell_end(finished=True)]
+        self._ending.drained()
+        if self._ending.waits_for_checkpoint:
+            effects += self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
+        return effects + self._advance()
+
+    # ---- channels and operator events
+
+    def _on_appended(self, event: ChannelAppended) -> list[StreamTaskEffect]:
+        for entry in event.entries:
+            self._gate.append(event.channel, entry, self._now_ms)
+        return self._advance()
+
+    def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
+        free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
+        effects = self._advance()
+        return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
+
+    def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
+        # Operators take part in the drain's batch.
+        drained = self._ending.records is Records.DRAINED
+        return [*self._events.deliver(event, may_step=not drained), *self._advance()]
+
+    def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
+        """Notify producers how far their channels were read, if no snapshot needs the segments."""
+        self._held_back.update(moved)
+        in_use = self._snapshots.channels_in_use
+        told = {name: position for name, position in self._held_back.items() if name not in in_use}
+        for name in told:
+            del self._held_back[name]
+        size = self._gate.batch.size
+        return [
+            SegmentsConsumed(vertex=name, consumer=self._vertex, position=position, batch_size=size)
+            for name, position in told.items()
+        ]
+
+    # ---- the end
+
+    def _finish(self) -> list[StreamTaskEffect]:
+        """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped after it), or a
+        consumer has records to process (PROTOCOL P30). Operators are closed before that (MISSION E5)."""
+        if self._snapshots.any_part_running or not self._commits.is_idle or not self._outputs.all_consumed:
+            return []
+        if self._ending.operators is OperatorStatus.CLOSED:
+            return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
+        if self._ending.closing_operators:
+            return []
+        self._ending.closing_operators = True
+        return [CloseOperators(vertex=self._vertex)]
+
+    def _on_operators_closed(self, event: OperatorsClosed) -> list[StreamTaskEffect]:
+        del event
+        self._ending.operators_closed()
+        return self._finish()
+
+    def _fail(self, error: TaskErrored | SinkCommitFailed) -> list[StreamTaskEffect]:
+        self._ending.failed()
+        failed = self._report.failed(error.message, fatal=error.fatal, cause=error.cause)
+        return [*self._end(TaskStatus.FAILED), failed]
+
+    def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
+        """Forget all but the snapshots that are still to be dropped; a held call is never answered."""
+        moved = self._move(status)
+        self._call = None
+        self._triggers.clear()
+        self._held_back.clear()
+        self._snapshots.abort_all()
+        return moved
+
+    def _move(self, status: TaskStatus) -> list[StreamTaskEffect]:
+        self._status = next_task_status(self._status, status)
+        return [self._report.status(status)]
 
     def _after_end(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
         """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late to matter."""
@@ -324,10 +600,15 @@ class StreamTask(TaskFlow):
 
     def validate(self) -> None:
         """Check the laws of this machine and of its parts; raises ``InvariantError``."""
+        records = self._ending.records
+        ended = has_ended(self._status)
         self._snapshots.validate()
         self._commits.validate()
-        ended = has_ended(self._status)
-        held = self._snapshots.is_syncing or self._closing or self._records is Records.STOPPED
+        self._triggers.validate()
+        self._gate.validate()
+        self._outputs.validate()
+        self._ending.validate(self._vertex, ended=ended)
+        held = self._snapshots.is_syncing or self._ending.closing or records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
         invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
         invariant(self._call is None or not ended, "a task that ended holds a planning call")
@@ -338,26 +619,17 @@ class StreamTask(TaskFlow):
             self._call is None or held or initializing or held_back,
             f"{self._vertex} holds a planning call for no reason",
         )
-        self._gate.validate()
-        self._outputs.validate()
-        invariant(
-            self._records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain"
-        )
+        invariant(records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain")
         invariant(
             self._held_back.keys() <= self._snapshots.channels_in_use,
-            f"{self._vertex} does not tell a producer how far it has read",
+            f"{self._vertex} does not report how far it has read",
         )
-        invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
-        invariant(not self._waiting or not (self._closing or ended), "a trigger waits at a task that ends")
+        ends = self._ending.closing or ended
+        invariant(not self._triggers or not ends, "a trigger waits at a task that ends")
         waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
         invariant(
             not waits
-            or self._records is Records.STOPPED
-            or (self._records is Records.DRAINED and self._waits_at_the_end),
+            or records is Records.STOPPED
+            or (records is Records.DRAINED and self._ending.waits_for_checkpoint),
             f"{self._vertex} waits for a final checkpoint that it does not need yet",
-        )
-        finished = self._operators is OperatorStatus.FINISHED
-        invariant(
-            finished == (self._records is Records.DRAINED) or ended or self._closing,
-            f"the operators of {self._vertex} are {self._operators.name}, its records {self._records.name}",
         )
