@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with
 
-from weir.core.checkpoints.ledger import CheckpointLedger
+from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.pending import PendingCheckpoint
 from weir.core.job.master import JobMaster
 from weir.core.messages.operators import AcknowledgeCheckpointEvent, DeliverEvent
@@ -21,15 +21,15 @@ _UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pe
 
 def reopened_at_the_trigger() -> AbstractContextManager[None]:
     """The gateways open when the tasks are triggered, not when they have taken their snapshots (C4)."""
-    trigger_tasks = CheckpointLedger._trigger_tasks
+    trigger_tasks = CheckpointCoordinator._trigger_tasks
 
-    def opened(self: CheckpointLedger, pending: PendingCheckpoint, now_ms: int) -> None:
+    def opened(self: CheckpointCoordinator, pending: PendingCheckpoint, now_ms: int) -> None:
         trigger_tasks(self, pending, now_ms)
         for holder in self._coordinators._holders.values():
             for subtask in range(holder.parallelism):
                 self._heard(holder.acknowledged(subtask, pending.checkpoint_id), now_ms)
 
-    return _with(patch.object(CheckpointLedger, "_trigger_tasks", opened))
+    return _with(patch.object(CheckpointCoordinator, "_trigger_tasks", opened))
 
 
 def reopened_for_all_at_once() -> AbstractContextManager[None]:

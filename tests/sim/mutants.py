@@ -20,7 +20,6 @@ from _pytest.mark import ParameterSet
 
 from weir.core.checkpoints import coordinator as coordinator_module
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
-from weir.core.checkpoints.ledger import CheckpointLedger
 from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
 from weir.core.checkpoints.requests import CheckpointRequestDecider
@@ -127,7 +126,7 @@ def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
     def awaits_once_triggered(self: PendingCheckpoint, party: Party, name: str) -> bool:
         return self.state is PendingState.WAITING and awaits(self, party, name)
 
-    def trigger_tasks(self: CheckpointLedger, pending: PendingCheckpoint, now_ms: int) -> None:
+    def trigger_tasks(self: CheckpointCoordinator, pending: PendingCheckpoint, now_ms: int) -> None:
         del now_ms
         pending.tasks_triggered(pending.plan)
         self._trigger.reset_unsuccessful()
@@ -144,16 +143,16 @@ def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
         )
 
     return _with(
-        patch.object(CheckpointLedger, "_trigger_tasks", trigger_tasks),
+        patch.object(CheckpointCoordinator, "_trigger_tasks", trigger_tasks),
         patch.object(PendingCheckpoint, "awaits", awaits_once_triggered),
     )
 
 
 def notify_before_the_record() -> AbstractContextManager[None]:
     """Tasks are told of the completion when all have acknowledged, while the record is being written (P13)."""
-    finalize_next = CheckpointLedger._finalize_next
+    finalize_next = CheckpointCoordinator._finalize_next
 
-    def finalize_and_notify(self: CheckpointLedger) -> None:
+    def finalize_and_notify(self: CheckpointCoordinator) -> None:
         before = self.finalizing
         finalize_next(self)
         pending = self.finalizing
@@ -163,7 +162,7 @@ def notify_before_the_record() -> AbstractContextManager[None]:
                 for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
             )
 
-    return _with(patch.object(CheckpointLedger, "_finalize_next", finalize_and_notify))
+    return _with(patch.object(CheckpointCoordinator, "_finalize_next", finalize_and_notify))
 
 
 def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:

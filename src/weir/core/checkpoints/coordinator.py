@@ -18,27 +18,58 @@ In either case the next queued request gets its turn (MISSION A5). None gets it 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from weir.core.checkpoints.epochs import CommitEpochs
+from weir.core.checkpoints.failures import EXCEEDED_MESSAGE, CheckpointFailureManager
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
-from weir.core.checkpoints.ledger import NUM_RECENT_CHECKPOINT_IDS, CheckpointLedger
-from weir.core.checkpoints.pending import Party, PendingState, TaskAcknowledgeResult
+from weir.core.checkpoints.past import CheckpointsCleaner, RecentCheckpoints
+from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState, TaskAcknowledgeResult
+from weir.core.checkpoints.plan import calculate_plan
 from weir.core.checkpoints.requests import (
     AttemptFenced,
     CheckpointRequest,
     CoordinatorOutput,
+    RequestFailed,
     RequestOrigin,
+    SnapshotCompleted,
+    TolerableFailuresExceeded,
 )
 from weir.core.checkpoints.stats import CheckpointStatsTracker
+from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.config import CheckpointConfig
 from weir.core.job.execution import Execution
-from weir.core.messages.job import CheckpointRecorded, HookFailed, HookTriggered, LocationAllocated
-from weir.core.messages.operators import CoordinatorEvent, TaskOperatorEvent
-from weir.core.messages.protocol import AcknowledgeCheckpoint, DeclineCheckpoint
+from weir.core.messages.job import (
+    AnswerRequest,
+    CheckpointRecorded,
+    HookFailed,
+    HookTriggered,
+    LocationAllocated,
+    RecordCheckpoint,
+    TriggerHook,
+)
+from weir.core.messages.operators import (
+    CoordinatorAcknowledged,
+    CoordinatorDeclined,
+    CoordinatorEvent,
+    HolderOutput,
+    TaskOperatorEvent,
+)
+from weir.core.messages.protocol import (
+    AcknowledgeCheckpoint,
+    DeclineCheckpoint,
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.types import (
     CompletedCheckpoint,
+    OperatorState,
     Recorded,
     SnapshotKind,
+    TaskState,
     TaskStatus,
     VertexId,
 )
@@ -47,7 +78,7 @@ from weir.errors import invariant
 _CAN_EXPIRE = (PendingState.TRIGGERING, PendingState.WAITING)
 
 
-class CheckpointCoordinator(CheckpointLedger):
+class CheckpointCoordinator:
     """All checkpoints of one job."""
 
     def __init__(
@@ -60,13 +91,56 @@ class CheckpointCoordinator(CheckpointLedger):
         hooks: tuple[str, ...] = (),
         coordinators: OperatorCoordinators,
     ) -> None:
-        super().__init__(
-            config=config, execution=execution, stats=stats, hooks=hooks, coordinators=coordinators
-        )
+        invariant(len(set(hooks)) == len(hooks), f"two master hooks have one identifier: {hooks}")
         self._job_id = job_id
+        self._config = config
+        self._execution = execution
+        self._stats = stats
+        #: Identifiers of the master hooks, which are asked all at once.
+        self._hooks = hooks
+        self._coordinators = coordinators
+        self._trigger = CheckpointTrigger(config=config, execution=execution)
+        self._store = CompletedCheckpointStore(num_retained=config.num_retained)
+        self._epochs = CommitEpochs()
+        self._full = FullCheckpoints(incremental=config.incremental)
+        self._failures = CheckpointFailureManager(tolerable_failures=config.tolerable_failed_checkpoints)
+        #: Checkpoints under way by id. Law: ids ascend; at most one is FINALIZING; none is over; only the last one
+        #: may be TRIGGERING.
+        self._pending: dict[int, PendingCheckpoint] = {}
+        self._recent = RecentCheckpoints()
+        self._cleaner = CheckpointsCleaner()
+        #: (wall clock, monotonic clock) of one moment, both in milliseconds.
+        self._clocks = (0, 0)
         self._shutdown = False
+        self._out: list[CoordinatorOutput] = []
 
-    # -- what others may know -------------------------------------------------------------------------------
+    # -- what others may know
+
+    @property
+    def pending(self) -> tuple[PendingCheckpoint, ...]:
+        """The checkpoints under way, oldest first."""
+        return tuple(self._pending.values())
+
+    @property
+    def finalizing(self) -> PendingCheckpoint | None:
+        """The checkpoint whose record is being written; stop and restart wait for its outcome (PROTOCOL P11)."""
+        return next((p for p in self._pending.values() if p.state is PendingState.FINALIZING), None)
+
+    @property
+    def triggering(self) -> PendingCheckpoint | None:
+        """The checkpoint whose tasks are not triggered yet; no other one is triggered meanwhile."""
+        newest = next(reversed(self._pending.values()), None)
+        return newest if newest is not None and newest.state is PendingState.TRIGGERING else None
+
+    @property
+    def cleaning(self) -> int:
+        """How many deletions are under way, those included that wait for tasks to stop."""
+        return self._cleaner.under_way
+
+    @property
+    def store(self) -> CompletedCheckpointStore:
+        """The completed checkpoints; for reading only."""
+        return self._store
 
     @property
     def trigger(self) -> CheckpointTrigger:
@@ -92,7 +166,7 @@ class CheckpointCoordinator(CheckpointLedger):
             deadlines.append(self._trigger.next_trigger_ms)
         return min(deadlines, default=None)
 
-    # -- attempts and the scheduler -------------------------------------------------------------------------
+    # -- attempts and the scheduler
 
     def begin_attempt(
         self,
@@ -141,6 +215,16 @@ class CheckpointCoordinator(CheckpointLedger):
         self._stop(Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, now_ms, "")
         return self._drain()
 
+    def _stop(self, reason: Reason, now_ms: int, cause: str) -> None:
+        for request in self._trigger.stop():
+            if request.origin is not RequestOrigin.PERIODIC:
+                self._fail(request, reason, reason.describe(cause), None)
+        for pending in self.pending:
+            if pending.state is not PendingState.FINALIZING:
+                self._abort(pending, reason, cause, now_ms)
+        self._trigger.reset_unsuccessful()
+        self._release()
+
     def on_deadline(self, now_ms: int) -> list[CoordinatorOutput]:
         """Expire what is due, and make the periodic request if it is due."""
         for pending in self.pending:
@@ -153,12 +237,34 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
-    # -- triggering -----------------------------------------------------------------------------------------
+    # -- from a request to its tasks
 
     def submit(self, request: CheckpointRequest, now_ms: int) -> list[CoordinatorOutput]:
         """A request for a checkpoint or savepoint: it runs, waits, or fails (``RequestFailed``) at once."""
         self._submit(request, now_ms)
         return self._drain()
+
+    def _submit(self, request: CheckpointRequest, now_ms: int) -> None:
+        if self._shutdown:
+            reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
+            self._reject(Rejected(request=request, reason=reason))
+            return
+        rejected = self._trigger.enqueue(request)
+        if rejected is not None:
+            self._reject(rejected)
+        self._run_queue(now_ms)
+
+    def _run_queue(self, now_ms: int) -> None:
+        started, rejected = self._trigger.run_queue(
+            now_ms,
+            triggering=self.triggering is not None,
+            pending=len(self._pending),
+            cleaning=self.cleaning,
+        )
+        for item in rejected:
+            self._reject(item)
+        if started is not None:
+            self._out.append(started)
 
     def location_allocated(self, event: LocationAllocated, now_ms: int) -> list[CoordinatorOutput]:
         """Id and location are there: the pre-checks are repeated, then hooks and tasks are triggered (MISSION A6)."""
@@ -167,7 +273,7 @@ class CheckpointCoordinator(CheckpointLedger):
         if isinstance(outcome, Started):
             self._begin(outcome, event, now_ms)
         else:
-            self._discard(event.checkpoint_id, event.target)
+            self._out.append(self._cleaner.aborted(event.checkpoint_id, event.target))
             if isinstance(outcome, Rejected):
                 self._reject(outcome)
         self._settle(now_ms)
@@ -184,19 +290,44 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
-    # -- answers of coordinators, hooks and tasks -------------------------------------------------------------------------
+    def _begin(self, started: Started, event: LocationAllocated, now_ms: int) -> None:
+        """Make the pending checkpoint, and ask the first of those who take part in it."""
+        request = started.request
+        pending = PendingCheckpoint(
+            checkpoint_id=event.checkpoint_id,
+            request=request,
+            plan=started.plan,
+            target=event.target,
+            timestamp_ms=event.timestamp_ms,
+            deadline_ms=now_ms + self._config.timeout_ms,
+            full=self._full.applies_to(request, self._pending.values()),
+            hooks=self._hooks,
+            coordinators=self._coordinators.names,
+        )
+        newest = max((*self._pending, self._recent.newest_aborted, *self._store.ids))
+        invariant(event.checkpoint_id > newest, f"checkpoint id {event.checkpoint_id} follows {newest}")
+        self._pending[event.checkpoint_id] = pending
+        self._stats.report_pending(
+            event.checkpoint_id, pending.kind, event.timestamp_ms, pending.plan.tasks_to_wait_for, now_ms
+        )
+        self._ask(pending, now_ms)
 
-    def operator_event(
-        self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int
-    ) -> list[CoordinatorOutput]:
-        """An operator coordinator or a task says something of operator events, or of the coordinator's snapshot."""
-        if isinstance(event, TaskOperatorEvent):
-            outputs = self._coordinators.from_task(event)
-        else:
-            outputs = self._coordinators.from_coordinator(event)
-        self._heard(outputs, now_ms)
-        self._settle(now_ms)
-        return self._drain()
+    def _ask(self, pending: PendingCheckpoint, now_ms: int) -> None:
+        """Ask the next party, now that all before it have answered."""
+        match pending.next_party:
+            case Party.OPERATOR_COORDINATOR:
+                self._heard(self._coordinators.checkpoint(pending.checkpoint_id), now_ms)
+            case Party.MASTER_HOOK:
+                self._out.extend(
+                    TriggerHook(
+                        identifier=identifier,
+                        checkpoint_id=pending.checkpoint_id,
+                        timestamp_ms=pending.timestamp_ms,
+                    )
+                    for identifier in pending.not_yet_acknowledged_hooks
+                )
+            case _:
+                self._trigger_tasks(pending, now_ms)
 
     def hook_triggered(self, event: HookTriggered, now_ms: int) -> list[CoordinatorOutput]:
         """A master hook has done its part; one that answers for a checkpoint that is over comes too late to matter."""
@@ -218,6 +349,59 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
+    def operator_event(
+        self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int
+    ) -> list[CoordinatorOutput]:
+        """An operator coordinator or a task says something of operator events, or of the coordinator's snapshot."""
+        if isinstance(event, TaskOperatorEvent):
+            outputs = self._coordinators.from_task(event)
+        else:
+            outputs = self._coordinators.from_coordinator(event)
+        self._heard(outputs, now_ms)
+        self._settle(now_ms)
+        return self._drain()
+
+    def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
+        """What the holders of operator coordinators make known: parts of checkpoints are complete, or have failed."""
+        for output in outputs:
+            pending = self._pending.get(getattr(output, "checkpoint_id", 0))
+            match output:
+                case CoordinatorAcknowledged():
+                    invariant(pending is not None, f"nobody waits for {output}")
+                    party = Party.OPERATOR_COORDINATOR
+                    if pending is not None and pending.answered(party, output.operator, output.state):
+                        self._ask(pending, now_ms)
+                case CoordinatorDeclined():
+                    detail = f"The coordinator of {output.operator!r}: {output.message}"
+                    if pending is not None:
+                        self._abort(pending, Reason.TRIGGER_CHECKPOINT_FAILURE, detail, now_ms)
+                case _:
+                    self._out.append(output)
+
+    def _trigger_tasks(self, pending: PendingCheckpoint, now_ms: int) -> None:
+        """The last step of triggering; the pre-check of the plan is repeated, since hooks took their time."""
+        plan = calculate_plan(self._execution.statuses, self._execution.producers)
+        if plan is None or not plan.has_tasks_of(pending.plan):
+            detail = "They changed while master hooks were triggered."
+            self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now_ms)
+            return
+        pending.tasks_triggered(plan)
+        self._trigger.reset_unsuccessful()
+        self._out.extend(
+            TriggerCheckpoint(
+                vertex=vertex,
+                checkpoint_id=pending.checkpoint_id,
+                kind=pending.kind,
+                timestamp_ms=pending.timestamp_ms,
+                target=pending.target,
+                full=pending.full,
+                drain=pending.request.drain,
+            )
+            for vertex in plan.tasks_to_trigger
+        )
+
+    # -- from acknowledgements to the record
+
     def acknowledge(
         self, event: AcknowledgeCheckpoint, now_ms: int
     ) -> tuple[TaskAcknowledgeResult, list[CoordinatorOutput]]:
@@ -229,17 +413,13 @@ class CheckpointCoordinator(CheckpointLedger):
         pending = self._pending.get(checkpoint_id)
         if pending is not None:
             result = pending.acknowledge(event)
-        elif checkpoint_id in self._recent:
-            result = TaskAcknowledgeResult.DISCARDED
-        elif checkpoint_id in self._recently_completed:
-            result = TaskAcknowledgeResult.DUPLICATE
         else:
-            result = TaskAcknowledgeResult.UNKNOWN
+            result = self._recent.acknowledge(checkpoint_id)
         if result is not TaskAcknowledgeResult.DUPLICATE:
             size, at_ms = event.state.state_size, self._wall_ms(now_ms)
             self._stats.report_acknowledged(checkpoint_id, event.vertex, size, event.metrics, at_ms)
         if result is TaskAcknowledgeResult.DISCARDED:
-            self._discard(checkpoint_id, self._recent[checkpoint_id])
+            self._out.append(self._cleaner.aborted(checkpoint_id, self._recent.target_of(checkpoint_id)))
         elif pending is not None and result is TaskAcknowledgeResult.SUCCESS:
             if pending.kind is SnapshotKind.CHECKPOINT:
                 self._store.acknowledged(checkpoint_id, (handle.path for handle in event.state.files))
@@ -271,7 +451,45 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
-    # -- completion -----------------------------------------------------------------------------------------
+    def _finalize_next(self) -> None:
+        """Begin the record of the oldest checkpoint that all have acknowledged, unless one is being written."""
+        ready = (p for p in self._pending.values() if p.fully_acknowledged)
+        pending = next(ready, None) if self.finalizing is None else None
+        if pending is None:
+            return
+        pending.begin_finalizing()
+        checkpoint_id, kind = pending.checkpoint_id, pending.kind
+        latest = self._store.latest
+        last = {} if latest is None else {task.vertex: task.position for task in latest.tasks}
+        acknowledged = (
+            self._epochs.resolve(state, checkpoint_id=checkpoint_id, kind=kind)
+            for state in pending.acknowledged_states
+        )
+        self._out.append(
+            RecordCheckpoint(
+                checkpoint_id=checkpoint_id,
+                kind=kind,
+                target=pending.target,
+                timestamp_ms=pending.timestamp_ms,
+                attempt=self._execution.attempt,
+                tasks=(*acknowledged, *(self._finished_state(v, last) for v in pending.plan.finished_tasks)),
+                retained=self._store.ids if kind.is_savepoint else self._store.ids_with(checkpoint_id),
+                hook_states=pending.states(Party.MASTER_HOOK),
+                coordinator_states=pending.states(Party.OPERATOR_COORDINATOR),
+            )
+        )
+
+    def _finished_state(self, vertex: VertexId, last: Mapping[VertexId, int]) -> TaskState:
+        """What the metadata says of a task that was FINISHED when the checkpoint was triggered (MISSION D4).
+
+        ``last`` are the positions in the newest completed checkpoint.
+        """
+        operators = tuple(
+            OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
+            for o in self._execution.operators(vertex)
+        )
+        inputs = self._execution.producers.get(vertex, ())
+        return TaskState(vertex=vertex, position=last.get(vertex, -1), operators=operators, inputs=inputs)
 
     def recorded(self, event: CheckpointRecorded, now_ms: int) -> list[CoordinatorOutput]:
         """The outcome of a checkpoint's record, which alone decides about it (PROTOCOL P11)."""
@@ -305,17 +523,141 @@ class CheckpointCoordinator(CheckpointLedger):
         self._settle(now_ms)
         return self._drain()
 
-    # -- cleaning up ----------------------------------------------------------------------------------------
+    # -- the end of a checkpoint
+
+    def _complete(self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
+        checkpoint_id, kind = pending.checkpoint_id, pending.kind
+        pending.record_won()
+        del self._pending[checkpoint_id]
+        self._recent.completed(checkpoint_id)
+        self._trigger.completed(now_ms)
+        self._failures.handle_success(checkpoint_id)
+        self._stats.report_completed(checkpoint, now_ms)
+        if kind is SnapshotKind.CHECKPOINT:
+            for older in self.pending:
+                if older.checkpoint_id < checkpoint_id and older.kind is SnapshotKind.CHECKPOINT:
+                    detail = f"Checkpoint {checkpoint_id} completed first."
+                    self._abort(older, Reason.CHECKPOINT_SUBSUMED, detail, now_ms)
+            self._store.add(checkpoint, pending=self._pending.keys())
+            self._full.completed(pending)
+        if kind.commits_side_effects:
+            self._epochs.completed(checkpoint_id)
+            if min(self._pending, default=checkpoint_id) >= checkpoint_id:
+                self._epochs.forget(checkpoint.tasks, checkpoint_id=checkpoint_id)
+            self._out.extend(
+                NotifyCheckpointComplete(vertex=vertex, checkpoint_id=checkpoint_id)
+                for vertex in self._execution.receivers(pending.plan.tasks_to_commit_to)
+            )
+        told = kind.commits_side_effects
+        self._heard(self._coordinators.over(checkpoint_id, completed=True, notifies=told), now_ms)
+        if pending.request.request is not None:
+            self._out.append(AnswerRequest(request=pending.request.request, checkpoint=checkpoint))
+        self._out.append(
+            SnapshotCompleted(
+                request=pending.request,
+                checkpoint=checkpoint,
+                # A task may have come to its end between the trigger and its barrier.
+                waiting_tasks=pending.plan.waiting_tasks | pending.finished_in_it,
+            )
+        )
+
+    def _abort(self, pending: PendingCheckpoint, reason: Reason, detail: str, now_ms: int) -> None:
+        triggered = pending.state is not PendingState.TRIGGERING
+        pending.abort()
+        if not triggered:
+            self._trigger.count_unsuccessful()
+        self._over(pending, reason, detail, now_ms, tell_tasks=triggered)
+
+    def _over(
+        self, pending: PendingCheckpoint, reason: Reason, detail: str, now_ms: int, *, tell_tasks: bool = True
+    ) -> None:
+        """Everything that is owed when a checkpoint has become ABORTED (PROTOCOL P12)."""
+        checkpoint_id = pending.checkpoint_id
+        del self._pending[checkpoint_id]
+        self._store.aborted(checkpoint_id)
+        self._recent.aborted(checkpoint_id, pending.target)
+        message = reason.describe(detail)
+        self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)
+        self._out.extend(
+            NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
+            for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for if tell_tasks else ())
+        )
+        self._heard(self._coordinators.over(checkpoint_id, completed=False), now_ms)
+        self._out.append(self._cleaner.aborted(checkpoint_id, pending.target))
+        what = "Savepoint" if pending.kind.is_savepoint else "Checkpoint"
+        message = f"{what} {checkpoint_id} failed: {message}"
+        self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
+
+    def _reject(self, rejected: Rejected) -> None:
+        """A pre-check has declined a request. Nothing was tried, so the statistics do not show it as failed (MISSION A4)."""
+        if rejected.is_unsuccessful:
+            self._trigger.count_unsuccessful()
+        message = rejected.reason.describe(rejected.detail)
+        self._fail(rejected.request, rejected.reason, message, None)
+
+    def _no_location(self, request: CheckpointRequest, detail: str) -> None:
+        """A checkpoint failed before it had an id (MISSION A9)."""
+        reason = Reason.IO_EXCEPTION
+        message = reason.describe(detail)
+        self._trigger.count_unsuccessful()
+        self._stats.report_failed_without_in_progress(message)
+        self._fail(request, reason, message, None)
+
+    def _fail(
+        self,
+        request: CheckpointRequest,
+        reason: Reason,
+        message: str,
+        checkpoint_id: int | None,
+        *,
+        tasks_know: bool = False,
+    ) -> None:
+        self._answer_failure(request, message)
+        self._out.append(
+            RequestFailed(request=request, reason=reason, message=message, tasks_know=tasks_know)
+        )
+        # Only checkpoints count: a failed savepoint is answered to the user who asked for it.
+        final = request.origin is RequestOrigin.FINAL
+        if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(
+            reason, checkpoint_id, final=final
+        ):
+            self._out.append(TolerableFailuresExceeded(message=f"{EXCEEDED_MESSAGE} {message}"))
+
+    def _answer_failure(self, request: CheckpointRequest, message: str) -> None:
+        if request.request is not None:
+            self._out.append(AnswerRequest(request=request.request, failure=message))
+
+    # -- cleaning up
 
     def discarded(self, checkpoint_id: int, now_ms: int) -> list[CoordinatorOutput]:
         """One deletion is over, so the next request may get its turn."""
-        self._cleaned(checkpoint_id)
+        self._cleaner.over(checkpoint_id)
         self._run_queue(now_ms)
         return self._drain()
 
     def discard_dropped(self, checkpoint_id: int) -> None:
         """A deletion that was emitted will not be carried out, since a newer attempt holds the job."""
-        self._cleaned(checkpoint_id)
+        self._cleaner.over(checkpoint_id)
+
+    def _release(self) -> None:
+        for subsumed in self._store.release(self._pending.keys()):
+            self._stats.report_subsumed(subsumed.checkpoint_id)
+            self._out.append(self._cleaner.subsumed(subsumed.checkpoint_id, subsumed.files))
+
+    def _settle(self, now_ms: int) -> None:
+        """After something was over: delete what is free, record what is ready, run what is queued."""
+        self._release()
+        self._finalize_next()
+        self._run_queue(now_ms)
+
+    def _wall_ms(self, now_ms: int) -> int:
+        """The wall clock's time: the last one that was told, plus what has passed since."""
+        timestamp_ms, at_ms = self._clocks
+        return timestamp_ms + now_ms - at_ms
+
+    def _drain(self) -> list[CoordinatorOutput]:
+        out, self._out = self._out, []
+        return out
 
     def validate(self) -> None:
         """Check the laws of the fields and of the parts; raises ``InvariantError``."""
@@ -329,56 +671,12 @@ class CheckpointCoordinator(CheckpointLedger):
         invariant(
             self.triggering is None or self._trigger.in_progress is None, "two triggers are in progress"
         )
-        invariant(all(count > 0 for count in self._cleaning.values()), "deletions are miscounted")
         for checkpoint_id, pending in self._pending.items():
             invariant(pending.checkpoint_id == checkpoint_id, "a pending checkpoint is under another's id")
             invariant(pending.state in under_way, f"{pending} is over but still known")
             pending.validate()
-        invariant(len(self._recent) <= NUM_RECENT_CHECKPOINT_IDS, "too many recent ids")
-        invariant(not self._recent.keys() & self._pending.keys(), "an aborted checkpoint is pending")
-        invariant(self._pending.keys().isdisjoint(self._recently_completed), "a completed one is pending")
-        invariant(not self._recent.keys() & set(self._store.ids), "an aborted checkpoint is retained")
+        self._recent.validate(pending=self._pending, retained=self._store.ids)
         invariant(not self._out, "an effect was not handed over")
-        for part in (self._trigger, self._store, self._epochs, self._failures, self._stats):
+        for part in (self._trigger, self._store, self._epochs, self._failures, self._stats, self._cleaner):
             part.validate()
         self._coordinators.validate(self._pending)
-
-    # -- inside ---------------------------------------------------------------------------------------------
-
-    def _submit(self, request: CheckpointRequest, now_ms: int) -> None:
-        if self._shutdown:
-            reason = Reason.CHECKPOINT_COORDINATOR_SHUTDOWN
-            self._reject(Rejected(request=request, reason=reason))
-            return
-        rejected = self._trigger.enqueue(request)
-        if rejected is not None:
-            self._reject(rejected)
-        self._run_queue(now_ms)
-
-    def _run_queue(self, now_ms: int) -> None:
-        started, rejected = self._trigger.run_queue(
-            now_ms,
-            triggering=self.triggering is not None,
-            pending=len(self._pending),
-            cleaning=self.cleaning,
-        )
-        for item in rejected:
-            self._reject(item)
-        if started is not None:
-            self._out.append(started)
-
-    def _settle(self, now_ms: int) -> None:
-        """After something was over: delete what is free, record what is ready, run what is queued."""
-        self._release()
-        self._finalize_next()
-        self._run_queue(now_ms)
-
-    def _stop(self, reason: Reason, now_ms: int, cause: str) -> None:
-        for request in self._trigger.stop():
-            if request.origin is not RequestOrigin.PERIODIC:
-                self._fail(request, reason, reason.describe(cause), None)
-        for pending in self.pending:
-            if pending.state is not PendingState.FINALIZING:
-                self._abort(pending, reason, cause, now_ms)
-        self._trigger.reset_unsuccessful()
-        self._release()
