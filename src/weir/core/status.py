@@ -67,6 +67,19 @@ def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
     return target
 
 
+class Goal(enum.Enum):
+    """Where the job is going."""
+
+    RUN = "RUN"
+    FINISH = "FINISH"
+    RESTART = "RESTART"
+    FAIL = "FAIL"
+    CANCEL = "CANCEL"
+    SUSPEND = "SUSPEND"
+    #: A newer attempt holds the job (PROTOCOL P17).
+    FENCED = "FENCED"
+
+
 #: RUNNING -> FINISHED: no final checkpoint is needed (PROTOCOL P36).
 TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.INITIALIZING: frozenset({TaskStatus.RUNNING, TaskStatus.FAILED}),

@@ -93,10 +93,10 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         # What is still to be loaded takes about as long as the JVM's first steps.
         session.prepare()
         listener.phase("loading libraries")
-        from weir.run.execution import Execution
+        from weir.run.wiring import JobRun
 
         rest.load()
-        execution = Execution(
+        run = JobRun(
             job=job,
             options=options,
             configuration=configuration,
@@ -107,10 +107,10 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             listener=listener,
             rest_address=address,
         )
-        stack.callback(execution.close)
-        rest.serve(execution.gateway, FileSystems(session.file_system))
+        stack.callback(run.close)
+        rest.serve(run.gateway, FileSystems(session.file_system))
         rest.start()
-        return execution.run()
+        return run.run()
 
 
 def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:

@@ -42,10 +42,12 @@ from weir.core.config import CheckpointConfig
 from weir.core.job.execution import Execution
 from weir.core.messages.job import (
     AnswerRequest,
+    CheckpointDiscarded,
     CheckpointRecorded,
     HookFailed,
     HookTriggered,
     LocationAllocated,
+    LocationFailed,
     RecordCheckpoint,
     TriggerHook,
 )
@@ -279,14 +281,12 @@ class CheckpointCoordinator:
         self._settle(now_ms)
         return self._drain()
 
-    def location_failed(
-        self, allocation: int, message: str, timestamp_ms: int, now_ms: int
-    ) -> list[CoordinatorOutput]:
+    def location_failed(self, event: LocationFailed, now_ms: int) -> list[CoordinatorOutput]:
         """No id or location could be had: the request fails, and counts (MISSION A9)."""
-        self._clocks = (timestamp_ms, now_ms)
-        request = self._trigger.allocation_failed(allocation)
+        self._clocks = (event.timestamp_ms, now_ms)
+        request = self._trigger.allocation_failed(event.allocation)
         if request is not None:
-            self._no_location(request, message)
+            self._no_location(request, event.message)
         self._settle(now_ms)
         return self._drain()
 
@@ -629,9 +629,9 @@ class CheckpointCoordinator:
 
     # -- cleaning up
 
-    def discarded(self, checkpoint_id: int, now_ms: int) -> list[CoordinatorOutput]:
+    def discarded(self, event: CheckpointDiscarded, now_ms: int) -> list[CoordinatorOutput]:
         """One deletion is over, so the next request may get its turn."""
-        self._cleaner.over(checkpoint_id)
+        self._cleaner.over(event.checkpoint_id)
         self._run_queue(now_ms)
         return self._drain()
 

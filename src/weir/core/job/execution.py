@@ -6,6 +6,7 @@ to tell.
 
 from __future__ import annotations
 
+import enum
 from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,6 +15,19 @@ from weir.core.types import CompletedCheckpoint, OperatorState, TaskStatus, Vert
 from weir.errors import invariant
 
 _ENDED = frozenset({TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED})
+
+
+class AttemptPhase(enum.Enum):
+    """How far the newest attempt is."""
+
+    #: Its tasks do not exist, or exist no more.
+    NONE = "NONE"
+    #: ``BeginAttempt`` is under way.
+    BEGINNING = "BEGINNING"
+    #: Its tasks exist.
+    UP = "UP"
+    #: ``StopTasks`` is under way.
+    STOPPING = "STOPPING"
 
 
 class Execution:
@@ -30,6 +44,7 @@ class Execution:
         self.producers = MappingProxyType(dict(producers))
         #: 0 before the first attempt began.
         self._attempt = 0
+        self.phase = AttemptPhase.NONE
         self._status = dict.fromkeys(self._operators, TaskStatus.INITIALIZING)
         #: How many tasks are in each status. Law: what counting ``_status`` gives.
         self._counts = Counter(self._status.values())
@@ -48,6 +63,11 @@ class Execution:
     def live(self) -> bool:
         """Whether messages may go to the tasks."""
         return self._live
+
+    @property
+    def tasks_up(self) -> bool:
+        """Whether the attempt's tasks exist: from ``AttemptBegan`` to ``TasksStopped``."""
+        return self.phase in (AttemptPhase.UP, AttemptPhase.STOPPING)
 
     @property
     def statuses(self) -> Mapping[VertexId, TaskStatus]:
@@ -94,8 +114,10 @@ class Execution:
 
     def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
         """A new attempt: each task initializes, unless it was fully finished in ``restored`` (MISSION D5)."""
+        invariant(self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} began unasked")
         invariant(attempt > self._attempt, f"attempt {attempt} follows attempt {self._attempt}")
         self._attempt = attempt
+        self.phase = AttemptPhase.UP
         self._live = True
         self._needs_final_checkpoint.clear()
         tasks = () if restored is None else restored.tasks

@@ -1,74 +1,91 @@
-"""The whole job as one machine (Flink's ``JobMaster`` with its scheduler): events in, effects out.
+"""``JobMaster``: the whole job as one machine (Flink's ``JobMaster`` with its scheduler): events in, effects out.
 
 It puts together the attempt's tasks (``Execution``), the checkpoints (``CheckpointCoordinator``), the restart
-strategy and a stop with savepoint. Each event is handled here; then ``JobLifecycle`` does what has become
-possible.
+strategy and a stop with savepoint. Each event is handled, then ``_progress`` does what has become possible.
+
+The status moves by the table in ``core/status.py``. Beside it there is a *goal*, since the way to most states leads
+through waiting:
+
+1. A goal other than RUN is set at once, and with it the scheduler stops and pending checkpoints are aborted (MISSION
+   A1).
+2. If an attempt is being started, its outcome is awaited. If tasks run, they are stopped, and that is awaited.
+3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): nobody can know yet whether it is the one to
+   restart from.
+4. Only then the goal is acted upon: the restart is scheduled, or the end is recorded.
+
+Periodic checkpoints start when the job is RUNNING and so is every task that has not finished, not with the attempt:
+queries take seconds to start, and until then every trigger would be declined (MISSION A1, A4).
+
+The files of checkpoints that are aborted while tasks are being stopped are deleted after these have stopped, since until
+then a snapshot may still be writing.
+
+The core has no random numbers: each place that needs one uses the ``chance`` that came with an event.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, get_args
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
-from weir.core.checkpoints.requests import CheckpointRequest, RequestOrigin
-from weir.core.checkpoints.stats import CheckpointStatsSnapshot
+from weir.core.checkpoints.requests import (
+    AttemptFenced,
+    CheckpointRequest,
+    CoordinatorFact,
+    CoordinatorOutput,
+    RequestFailed,
+    RequestOrigin,
+    SnapshotCompleted,
+    TolerableFailuresExceeded,
+)
+from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
 from weir.core.config import CheckpointConfig, RestartConfig
-from weir.core.job.lifecycle import Goal, JobLifecycle
-from weir.core.job.stop_with_savepoint import StopState, StopWithSavepoint
+from weir.core.job.execution import AttemptPhase, Execution
+from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
+from weir.core.job.stop_with_savepoint import StopState, StopWithSavepoint, refuse_snapshot
+from weir.core.job.story import Story, StoryEntry
 from weir.core.messages.job import (
+    AbandonAttempt,
+    AnswerRequest,
     AttemptBegan,
     AttemptFailed,
+    BeginAttempt,
     CancelRequested,
     CheckpointDiscarded,
     CheckpointRecorded,
+    DiscardCheckpoint,
     EndRecorded,
     HookFailed,
     HookTriggered,
+    JobEnded,
     JobMasterEffect,
     JobMasterEvent,
+    JobStatusChanged,
     JobSubmitted,
     LocationAllocated,
     LocationFailed,
+    RecordEnd,
     RequestKind,
     SnapshotRequested,
+    StopTasks,
     SuspendRequested,
     TasksStopped,
 )
-from weir.core.messages.operators import CoordinatorEvent, TaskOperatorEvent
+from weir.core.messages.operators import CoordinatorEvent, FailJob, FailSubtask, TaskOperatorEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
     TaskFailed,
     TaskStatusChanged,
 )
-from weir.core.operators.coordinators import CoordinatedOperator
-from weir.core.status import JobStatus
-from weir.core.types import OperatorId, OperatorState, Recorded, TaskStatus, VertexId
+from weir.core.operators.coordinators import CoordinatedOperator, OperatorCoordinators
+from weir.core.status import Goal, JobStatus, next_status
+from weir.core.types import UNKNOWN, Cause, OperatorId, OperatorState, Recorded, TaskStatus, VertexId
 from weir.errors import invariant
 
-#: How an effect of the checkpoint coordinator ended.
-CheckpointOutcome: TypeAlias = (
-    LocationAllocated | LocationFailed | HookTriggered | HookFailed | CheckpointRecorded | CheckpointDiscarded
-)
 
-#: Entries of the story: enough to see how a job came to where it is.
-STORY_LENGTH = 200
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoryEntry:
-    """One event that the job master handled."""
-
-    now_ms: int
-    event: str
-    before: JobStatus
-    after: JobStatus
-
-
-class JobMaster(JobLifecycle):
+class JobMaster:
     """One job in one driver. All methods are called on the main thread, with a ``now_ms`` that never decreases."""
 
     def __init__(
@@ -85,21 +102,39 @@ class JobMaster(JobLifecycle):
     ) -> None:
         """``hooks`` are the identifiers of the master hooks, which are asked all at once (P44); ``producers`` are the tasks
         whose channels a task reads; ``coordinated`` are the operators that have a coordinator."""
-        super().__init__(
-            job_id=job_id,
-            vertices=vertices,
-            config=config,
-            restart=restart,
-            hooks=hooks,
-            producers=producers or {},
-            coordinated=coordinated or {},
-        )
         self._job_id = job_id
+        self._config = config
         self._savepoint_directory = savepoint_directory
-        #: (time, event, status before, status after): made into entries when somebody reads them.
-        self._story: deque[tuple[int, str, JobStatus, JobStatus]] = deque(maxlen=STORY_LENGTH)
+        self._execution = Execution(vertices, producers or {})
+        self._stats = CheckpointStatsTracker(config.history_size)
+        self._operator_coordinators = OperatorCoordinators(coordinated or {})
+        self._coordinator = CheckpointCoordinator(
+            job_id=job_id,
+            config=config,
+            execution=self._execution,
+            stats=self._stats,
+            hooks=hooks,
+            coordinators=self._operator_coordinators,
+        )
+        #: Law: an attempt is scheduled only in RESTARTING.
+        self._restarts = RestartPolicy(restart)
+        self._final_retry = FinalCheckpointRetry()
+        self._status = JobStatus.CREATED
+        self._goal = Goal.RUN
+        #: The status whose ``RecordEnd`` is under way.
+        self._recording_end: JobStatus | None = None
+        self._stop: StopWithSavepoint | None = None
+        #: Cancel requests to be answered at the end.
+        self._cancels: list[str] = []
+        self._failure: str | None = None
+        #: The newest random number that an event brought; 0.5 (no jitter) before the first.
+        self._chance = 0.5
+        #: Deletions that wait for tasks to stop.
+        self._deferred_discards: list[DiscardCheckpoint] = []
+        self._effects: list[JobMasterEffect] = []
+        self._story = Story()
 
-    # -- what others may know -------------------------------------------------------------------------------
+    # -- what others may know
 
     @property
     def status(self) -> JobStatus:
@@ -124,10 +159,7 @@ class JobMaster(JobLifecycle):
     @property
     def story(self) -> tuple[StoryEntry, ...]:
         """The newest events with the status before and after, oldest first."""
-        return tuple(
-            StoryEntry(now_ms=now_ms, event=event, before=before, after=after)
-            for now_ms, event, before, after in self._story
-        )
+        return self._story.entries
 
     @property
     def has_periodic_checkpoints(self) -> bool:
@@ -147,22 +179,21 @@ class JobMaster(JobLifecycle):
         if self._status.is_terminal:
             return None
         deadlines = (
-            self._restart_at_ms,
+            self._restarts.at_ms,
             self._coordinator.next_deadline(),
             self._final_retry.at_ms,
             self._end_deadline_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    # -- entries --------------------------------------------------------------------------------------------
+    # -- entries
 
     def on_deadline(self, now_ms: int) -> list[JobMasterEffect]:
         """The time that ``next_deadline`` named has come."""
         before = self._status
         if not before.is_terminal:
             self._take(self._coordinator.on_deadline(now_ms), now_ms)
-            if self._restart_at_ms is not None and self._restart_at_ms <= now_ms:
-                self._restart_at_ms = None
+            if self._restarts.is_due(now_ms):
                 self._begin_attempt()
             self._final_retry.on_deadline(now_ms)
             if self._end_deadline_ms is not None and self._end_deadline_ms <= now_ms:
@@ -177,14 +208,453 @@ class JobMaster(JobLifecycle):
             self._after_the_end(event)
         elif isinstance(event, AcknowledgeCheckpoint):
             self._acknowledged(event, now_ms)
-        elif isinstance(event, CoordinatorEvent | TaskOperatorEvent):
-            if self._hears(event.attempt):
-                self._take(self._coordinator.operator_event(event, now_ms), now_ms)
-                self._progress(now_ms)
         else:
-            self._dispatch(event, now_ms)
+            self._handlers[type(event)](event, now_ms)
             self._progress(now_ms)
         return self._finish(type(event).__name__, before, now_ms)
+
+    @cached_property
+    def _handlers(self) -> dict[type[Any], Callable[[Any, int], None]]:
+        coordinator = self._coordinator
+        operator_events = (*get_args(CoordinatorEvent), *get_args(TaskOperatorEvent))
+        return {
+            JobSubmitted: self._submitted,
+            AttemptBegan: self._attempt_began,
+            AttemptFailed: self._attempt_failed,
+            TasksStopped: self._tasks_stopped,
+            SnapshotRequested: self._snapshot_requested,
+            CancelRequested: self._cancel_requested,
+            SuspendRequested: self._suspend_requested,
+            DeclineCheckpoint: self._declined,
+            TaskStatusChanged: self._task_status_changed,
+            TaskFailed: self._task_failed,
+            EndRecorded: self._end_recorded,
+            LocationAllocated: self._passed_to(coordinator.location_allocated),
+            LocationFailed: self._passed_to(coordinator.location_failed),
+            HookTriggered: self._passed_to(coordinator.hook_triggered),
+            HookFailed: self._passed_to(coordinator.hook_failed),
+            CheckpointRecorded: self._passed_to(coordinator.recorded),
+            CheckpointDiscarded: self._passed_to(coordinator.discarded),
+            **dict.fromkeys(operator_events, self._operator_event),
+        }
+
+    def _passed_to(self, call: Callable[[Any, int], list[CoordinatorOutput]]) -> Callable[[Any, int], None]:
+        """The handler of an event that is the checkpoint coordinator's alone."""
+        return lambda event, now_ms: self._take(call(event, now_ms), now_ms)
+
+    def _finish(self, event: str, before: JobStatus, now_ms: int) -> list[JobMasterEffect]:
+        """Hand the effects over, and note the event in the story."""
+        self._story.note(now_ms, event, before, self._status)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _after_the_end(self, event: JobMasterEvent) -> None:
+        if isinstance(event, SnapshotRequested | CancelRequested):
+            self._refuse(event.request, f"The job has ended: it is {self._status.name}.")
+
+    # -- events of tasks and of the checkpoint coordinator's effects
+
+    def _hears(self, attempt: int) -> bool:
+        """Whether a task's word counts: an older attempt's, or one's that is being stopped, changes nothing any more."""
+        return attempt == self._execution.attempt and self._execution.live
+
+    def _acknowledged(self, event: AcknowledgeCheckpoint, now_ms: int) -> None:
+        """Kept short, since every task of every checkpoint comes here: only the last one has consequences."""
+        if not self._hears(event.attempt):
+            return
+        _, outputs = self._coordinator.acknowledge(event, now_ms)
+        if outputs:
+            self._take(outputs, now_ms)
+            self._progress(now_ms)
+
+    def _declined(self, event: DeclineCheckpoint, now_ms: int) -> None:
+        if self._hears(event.attempt):
+            self._take(self._coordinator.decline(event, now_ms), now_ms)
+
+    def _operator_event(self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int) -> None:
+        if self._hears(event.attempt):
+            self._take(self._coordinator.operator_event(event, now_ms), now_ms)
+
+    def _task_status_changed(self, event: TaskStatusChanged, now_ms: int) -> None:
+        if not self._hears(event.attempt):
+            return
+        self._execution.set_status(event.vertex, event.status)
+        if event.status is TaskStatus.RUNNING:
+            self._effects.extend(self._operator_coordinators.ready(event.vertex))
+        if event.status in (TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED):
+            self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
+
+    def _task_failed(self, event: TaskFailed, now_ms: int) -> None:
+        if not self._hears(event.attempt):
+            return
+        self._execution.set_status(event.vertex, TaskStatus.FAILED)
+        goal = Goal.FAIL if event.fatal else Goal.RESTART
+        message = f"Task {event.vertex!r} failed: {event.message}"
+        self._fail(message, now_ms, goal=goal, cause=event.cause, vertex=event.vertex)
+
+    def _take(self, outputs: list[CoordinatorOutput], now_ms: int) -> None:
+        """Pass effects on in their order, then act on the facts among them."""
+        facts: list[CoordinatorFact] = []
+        for output in outputs:
+            if isinstance(output, CoordinatorFact):
+                facts.append(output)
+            elif isinstance(output, DiscardCheckpoint) and self._goal is Goal.FENCED:
+                self._coordinator.discard_dropped(output.checkpoint_id)
+            elif isinstance(output, DiscardCheckpoint) and self._tasks_are_leaving:
+                self._deferred_discards.append(output)
+            else:
+                self._effects.append(output)
+        for fact in facts:
+            match fact:
+                case SnapshotCompleted():
+                    self._snapshot_completed(fact, now_ms)
+                case RequestFailed():
+                    self._request_failed(fact, now_ms)
+                case TolerableFailuresExceeded():
+                    # A job that has finished its records, and committed them, needs no further checkpoint.
+                    if self._goal is Goal.RUN:
+                        self._fail(fact.message, now_ms)
+                case AttemptFenced():
+                    self._fenced(fact.message, now_ms)
+                case FailSubtask() | FailJob():
+                    fatal = isinstance(fact, FailJob) and fact.fatal
+                    cause = fact.cause if isinstance(fact, FailJob) else UNKNOWN
+                    self._fail(fact.message, now_ms, goal=Goal.FAIL if fatal else Goal.RESTART, cause=cause)
+
+    @property
+    def _tasks_are_leaving(self) -> bool:
+        """Whether tasks are up that are being stopped, so that a snapshot may still be writing."""
+        return self._execution.tasks_up and self._goal not in (Goal.RUN, Goal.FINISH)
+
+    def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
+        if fact.checkpoint.kind.commits_side_effects:
+            self._final_retry.reset()
+            self._execution.released(fact.waiting_tasks)
+            self._restarts.notify_checkpoint()
+        if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
+            self._stop.savepoint_created(fact.checkpoint, now_ms + self._config.timeout_ms)
+            if self._goal is not Goal.RUN:
+                self._fail_stop("The job was stopped by other means before its tasks had finished.")
+
+    def _request_failed(self, fact: RequestFailed, now_ms: int) -> None:
+        if fact.request.origin is RequestOrigin.FINAL:
+            self._final_retry.failed(now_ms)
+        if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
+            return
+        self._fail_stop(fact.message)
+        # If no task knows of it the job simply goes on, and so do its periodic checkpoints.
+        if self._goal is not Goal.RUN or fact.tasks_know:
+            self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)
+
+    # -- attempts
+
+    def _submitted(self, event: JobSubmitted, now_ms: int) -> None:
+        del event, now_ms
+        new = self._status is JobStatus.CREATED and self._execution.phase is AttemptPhase.NONE
+        invariant(new, "a job is submitted twice")
+        self._begin_attempt()
+
+    def _attempt_began(self, event: AttemptBegan, now_ms: int) -> None:
+        self._chance = event.chance
+        self._execution.begin(event.attempt, event.restored)
+        self._final_retry.reset()
+        begin = self._coordinator.begin_attempt
+        self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
+        own = event.restored is not None and event.restored.job_id == self._job_id
+        begun = self._operator_coordinators.begin_attempt(event.attempt, event.restored, own=own)
+        self._effects.extend(begun)
+        if self._goal is Goal.RUN:
+            self._move(JobStatus.RUNNING)
+        else:
+            self._execution.stop()
+
+    def _attempt_failed(self, event: AttemptFailed, now_ms: int) -> None:
+        beginning = self._execution.phase is AttemptPhase.BEGINNING
+        invariant(beginning, "an attempt failed that was not to begin")
+        self._execution.phase = AttemptPhase.NONE
+        if self._goal is Goal.RUN:
+            goal = Goal.FAIL if event.fatal else Goal.RESTART
+            self._fail(event.message, now_ms, goal=goal, cause=event.cause)
+
+    def _tasks_stopped(self, event: TasksStopped, now_ms: int) -> None:
+        del now_ms
+        stopping = self._execution.phase is AttemptPhase.STOPPING
+        if not stopping or event.attempt != self._execution.attempt:
+            return
+        self._execution.phase = AttemptPhase.NONE
+        self._chance = event.chance
+        if event.left_running and self._goal is Goal.RESTART:
+            self._goal = Goal.FAIL
+            self._failure = (
+                f"{self._failure} (not restarted in this process, where a query may still run, since this does not stop:"
+                f" {event.left_running}; the same command resumes the job)"
+            )
+        deferred, self._deferred_discards = self._deferred_discards, []
+        if self._goal is not Goal.FENCED:
+            self._effects.extend(deferred)
+            return
+        for discard in deferred:
+            self._coordinator.discard_dropped(discard.checkpoint_id)
+
+    def _begin_attempt(self) -> None:
+        self._execution.phase = AttemptPhase.BEGINNING
+        self._effects.append(BeginAttempt())
+
+    # -- requests of users
+
+    def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
+        if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
+            ending = self._goal not in (Goal.RUN, Goal.RESTART)
+            deletes = self._config.retention.deletes_on_cancellation
+            why = refuse_snapshot(self._status, self._failure, ending=ending, cancel_deletes=deletes)
+            self._refuse(event.request, why)
+            return
+        if self._stop is not None:
+            refusal = self._stop.ask(event)
+            if refusal is not None:
+                self._refuse(event.request, refusal)
+            return
+        if event.kind is RequestKind.CHECKPOINT:
+            origin, kind = RequestOrigin.USER_CHECKPOINT, event.checkpoint_type
+            request = CheckpointRequest(origin=origin, request=event.request, checkpoint_type=kind)
+            self._take(self._coordinator.submit(request, now_ms), now_ms)
+            return
+        target = event.target or self._savepoint_directory
+        if target is None:
+            self._refuse(
+                event.request,
+                "No savepoint was taken, since there is no directory for it: give one with the request"
+                " or set execution.checkpointing.savepoint-dir.",
+            )
+        elif event.kind is RequestKind.SAVEPOINT:
+            request = CheckpointRequest(origin=RequestOrigin.SAVEPOINT, target=target, request=event.request)
+            self._take(self._coordinator.submit(request, now_ms), now_ms)
+        else:
+            self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
+            cause = "The job is being stopped with a savepoint."
+            self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
+
+    def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
+        if self._recording_end is not None and self._goal is not Goal.CANCEL:
+            self._refuse(
+                event.request, f"The job is not cancelled: it is already {self._recording_end.name}."
+            )
+        elif self._goal in (Goal.FINISH, Goal.FENCED):
+            self._refuse(event.request, "The job is not cancelled: it is already ending.")
+        else:
+            self._cancels.append(event.request)
+            if self._goal is not Goal.CANCEL:
+                self._move(JobStatus.CANCELLING)
+                self._leave(Goal.CANCEL, "The job is being cancelled.", now_ms)
+
+    def _suspend_requested(self, event: SuspendRequested, now_ms: int) -> None:
+        del event
+        if self._goal in (Goal.RUN, Goal.RESTART) and self._recording_end is None:
+            self._leave(Goal.SUSPEND, "The job is being suspended.", now_ms)
+
+    def _refuse(self, request: str, message: str) -> None:
+        self._effects.append(AnswerRequest(request=request, failure=message))
+
+    def _fail_stop(self, message: str) -> None:
+        stop, self._stop = self._stop, None
+        if stop is not None:
+            self._effects.extend(stop.fail(message))
+
+    # -- what has become possible
+
+    def _progress(self, now_ms: int) -> None:
+        """Do what has become possible."""
+        if self._status.is_terminal:
+            return
+        if self._goal is Goal.RUN and self._status is JobStatus.RUNNING:
+            self._progress_running(now_ms)
+            if self._may_schedule and not self._coordinator.trigger.scheduling:
+                self._take(self._coordinator.start_scheduler(now_ms, self._chance), now_ms)
+        beginning = self._execution.phase is AttemptPhase.BEGINNING
+        if self._goal is not Goal.RUN and not beginning and self._recording_end is None:
+            self._progress_leaving(now_ms)
+
+    @property
+    def _may_schedule(self) -> bool:
+        """Whether periodic checkpoints can begin: all tasks run, and the job is not being stopped (MISSION A1)."""
+        running = self._goal is Goal.RUN and self._status is JobStatus.RUNNING
+        return running and self._stop is None and self._execution.can_be_checkpointed
+
+    def _progress_running(self, now_ms: int) -> None:
+        stop = self._stop
+        if self._execution.all_finished:
+            finalizing = self._coordinator.finalizing
+            if finalizing is not None and finalizing.request.origin is RequestOrigin.STOP:
+                return
+            if stop is not None and stop.state is not StopState.SAVEPOINT_CREATED:
+                self._fail_stop("The job finished by itself first.")
+            self._leave(Goal.FINISH, "The job has finished.", now_ms)
+        elif stop is not None:
+            if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
+                stop.savepoint_requested()
+                request = CheckpointRequest(origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain)
+                self._take(self._coordinator.submit(request, now_ms), now_ms)
+        elif self._final_checkpoint_is_due():
+            self._take(
+                self._coordinator.submit(CheckpointRequest(origin=RequestOrigin.FINAL), now_ms), now_ms
+            )
+
+    def _final_checkpoint_is_due(self) -> bool:
+        """Whether a checkpoint is to be triggered at once for tasks that wait (MISSION E3, PROTOCOL P29)."""
+        vertex = self._execution.last_to_wait
+        if self._final_retry.at_ms is not None:
+            return False
+        if vertex is None or not (self._execution.all_ended_records or self._config.interval_ms is None):
+            return False
+        return self._execution.can_be_checkpointed and not self._coordinator.covers(vertex)
+
+    @property
+    def _end_deadline_ms(self) -> int | None:
+        """Until when every task has to be FINISHED, once the savepoint of a stop is complete; None if there is none."""
+        return self._stop.deadline_ms if self._stop is not None and self._goal is Goal.RUN else None
+
+    def _end_is_overdue(self, now_ms: int) -> None:
+        """Sinks that do not come back must not hold up for ever whoever asked for the stop (PROTOCOL P34)."""
+        late = ", ".join(
+            repr(v) for v, status in self._execution.statuses.items() if status is not TaskStatus.FINISHED
+        )
+        self._fail(
+            f"The job did not end within {self._config.timeout_ms} ms after the savepoint of its stop was complete: these"
+            f" tasks have not committed and closed their sinks: {late}.",
+            now_ms,
+        )
+
+    # -- failures and the end
+
+    def _fail(
+        self,
+        message: str,
+        now_ms: int,
+        *,
+        goal: Goal = Goal.RESTART,
+        cause: Cause = UNKNOWN,
+        vertex: VertexId | None = None,
+    ) -> None:
+        """The running attempt failed; one that is being left already is not failed again. ``vertex``: whose task failed."""
+        if self._goal not in (Goal.RUN, Goal.FINISH):
+            return
+        passing = goal is Goal.RESTART
+        self._failure = message = self._restarts.notify_failure(message, cause.key, now_ms, passing=passing)
+        self._status = next_status(self._status, JobStatus.FAILING)
+        failing = JobStatusChanged(status=self._status, message=message, trace=cause.trace, vertex=vertex)
+        self._effects.append(failing)
+        self._effects.extend(self._operator_coordinators.failed(message))
+        self._leave(goal, message, now_ms)
+
+    def _fenced(self, message: str, now_ms: int) -> None:
+        self._failure = f"{message} A newer attempt holds the job, so this driver stops."
+        self._leave(Goal.FENCED, self._failure, now_ms)
+
+    def _leave(self, goal: Goal, message: str, now_ms: int) -> None:
+        """Set a goal other than RUN: the scheduler stops, what is pending is aborted."""
+        self._goal = goal
+        self._restarts.cancel()
+        self._execution.stop()
+        finalizing = self._coordinator.finalizing
+        recording_stop = finalizing is not None and finalizing.request.origin is RequestOrigin.STOP
+        if goal is not Goal.FINISH and not recording_stop:
+            self._fail_stop(message)
+        self._take(self._coordinator.stop_scheduler(now_ms, message), now_ms)
+        if self._execution.phase is AttemptPhase.BEGINNING:
+            self._effects.append(AbandonAttempt())
+
+    def _progress_leaving(self, now_ms: int) -> None:
+        if self._execution.tasks_up and self._goal is not Goal.FINISH:
+            if self._execution.phase is AttemptPhase.UP:
+                self._execution.phase = AttemptPhase.STOPPING
+                self._effects.append(StopTasks(attempt=self._execution.attempt))
+            return
+        if self._coordinator.finalizing is not None:
+            return
+        match self._goal:
+            case Goal.FINISH:
+                if self._stop is not None:
+                    self._stop.tasks_finished()
+                self._record_end(JobStatus.FINISHED)
+            case Goal.RESTART:
+                self._schedule_restart(now_ms)
+            case Goal.CANCEL:
+                self._record_end(JobStatus.CANCELED)
+            case Goal.SUSPEND | Goal.FENCED:
+                self._end(JobStatus.SUSPENDED, now_ms)
+            case _:
+                self._record_end(JobStatus.FAILED)
+
+    def _schedule_restart(self, now_ms: int) -> None:
+        if self._restarts.can_restart():
+            self._move(JobStatus.RESTARTING)
+            self._goal = Goal.RUN
+            self._restarts.schedule(now_ms, self._chance)
+        else:
+            self._goal = Goal.FAIL
+            self._failure = f"{self._failure}{self._restarts.why_not()}"
+            self._record_end(JobStatus.FAILED)
+
+    def _record_end(self, status: JobStatus) -> None:
+        canceled = status is JobStatus.CANCELED
+        self._recording_end = status
+        self._effects.append(
+            RecordEnd(
+                status=status,
+                savepoint=self._savepoint_path if status is JobStatus.FINISHED else None,
+                failure=self._failure if status is JobStatus.FAILED else None,
+                delete_checkpoints=canceled and self._config.retention.deletes_on_cancellation,
+            )
+        )
+
+    def _end_recorded(self, event: EndRecorded, now_ms: int) -> None:
+        status, self._recording_end = self._recording_end, None
+        invariant(status is not None, "an end was recorded unasked")
+        if event.outcome is Recorded.FENCED:
+            self._fenced(f"The job's end was not recorded: {event.message}", now_ms)
+        elif status is None or event.outcome is Recorded.WON:
+            self._end(status or self._status, now_ms)
+        elif status is JobStatus.FINISHED:
+            self._fail(f"The job's end could not be recorded: {event.message}", now_ms)
+        else:
+            how = "was cancelled" if status is JobStatus.CANCELED else f"failed ({self._failure})"
+            self._failure = f"The job {how}, but that could not be recorded: {event.message}"
+            self._end(JobStatus.FAILED, now_ms)
+
+    @property
+    def _savepoint_path(self) -> str | None:
+        savepoint = None if self._stop is None else self._stop.savepoint
+        return None if savepoint is None else savepoint.external_path
+
+    def _end(self, status: JobStatus, now_ms: int) -> None:
+        """The last effects of the job."""
+        savepoint = self._savepoint_path
+        drained = savepoint is not None and self._stop is not None and self._stop.drain
+        fenced = self._goal is Goal.FENCED
+        self._take(self._coordinator.shut_down(now_ms), now_ms)
+        self._move(status)
+        if self._stop is not None:
+            self._effects.extend(self._stop.end())
+            self._stop = None
+        for request in self._cancels:
+            failure = None if status is JobStatus.CANCELED else self._failure or f"The job is {status.name}."
+            self._effects.append(AnswerRequest(request=request, failure=failure))
+        self._cancels.clear()
+        failed = status is JobStatus.FAILED or fenced
+        self._effects.append(
+            JobEnded(
+                status=status,
+                failure=self._failure if failed else None,
+                savepoint=savepoint,
+                drained=drained,
+                fenced=fenced,
+            )
+        )
+
+    def _move(self, status: JobStatus) -> None:
+        self._status = next_status(self._status, status)
+        message = self._failure if status is JobStatus.FAILED else None
+        self._effects.append(JobStatusChanged(status=status, message=message or ""))
 
     def validate(self) -> None:
         """Check the laws of the fields and of all parts; raises ``InvariantError``."""
@@ -192,10 +662,8 @@ class JobMaster(JobLifecycle):
         self._coordinator.validate()
         self._final_retry.validate()
         invariant(not self._effects, "an effect was not handed over")
-        invariant(not self._stopping or self._tasks_up, "tasks are being stopped that are not up")
-        invariant(not (self._beginning and self._tasks_up), "an attempt begins while the last one is up")
         invariant(
-            self._restart_at_ms is None or self._status is JobStatus.RESTARTING,
+            self._restarts.at_ms is None or self._status is JobStatus.RESTARTING,
             "a restart waits in the wrong status",
         )
         running = self._status is JobStatus.RUNNING and self._goal is Goal.RUN
@@ -218,215 +686,3 @@ class JobMaster(JobLifecycle):
             invariant(not over, "a stop that is over is still known")
         if self._status.is_terminal:
             invariant(self._stop is None and not self._cancels, "the job ended with a request unanswered")
-
-    # -- events ---------------------------------------------------------------------------------------------
-
-    def _dispatch(self, event: JobMasterEvent, now_ms: int) -> None:
-        match event:
-            case JobSubmitted():
-                invariant(
-                    self._status is JobStatus.CREATED and not self._beginning, "a job is submitted twice"
-                )
-                self._begin_attempt()
-            case AttemptBegan():
-                self._attempt_began(event, now_ms)
-            case AttemptFailed():
-                self._attempt_failed(event, now_ms)
-            case TasksStopped():
-                self._tasks_stopped(event)
-            case SnapshotRequested():
-                self._snapshot_requested(event, now_ms)
-            case CancelRequested():
-                self._cancel_requested(event, now_ms)
-            case SuspendRequested():
-                if self._goal in (Goal.RUN, Goal.RESTART) and self._recording_end is None:
-                    self._leave(Goal.SUSPEND, "The job is being suspended.", now_ms)
-            case DeclineCheckpoint() | TaskStatusChanged() | TaskFailed():
-                if self._hears(event.attempt):
-                    self._task_event(event, now_ms)
-            case EndRecorded():
-                self._end_recorded(event, now_ms)
-            case (
-                LocationAllocated()
-                | LocationFailed()
-                | HookTriggered()
-                | HookFailed()
-                | CheckpointRecorded()
-                | CheckpointDiscarded()
-            ):
-                self._outcome(event, now_ms)
-
-    def _hears(self, attempt: int) -> bool:
-        """Whether a task's word counts: an older attempt's, or one's that is being stopped, changes nothing any more."""
-        return attempt == self._execution.attempt and self._execution.live
-
-    def _acknowledged(self, event: AcknowledgeCheckpoint, now_ms: int) -> None:
-        """Kept short, since every task of every checkpoint comes here: only the last one has consequences."""
-        if not self._hears(event.attempt):
-            return
-        _, outputs = self._coordinator.acknowledge(event, now_ms)
-        if outputs:
-            self._take(outputs, now_ms)
-            self._progress(now_ms)
-
-    def _outcome(self, event: CheckpointOutcome, now_ms: int) -> None:
-        """An effect of the checkpoint coordinator was carried out, or failed."""
-        match event:
-            case LocationAllocated():
-                self._take(self._coordinator.location_allocated(event, now_ms), now_ms)
-            case LocationFailed():
-                failed = self._coordinator.location_failed
-                self._take(failed(event.allocation, event.message, event.timestamp_ms, now_ms), now_ms)
-            case HookTriggered():
-                self._take(self._coordinator.hook_triggered(event, now_ms), now_ms)
-            case HookFailed():
-                self._take(self._coordinator.hook_failed(event, now_ms), now_ms)
-            case CheckpointRecorded():
-                self._take(self._coordinator.recorded(event, now_ms), now_ms)
-            case CheckpointDiscarded():
-                self._take(self._coordinator.discarded(event.checkpoint_id, now_ms), now_ms)
-
-    def _task_event(self, event: DeclineCheckpoint | TaskStatusChanged | TaskFailed, now_ms: int) -> None:
-        match event:
-            case DeclineCheckpoint():
-                self._take(self._coordinator.decline(event, now_ms), now_ms)
-            case TaskStatusChanged():
-                self._execution.set_status(event.vertex, event.status)
-                if event.status is TaskStatus.RUNNING:
-                    self._effects.extend(self._operator_coordinators.ready(event.vertex))
-                if event.status in (TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED):
-                    self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
-            case TaskFailed():
-                self._execution.set_status(event.vertex, TaskStatus.FAILED)
-                goal = Goal.FAIL if event.fatal else Goal.RESTART
-                message = f"Task {event.vertex!r} failed: {event.message}"
-                self._fail(message, now_ms, goal=goal, cause=event.cause, vertex=event.vertex)
-
-    def _attempt_began(self, event: AttemptBegan, now_ms: int) -> None:
-        invariant(self._beginning, f"attempt {event.attempt} began unasked")
-        self._beginning = False
-        self._tasks_up = True
-        self._chance = event.chance
-        self._execution.begin(event.attempt, event.restored)
-        self._final_retry.reset()
-        begin = self._coordinator.begin_attempt
-        self._take(begin(event.restored, event.timestamp_ms, now_ms, event.older), now_ms)
-        own = event.restored is not None and event.restored.job_id == self._job_id
-        begun = self._operator_coordinators.begin_attempt(event.attempt, event.restored, own=own)
-        self._effects.extend(begun)
-        if self._goal is Goal.RUN:
-            self._move(JobStatus.RUNNING)
-        else:
-            self._execution.stop()
-
-    def _attempt_failed(self, event: AttemptFailed, now_ms: int) -> None:
-        invariant(self._beginning, "an attempt failed that was not to begin")
-        self._beginning = False
-        if self._goal is Goal.RUN:
-            goal = Goal.FAIL if event.fatal else Goal.RESTART
-            self._fail(event.message, now_ms, goal=goal, cause=event.cause)
-
-    def _tasks_stopped(self, event: TasksStopped) -> None:
-        if not self._stopping or event.attempt != self._execution.attempt:
-            return
-        self._stopping = False
-        self._tasks_up = False
-        self._chance = event.chance
-        if event.left_running and self._goal is Goal.RESTART:
-            self._goal = Goal.FAIL
-            self._failure = (
-                f"{self._failure} (not restarted in this process, where a query may still run, since this does not stop:"
-                f" {event.left_running}; the same command resumes the job)"
-            )
-        deferred, self._deferred_discards = self._deferred_discards, []
-        if self._goal is not Goal.FENCED:
-            self._effects.extend(deferred)
-            return
-        for discard in deferred:
-            self._coordinator.discard_dropped(discard.checkpoint_id)
-
-    def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
-        if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
-            self._refuse(event.request, self._what_works_instead())
-            return
-        if self._stop is not None:
-            if event.kind is RequestKind.STOP and event.drain == self._stop.drain:
-                self._stop.join(event.request)
-            elif event.kind is RequestKind.STOP:
-                how = "with" if self._stop.drain else "without"
-                self._refuse(event.request, f"The job is being stopped {how} a drain already: wait for that.")
-            else:
-                self._refuse(event.request, "The job is being stopped with a savepoint: wait for that one.")
-            return
-        if event.kind is RequestKind.CHECKPOINT:
-            request = CheckpointRequest(
-                origin=RequestOrigin.USER_CHECKPOINT,
-                request=event.request,
-                checkpoint_type=event.checkpoint_type,
-            )
-            self._take(self._coordinator.submit(request, now_ms), now_ms)
-            return
-        target = event.target or self._savepoint_directory
-        if target is None:
-            self._refuse(
-                event.request,
-                "No savepoint was taken, since there is no directory for it: give one with the request"
-                " or set execution.checkpointing.savepoint-dir.",
-            )
-        elif event.kind is RequestKind.SAVEPOINT:
-            request = CheckpointRequest(origin=RequestOrigin.SAVEPOINT, target=target, request=event.request)
-            self._take(self._coordinator.submit(request, now_ms), now_ms)
-        else:
-            self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
-            cause = "The job is being stopped with a savepoint."
-            self._take(self._coordinator.stop_scheduler(now_ms, cause), now_ms)
-
-    def _what_works_instead(self) -> str:
-        """To whoever asks for a checkpoint or savepoint of a job that does not run."""
-        if self._goal not in (Goal.RUN, Goal.RESTART):
-            return f"The job is {self._status.name} and about to end, so nothing more can be taken of it."
-        if self._status is JobStatus.CREATED:
-            return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
-        deletes = self._config.retention.deletes_on_cancellation
-        return (
-            f"The job is {self._status.name}, so nothing can be taken of it: ask again when it is RUNNING, or end it with"
-            f" 'weir cancel', which {'deletes' if deletes else 'keeps'} its completed checkpoints; it failed because:"
-            f" {self._failure}"
-        )
-
-    def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
-        if self._recording_end is not None and self._goal is not Goal.CANCEL:
-            self._refuse(
-                event.request, f"The job is not cancelled: it is already {self._recording_end.name}."
-            )
-        elif self._goal in (Goal.FINISH, Goal.FENCED):
-            self._refuse(event.request, "The job is not cancelled: it is already ending.")
-        else:
-            self._cancels.append(event.request)
-            if self._goal is not Goal.CANCEL:
-                self._move(JobStatus.CANCELLING)
-                self._leave(Goal.CANCEL, "The job is being cancelled.", now_ms)
-
-    def _end_recorded(self, event: EndRecorded, now_ms: int) -> None:
-        status, self._recording_end = self._recording_end, None
-        invariant(status is not None, "an end was recorded unasked")
-        if event.outcome is Recorded.FENCED:
-            self._fenced(f"The job's end was not recorded: {event.message}", now_ms)
-        elif status is None or event.outcome is Recorded.WON:
-            self._end(status or self._status, now_ms)
-        elif status is JobStatus.FINISHED:
-            self._fail(f"The job's end could not be recorded: {event.message}", now_ms)
-        else:
-            how = "was cancelled" if status is JobStatus.CANCELED else f"failed ({self._failure})"
-            self._failure = f"The job {how}, but that could not be recorded: {event.message}"
-            self._end(JobStatus.FAILED, now_ms)
-
-    def _after_the_end(self, event: JobMasterEvent) -> None:
-        if isinstance(event, SnapshotRequested | CancelRequested):
-            self._refuse(event.request, f"The job has ended: it is {self._status.name}.")
-
-    def _finish(self, event: str, before: JobStatus, now_ms: int) -> list[JobMasterEffect]:
-        """Hand the effects over, and note the event in the story."""
-        self._story.append((now_ms, event, before, self._status))
-        effects, self._effects = self._effects, []
-        return effects

@@ -178,7 +178,7 @@ class ExponentialDelayRestartStrategy:
         return max(float(self._config.initial_backoff_ms), min(delay_ms, float(self._config.max_backoff_ms)))
 
 
-#: From this failure of one cause on it is told that it comes again and again.
+#: From this failure of one cause on the message says that it comes again and again.
 TOLD_FROM = 3
 #: A job is not given up before so many failures of one cause, however long they took.
 GIVEN_UP_FROM = 5
@@ -252,6 +252,55 @@ class RepeatedFailures:
             f"failure {count} of the same cause in {lasted_ms // 1_000} s without a completed checkpoint between; the job is"
             f" given up {limit}: weir.restart.give-up-after"
         )
+
+
+class RestartPolicy:
+    """What follows a failure: another attempt, when, or none, and why."""
+
+    def __init__(self, config: RestartConfig) -> None:
+        self._strategy = make_restart_strategy(config)
+        self._repeated = RepeatedFailures(config.give_up_after_ms)
+        #: When the next attempt begins, in monotonic ms; None if none is scheduled.
+        self._at_ms: int | None = None
+
+    @property
+    def at_ms(self) -> int | None:
+        """When the next attempt begins, in monotonic ms; None if none is scheduled."""
+        return self._at_ms
+
+    def notify_failure(self, message: str, cause: str, now_ms: int, *, passing: bool) -> str:
+        """Count a failure. Returns ``message``, with a hint if it is ``passing`` and comes again and again."""
+        self._strategy.notify_failure(now_ms)
+        self._repeated.notify_failure(cause, now_ms)
+        repeats = passing and self._repeated.is_worth_telling
+        return f"{message} ({self._repeated.describe()})" if repeats else message
+
+    def notify_checkpoint(self) -> None:
+        """A checkpoint completed, from which the next attempt goes on."""
+        self._repeated.notify_checkpoint()
+
+    def can_restart(self) -> bool:
+        """Whether the job gets another attempt after the failure that was notified last."""
+        return not self._repeated.gives_up and self._strategy.can_restart()
+
+    def schedule(self, now_ms: int, chance: float) -> None:
+        """The tasks have stopped: the next attempt begins after the strategy's delay."""
+        self._at_ms = now_ms + self._strategy.delay_ms(chance)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether the next attempt begins now; if so, it is scheduled no longer."""
+        if self._at_ms is None or now_ms < self._at_ms:
+            return False
+        self._at_ms = None
+        return True
+
+    def cancel(self) -> None:
+        """No attempt is to begin."""
+        self._at_ms = None
+
+    def why_not(self) -> str:
+        """To be appended to the message of a failure that is final. Repeated failures say so themselves."""
+        return "" if self._repeated.gives_up else f" (not restarted: {self._strategy.describe()})"
 
 
 def _check_chance(chance: float) -> None:

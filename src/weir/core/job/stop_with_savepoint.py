@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import enum
 
-from weir.core.messages.job import AnswerRequest
+from weir.core.messages.job import AnswerRequest, RequestKind, SnapshotRequested
+from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint
 from weir.errors import invariant
 
@@ -80,9 +81,16 @@ class StopWithSavepoint:
         """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None unless they have to."""
         return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
 
-    def join(self, request: str) -> None:
-        """Another stop was asked for: it gets the same answer."""
-        self._requests.append(request)
+    def ask(self, event: SnapshotRequested) -> str | None:
+        """A user asks for something meanwhile. The same stop joins this one and gets its answer: None; anything else is
+        refused: why."""
+        if event.kind is not RequestKind.STOP:
+            return "The job is being stopped with a savepoint: wait for that one."
+        if event.drain != self._drain:
+            how = "with" if self._drain else "without"
+            return f"The job is being stopped {how} a drain already: wait for that."
+        self._requests.append(event.request)
+        return None
 
     def savepoint_requested(self) -> None:
         """Nothing is being recorded any more and the savepoint is under way."""
@@ -125,3 +133,19 @@ class StopWithSavepoint:
             f"stop with savepoint cannot go from {self._state.name} to {target.name}",
         )
         self._state = target
+
+
+def refuse_snapshot(status: JobStatus, failure: str | None, *, ending: bool, cancel_deletes: bool) -> str:
+    """The answer to a request for a checkpoint or savepoint of a job that does not run, with what works instead.
+
+    ``failure``: why it failed last. ``cancel_deletes``: a cancelled job's checkpoints are deleted.
+    """
+    if ending:
+        return f"The job is {status.name} and about to end, so nothing more can be taken of it."
+    if status is JobStatus.CREATED:
+        return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
+    return (
+        f"The job is {status.name}, so nothing can be taken of it: ask again when it is RUNNING, or end it"
+        f" with 'weir cancel', which {'deletes' if cancel_deletes else 'keeps'} its completed checkpoints; it"
+        f" failed because: {failure}"
+    )

@@ -48,7 +48,7 @@ from weir.storage.lease import Lease
 from weir.storage.paths import join
 
 
-class Execution:
+class JobRun:
     """Puts the parts together; ``run`` runs the job to its end."""
 
     def __init__(
