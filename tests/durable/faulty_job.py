@@ -49,6 +49,7 @@ from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.runtime.concurrency import SystemClock, ThreadWaits, ThreadWorkers
 from weir.runtime.failures import describe
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan
@@ -56,7 +57,7 @@ from weir.runtime.running_job import RunningJob
 from weir.sinks import DeltaTable, Files
 from weir.sinks.base import Sink
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import TaskSnapshots, restore_directory
+from weir.spark.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 
@@ -161,16 +162,19 @@ class PlayedTask(FakePort):
         snapshots = TaskSnapshots(
             vertex="v",
             operators=OPERATORS,
-            directory=directory.directory,
-            storage=self._storage,
-            transfer=transfer,
-            flush=self._sink_port.flush,
-            restored=restored,
-            base=restored.files if restored else (),
             inputs=(),
-            watermark_ms=lambda: None,
-            operator_state=None,
-            wall_ms=lambda: 0,
+            query=QueryState(
+                directory.directory,
+                transfer,
+                restored=restored,
+                watermark_ms=lambda: None,
+                operator_state=None,
+            ),
+            storage=self._storage,
+            flush=self._sink_port.flush,
+            base=restored.files if restored else (),
+            clock=SystemClock(),
+            waits=ThreadWaits(),
         )
         self._query = PlayedQuery(post, directory, snapshots)
         post(TaskStarted(position=directory.position))

@@ -23,6 +23,7 @@ from weir.core.messages.job import RequestKind
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded
 from weir.durable.sink_port import SinkPort
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.sinks.files import Files
 from weir.spark import snapshots
 from weir.spark.query_task import QueryTask
@@ -88,8 +89,8 @@ def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
 
 #: What happens in one checkpoint, in its order, and then what happens when a job is restored and when it ends.
 POINTS: dict[str, Callable[[Reached], None]] = {
-    "after-the-synchronous-part": lambda reached: after(snapshots.TaskSnapshots, "take", reached),
-    "before-the-acknowledgement": lambda reached: after(snapshots.TaskSnapshots, "proceed", reached),
+    "after-the-synchronous-part": lambda reached: after(TaskSnapshots, "take", reached),
+    "before-the-acknowledgement": lambda reached: after(TaskSnapshots, "proceed", reached),
     "before-the-metadata": lambda reached: before(CheckpointStorage, "write_metadata", reached),
     "before-the-record": lambda reached: before(JobLogWriter, "append", reached, _completes),
     "after-the-record": lambda reached: after(

@@ -22,7 +22,7 @@ import weir
 from weir.core.messages.task import TakeSnapshot
 from weir.core.status import JobStatus
 from weir.core.types import Payload
-from weir.spark.snapshots import TaskSnapshots
+from weir.durable.task_snapshots import TaskSnapshots
 
 pytestmark = pytest.mark.spark
 

@@ -29,16 +29,16 @@ from weir.core.job.restart import RepeatedFailures
 from weir.core.messages.protocol import AcknowledgeCheckpoint, NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.messages.task import ConfirmBase
 from weir.core.task.commits import PendingCommits
-from weir.core.task.snapshots import TaskSnapshots
+from weir.core.task.snapshots import OpenSnapshots
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Committable, CompletedCheckpoint, Recorded, SnapshotKind, TaskStatus
 from weir.durable import recovery as recovery_module
 from weir.durable.job import DurableJob
 from weir.durable.sink_port import SinkPort
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError
 from weir.sim import faults as faults_module
 from weir.sim import world as world_module
-from weir.sim.snapshots import SimSnapshots
 from weir.sim.table import SimTable
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import CreateResult
@@ -394,20 +394,20 @@ def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
 
 def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
     """A snapshot whose last part ended just before its abort keeps what it wrote (P43)."""
-    proceed = SimSnapshots.proceed
+    proceed = TaskSnapshots.proceed
 
-    def proceed_and_forget(self: SimSnapshots, checkpoint_id: int) -> Any:
+    def proceed_and_forget(self: TaskSnapshots, checkpoint_id: int) -> Any:
         result = proceed(self, checkpoint_id)
         self._written.pop(checkpoint_id)
         return result
 
-    return _with(patch.object(SimSnapshots, "proceed", proceed_and_forget))
+    return _with(patch.object(TaskSnapshots, "proceed", proceed_and_forget))
 
 
 def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
     """A task finishes though an aborted snapshot still writes, so that nobody deletes that (P43)."""
     any_under_way = property(lambda self: self.any_under_way)
-    return _with(patch.object(TaskSnapshots, "any_part_running", any_under_way))
+    return _with(patch.object(OpenSnapshots, "any_part_running", any_under_way))
 
 
 def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from weir.core.messages.task import TakeSnapshot
 from weir.core.task import batch_bound as batch_bound_module
 from weir.core.task import output_channels as output_channels_module
 from weir.core.task.input_gate import InputGate
-from weir.core.task.snapshots import TaskSnapshots
+from weir.core.task.snapshots import OpenSnapshots
 from weir.core.types import SnapshotKind, TaskState
 from weir.runtime import dispatcher as dispatcher_module
 from weir.runtime.dispatcher import restored_entries
@@ -64,7 +64,7 @@ def an_offset_behind_what_was_overtaken() -> AbstractContextManager[None]:
 
 def a_segment_deleted_before_its_snapshot_has_it() -> AbstractContextManager[None]:
     """The producer is told at once that a segment was read, though a snapshot still copies it (P27)."""
-    return _with(patch.object(TaskSnapshots, "channels_in_use", frozenset()))
+    return _with(patch.object(OpenSnapshots, "channels_in_use", frozenset()))
 
 
 def a_savepoint_that_overtakes() -> AbstractContextManager[None]:

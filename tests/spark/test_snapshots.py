@@ -31,9 +31,11 @@ from weir.core.types import (
     TaskState,
 )
 from weir.durable.sink_port import KeepFile
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import CheckpointDamagedError, StorageError
+from weir.runtime.concurrency import ThreadWaits
 from weir.spark.query_directory import QueryDirectory, log_offset
-from weir.spark.snapshots import TaskSnapshots, restore_directory
+from weir.spark.snapshots import QueryState, restore_directory
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.filesystem import FileSystem
@@ -92,6 +94,16 @@ class FakeQuery:
         return keys
 
 
+class StandingClock:
+    """A quarter of a second after every trigger."""
+
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 1_250
+
+
 class World:
     """One task's snapshots, and where they go."""
 
@@ -104,19 +116,23 @@ class World:
         self.storage.make_job_directory()
         self.transfer = Transfer(lambda _: FILES)
         self.flushed: list[Committable] = []
+        self.state = QueryState(
+            query.directory,
+            self.transfer,
+            restored=restored,
+            watermark_ms=lambda: None,
+            operator_state=None,
+        )
         self.snapshots = TaskSnapshots(
             vertex=vertex,
             operators=(OperatorState(operator_id=vertex, name=vertex),),
-            directory=query.directory,
-            storage=self.storage,
-            transfer=self.transfer,
-            flush=self._flush,
-            restored=restored,
-            base=restored.files if restored else (),
             inputs=(),
-            watermark_ms=lambda: None,
-            operator_state=None,
-            wall_ms=lambda: 1_250,
+            query=self.state,
+            storage=self.storage,
+            flush=self._flush,
+            base=restored.files if restored else (),
+            clock=StandingClock(),
+            waits=ThreadWaits(),
         )
 
     def effect(
@@ -621,7 +637,7 @@ def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: 
     for name in ("a", "b"):
         query.write(f"sources/1/{position}", "file-0")
         query.write(f"operators/{'u' * 100}/{'0' * 40}{name}", name)
-    world.snapshots._operator_state = lambda _: (
+    world.state._operator_state = lambda _: (
         {},
         [f"operators/{'u' * 100}/{'0' * 40}{name}" for name in ("a", "b")],
     )

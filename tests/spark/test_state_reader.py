@@ -25,9 +25,11 @@ import weir
 from weir.cli.app import app
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.readers.savepoint import Savepoint
+from weir.runtime.concurrency import SystemClock, ThreadWaits
 from weir.spark.query_directory import QueryDirectory
-from weir.spark.snapshots import TaskSnapshots
+from weir.spark.snapshots import QueryState
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.local import LocalFileSystem
@@ -133,16 +135,19 @@ class Saved:
                 OperatorState(operator_id="in", name="source in"),
                 OperatorState(operator_id="u1", name="transform query"),
             ),
-            directory=QueryDirectory(FILES, str(work)),
-            storage=storage,
-            transfer=Transfer(lambda _: FILES),
-            flush=lambda committables, _: tuple(committables),
-            restored=None,
-            base=(),
             inputs=(),
-            watermark_ms=lambda: None,
-            operator_state=None,
-            wall_ms=lambda: 0,
+            query=QueryState(
+                QueryDirectory(FILES, str(work)),
+                Transfer(lambda _: FILES),
+                restored=None,
+                watermark_ms=lambda: None,
+                operator_state=None,
+            ),
+            storage=storage,
+            flush=lambda committables, _: tuple(committables),
+            base=(),
+            clock=SystemClock(),
+            waits=ThreadWaits(),
         )
         target = None
         if kind.is_savepoint:

@@ -146,7 +146,7 @@ class SimDriver:
         )
         plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
         tasks = self._task_port(
-            number, job, fs=fs, storage=storage, sinks=sinks, tables=tables, strikes=strikes
+            number, job, fs=fs, storage=storage, sinks=sinks, tables=tables, strikes=strikes, waits=waits
         )
         self.master = _master(job, job_id, plans)
         coordinators = self._coordinators(number, job, waits, strikes, broken)
@@ -162,6 +162,7 @@ class SimDriver:
         sinks: SinkPort,
         tables: dict[str, SimTable],
         strikes: Mapping[Fault, Callable[[], bool]],
+        waits: SimWaits,
     ) -> SimTaskPort:
         """The queries of this driver, as the job has them."""
         # A stream of its own: jobs with one parallelism draw nothing from it.
@@ -183,6 +184,8 @@ class SimDriver:
             reader_us=job.reader_us,
             partitions=partitions.choice(job.partitions),
             declines=strikes[Fault.HOOK_FAILED],
+            clock=self.clock,
+            waits=waits,
         )
 
     def _coordinators(

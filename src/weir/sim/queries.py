@@ -9,7 +9,7 @@ One query does what a Structured Streaming query does, in the same order, and ca
 The state of a query is what it has read, as record numbers: those of each batch in a file of its own, and
 now and then one file for all of them, after which older files are deleted (Spark's maintenance). A query that is restored
 from files that do not make up exactly its past says so, and the auditor takes that for lost state. Which files a snapshot
-needs, what it refers to and what it writes anew follows the rules of ``weir/spark/snapshots.py``.
+needs, what it refers to and what it writes anew is decided by ``weir/durable/task_snapshots.py``, as for Spark.
 
 The event time of a record is its number. The watermark of a source is the next number, so nothing of it is ever late; what a
 query that reads channels has of them is in ``channel_offsets.py``.
@@ -47,7 +47,9 @@ from weir.core.types import (
     VertexId,
 )
 from weir.durable.sink_port import SinkPort
+from weir.durable.task_snapshots import TaskSnapshots
 from weir.errors import StorageError, invariant
+from weir.runtime.concurrency import Clock, Waits
 from weir.runtime.failures import cause_of, describe
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.sim.channel_offsets import ChannelOffsets
@@ -55,7 +57,7 @@ from weir.sim.disk import ProcessFileSystem
 from weir.sim.job import SimVertex
 from weir.sim.loop import Loop, Process, SimEvent, Task
 from weir.sim.operators import LostEventError, SimOperator
-from weir.sim.snapshots import LostStateError, SimSnapshots, segment_path
+from weir.sim.snapshots import LostStateError, SimState, segment_path
 from weir.sim.table import SimTable
 from weir.sinks.base import Step
 from weir.storage.checkpoints import CheckpointStorage
@@ -152,16 +154,35 @@ class SimQuery:
         """Whether the state of a source is what it has read, from the first record on without a gap."""
         return bool(self._vertex.inputs) or sorted(self._rows()) == self._vertex.numbers(0, self._offset)
 
-    def _snapshots(self, base: Sequence[StateHandle]) -> SimSnapshots:
-        return SimSnapshots(
-            plan=self._plan,
-            directory=self._directory,
-            file_system=self._port.fs,
-            storage=self._port.storage,
-            flush=self._port.sinks.flush,
-            links=self._port.links,
+    def _snapshots(self, base: Sequence[StateHandle]) -> TaskSnapshots:
+        port = self._port
+        return TaskSnapshots(
+            vertex=self._plan.vertex,
+            operators=self._plan.operators,
+            inputs=self._plan.inputs,
+            query=SimState(
+                vertex=self._plan.vertex,
+                directory=self._directory,
+                file_system=port.fs,
+                links=port.links,
+                state=self._state_at_rest,
+            ),
+            storage=port.storage,
+            flush=port.sinks.flush,
             base=base,
+            clock=port.clock,
+            waits=port.waits,
         )
+
+    def _state_at_rest(self) -> tuple[dict[str, str], list[str]]:
+        entries = {
+            "offset": str(self._offset),
+            "channels": self._channels.dump(),
+            "partitions": str(self._port.partitions),
+        }
+        if self._vertex.subtasks:
+            entries["operators"] = self._operator.dump()
+        return entries, list(self._state)
 
     def take(self, effect: TakeSnapshot) -> None:
         """The synchronous part of a snapshot."""
@@ -174,14 +195,7 @@ class SimQuery:
         self._overtaken = frozenset(one.channel for one in effect.in_flight)
         watermark_ms = MAX_WATERMARK_MS if effect.finished else self._watermark_ms
         self._port.passes_barrier(self._vertex.name, effect.checkpoint_id, watermark_ms)
-        entries = {
-            "offset": str(self._offset),
-            "channels": self._channels.dump(),
-            "partitions": str(self._port.partitions),
-        }
-        if self._vertex.subtasks:
-            entries["operators"] = self._operator.dump()
-        self.snapshots.take(effect, entries=entries, keys=list(self._state))
+        self.snapshots.take(effect)
 
     def start(self) -> None:
         """Begin to process."""
@@ -386,6 +400,8 @@ class SimTaskPort:
         reader_us: int,
         partitions: int,
         declines: Callable[[], bool],
+        clock: Clock,
+        waits: Waits,
     ) -> None:
         """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one still writes. Without
         ``links`` maintenance keeps old state files for ``retain_us``. ``upload_us`` is how long an asynchronous part takes
@@ -405,6 +421,8 @@ class SimTaskPort:
         self.reader_us = reader_us
         self.partitions = partitions
         self.declines = declines
+        self.clock = clock
+        self.waits = waits
         self._upload_us = upload_us
         self._vertices = {vertex.name: vertex for vertex in vertices}
         self._queries: dict[VertexId, SimQuery] = {}

@@ -5,7 +5,7 @@
     prepare_attempt    directories of older attempts are deleted
     start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
                        (with another number of state partitions: weir/spark/rescale.py)
-    take, continue     weir/spark/snapshots.py
+    take, continue     weir/durable/task_snapshots.py
     planning calls     weir/spark/query_inputs.py
     segments           weir/spark/channels.py
 """
@@ -21,7 +21,8 @@ from weir.core.messages.channel import ReleaseSegments
 from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
-from weir.runtime.concurrency import Clock, in_background
+from weir.durable.task_snapshots import TaskSnapshots
+from weir.runtime.concurrency import Clock, ThreadWaits, in_background
 from weir.runtime.ports import AttemptStart, PostToTask, TaskPlan, VertexMetrics
 from weir.spark.channels import OutputSegments
 from weir.spark.failures import TaskFailures
@@ -32,7 +33,7 @@ from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
 from weir.spark.rescale import StatePartitions
 from weir.spark.session import check_alive, log_of
-from weir.spark.snapshots import TaskSnapshots, restore_directory, restored_watermark_ms
+from weir.spark.snapshots import QueryState, restore_directory, restored_watermark_ms
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import Transfer
 from weir.storage.paths import join
@@ -155,16 +156,19 @@ class SparkTaskPort:
         snapshots = TaskSnapshots(
             vertex=vertex.name,
             operators=plan.operators,
-            directory=directory,
-            storage=self._storage,
-            transfer=self._transfer,
-            flush=self._sinks.flush,
-            restored=restored,
-            base=base,
             inputs=vertex.inputs,
-            watermark_ms=lambda: task.watermark_ms,
-            operator_state=None if operators is None else operators.snapshot,
-            wall_ms=self._clock.wall_ms,
+            query=QueryState(
+                directory,
+                self._transfer,
+                restored=restored,
+                watermark_ms=lambda: task.watermark_ms,
+                operator_state=None if operators is None else operators.snapshot,
+            ),
+            storage=self._storage,
+            flush=self._sinks.flush,
+            base=base,
+            clock=self._clock,
+            waits=ThreadWaits(),
         )
         with self._lock:
             if self._attempt is not current:

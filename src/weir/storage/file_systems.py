@@ -44,6 +44,10 @@ class Transfer:
     def __init__(self, file_system: Callable[[str], FileSystem]) -> None:
         self._file_system = file_system
 
+    def make_directory(self, path: str, *, below: str) -> None:
+        """Make a directory and its parents, if ``below`` is there. Raises ``StorageError`` if it is not."""
+        self._file_system(path).make_directory(path, below=below)
+
     def can_link(self, directory: str, other: str) -> bool:
         """Whether a file of one existing directory can get a second name in the other without copying."""
         if not (is_local(directory) and is_local(other)):

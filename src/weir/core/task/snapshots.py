@@ -1,4 +1,4 @@
-"""``TaskSnapshots``: the snapshots of one task that were begun and are not over.
+"""``OpenSnapshots``: the snapshots of one task that were begun and are not over.
 
 A snapshot runs its synchronous part, then its asynchronous part, and is then held as acknowledged until its
 checkpoint completed or was aborted. One that is aborted while a part runs is kept, marked, until that part ends: only
@@ -68,7 +68,7 @@ class TaskSnapshot:
         )
 
 
-class TaskSnapshots:
+class OpenSnapshots:
     """Snapshots by checkpoint id. At most one synchronous part runs at a time."""
 
     def __init__(self) -> None:

@@ -105,7 +105,7 @@ from weir.core.task.events import TaskEvents
 from weir.core.task.input_gate import InputGate
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
 from weir.core.task.reports import TaskReports
-from weir.core.task.snapshots import SnapshotPart, TaskSnapshot, TaskSnapshots, barrier_of
+from weir.core.task.snapshots import OpenSnapshots, SnapshotPart, TaskSnapshot, barrier_of
 from weir.core.task.triggers import WaitingTriggers
 from weir.core.types import OperatorId, OperatorState, SentEvent, TaskStatus, VertexId
 from weir.errors import invariant
@@ -146,7 +146,7 @@ class StreamTask:
         self._call: int | None = None
         self._triggers = WaitingTriggers(vertex, prepares=prepares_for_barriers)
         self._prepares = prepares_for_barriers
-        self._snapshots = TaskSnapshots()
+        self._snapshots = OpenSnapshots()
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
         self._ending = TaskEnding(self._gate, requires_final_checkpoint=requires_final_checkpoint)

@@ -1,0 +1,280 @@
+"""``TaskSnapshots``: takes the snapshots of one task of one attempt (PROTOCOL P3, P4, P27, P43).
+
+*Synchronous part* (the query rests): small entries are read into memory; state files that the base does not have get a
+second name at once, where there are links, so that no clean-up can take them away. *Asynchronous part* (records flow):
+what does not lie in the checkpoint directory yet is copied there, staged output is flushed, new files get their
+checksum and are synced. Without links, a file that vanished before it was copied fails the snapshot (P4).
+
+Incremental: the base is the newest checkpoint whose completion the task was notified of. Files of the base are referred
+to, not written again. What checkpoint n writes lies in ``shared/n/`` and nowhere else, so an aborted one can be deleted
+by its id, also when a straggler wrote late (P43).
+
+Segments in flight (unaligned checkpoints, P27) are taken as state files of the consumer's: they are linked at once where
+there are links, and written once, however many checkpoints refer to them.
+
+What a query's state is made of, a ``RestingQuery`` says: Spark's directory, or the simulator's model of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from weir.core.messages.task import TakeSnapshot
+from weir.core.types import (
+    Committable,
+    InFlightSegment,
+    OperatorState,
+    Payload,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+    VertexId,
+)
+from weir.durable.sink_port import KeepFile
+from weir.runtime.concurrency import Clock, Waits
+from weir.storage.checkpoints import CheckpointStorage
+from weir.storage.filesystem import FileSystem
+from weir.storage.paths import join
+
+#: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file systems take 255 bytes.
+_NAME_CHARACTERS = 200
+
+#: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
+Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
+
+
+class RestingQuery(Protocol):
+    """The state of a query. Everything but ``copy`` and ``unpin`` is called only while the query rests."""
+
+    def read(self, position: int) -> tuple[dict[str, str], list[str]]:
+        """The small entries of its state after batch ``position``, and the keys of all its other files."""
+        ...
+
+    def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
+        """Of a segment in flight: the payload that a snapshot keeps, and where its files are, by key."""
+        ...
+
+    def file(self, key: str) -> str:
+        """Where the file of a key is."""
+        ...
+
+    def is_unchanged(self, handle: StateHandle) -> bool:
+        """Whether the file of this key is still the one that an earlier checkpoint has."""
+        ...
+
+    def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
+        """Make ``directory``, if ``below`` is there, and say where its files get their second names at once: in it, or
+        in a directory of their own; None where there are no links."""
+        ...
+
+    def copy(self, source: str, target: str) -> None:
+        """Give a file a second name or a copy. Raises ``StorageError`` if it has vanished."""
+        ...
+
+    def unpin(self, directory: str) -> None:
+        """Delete a directory of second names."""
+        ...
+
+
+@dataclass
+class _Pending:
+    """A snapshot between its parts."""
+
+    effect: TakeSnapshot
+    #: Directory of new files, and its path as handles name it ("" for a savepoint's own directory).
+    directory: str
+    prefix: str
+    entries: dict[str, str] = field(default_factory=dict)
+    in_flight: list[InFlightSegment] = field(default_factory=list)
+    #: Where files are that do not lie in the query's directory, by key.
+    sources: dict[str, str] = field(default_factory=dict)
+    reused: list[StateHandle] = field(default_factory=list)
+    #: Keys of new files.
+    new: list[str] = field(default_factory=list)
+    #: Directory in which the new files have a second name already; None where there are no links.
+    pinned: str | None = None
+    start_delay_ms: int = 0
+    sync_duration_ms: int = 0
+
+
+class TaskSnapshots:
+    """The snapshots of one task of one attempt."""
+
+    def __init__(
+        self,
+        *,
+        vertex: VertexId,
+        operators: tuple[OperatorState, ...],
+        inputs: tuple[VertexId, ...],
+        query: RestingQuery,
+        storage: CheckpointStorage,
+        flush: Flush,
+        base: Sequence[StateHandle],
+        clock: Clock,
+        waits: Waits,
+    ) -> None:
+        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to them."""
+        self._vertex = vertex
+        self._operators = operators
+        self._inputs = inputs
+        self._query = query
+        self._storage = storage
+        self._flush = flush
+        self._clock = clock
+        self._lock = waits.lock()
+        self._base = {handle.key: handle for handle in base}
+        self._pending: dict[int, _Pending] = {}
+        #: Those whose last part has ended, until their checkpoint completed or they are dropped: it may be over already.
+        self._written: dict[int, _Pending] = {}
+        #: Files of acknowledged snapshots whose checkpoint is still open.
+        self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
+
+    def take(self, effect: TakeSnapshot) -> None:
+        """The synchronous part."""
+        begun_ms = self._clock.now_ms()
+        pending = self._new(effect)
+        with self._lock:
+            self._pending[effect.checkpoint_id] = pending
+        for segment in effect.in_flight:
+            # A segment keeps its keys from one checkpoint to the next.
+            payload, files = self._query.segment(segment)
+            pending.sources |= files
+            pending.in_flight.append(replace(segment, payload=payload))
+        keys = list(pending.sources)
+        if not effect.finished:
+            pending.entries, files_of_state = self._query.read(effect.position)
+            keys += files_of_state
+        base = {} if effect.full or effect.kind.is_savepoint else self._base
+        for key in keys:
+            handle = base.get(key)
+            if handle is not None and (key in pending.sources or self._query.is_unchanged(handle)):
+                pending.reused.append(handle)
+            else:
+                pending.new.append(key)
+        self._pin(pending)
+        pending.sync_duration_ms = self._clock.now_ms() - begun_ms
+
+    def proceed(self, checkpoint_id: int) -> tuple[TaskState, SnapshotMetrics]:
+        """The asynchronous part. Raises ``StorageError`` if a file has vanished."""
+        begun_ms = self._clock.now_ms()
+        with self._lock:
+            pending = self._pending[checkpoint_id]
+        effect = pending.effect
+        if pending.pinned != pending.directory:
+            for key in pending.new:
+                self._copy(pending, key)
+        handles = [self._handle(pending, key) for key in pending.new]
+        # A checkpoint finds staged output where it was staged; a savepoint may be restored elsewhere (PROTOCOL P14).
+        keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
+        committables = self._flush(effect.committables, keep)
+        self._fs(pending).sync([self._target(pending, key) for key in pending.new])
+        self._unpin(pending)
+        files = (*pending.reused, *handles)
+        state = TaskState(
+            vertex=self._vertex,
+            position=effect.position,
+            operators=tuple(
+                replace(operator, fully_finished=effect.finished) for operator in self._operators
+            ),
+            inputs=self._inputs,
+            entries=pending.entries,
+            files=files,
+            committables=committables,
+            in_flight=tuple(pending.in_flight),
+        )
+        with self._lock:
+            self._written[checkpoint_id] = self._pending.pop(checkpoint_id)
+            self._acknowledged[checkpoint_id] = files
+        metrics = SnapshotMetrics(
+            sync_duration_ms=pending.sync_duration_ms,
+            async_duration_ms=self._clock.now_ms() - begun_ms,
+            start_delay_ms=pending.start_delay_ms,
+            checkpointed_size=state.state_size - sum(handle.size for handle in pending.reused),
+        )
+        return state, metrics
+
+    def drop(self, checkpoint_id: int) -> None:
+        """Forget a snapshot whose checkpoint is over, and delete the files that it wrote."""
+        with self._lock:
+            pending = self._pending.pop(checkpoint_id, None) or self._written.pop(checkpoint_id, None)
+            self._acknowledged.pop(checkpoint_id, None)
+        if pending is not None:
+            self._unpin(pending)
+            for key in pending.new:
+                self._fs(pending).delete(self._target(pending, key))
+
+    def confirm(self, checkpoint_id: int) -> None:
+        """The checkpoint completed: it is the base of the next one, and older snapshots are over."""
+        with self._lock:
+            files = self._acknowledged.get(checkpoint_id)
+            # One of an older checkpoint may still have to be dropped, with the files that it wrote.
+            self._written.pop(checkpoint_id, None)
+            for older in [known for known in self._acknowledged if known <= checkpoint_id]:
+                del self._acknowledged[older]
+        if files is not None:
+            self._base = {handle.key: handle for handle in files}
+
+    def _new(self, effect: TakeSnapshot) -> _Pending:
+        n = effect.checkpoint_id
+        if effect.target is not None:
+            directory, prefix = effect.target, ""
+        else:
+            directory, prefix = self._storage.shared_directory(n), f"shared/{n}/"
+        delay_ms = max(0, self._clock.wall_ms() - effect.timestamp_ms)
+        return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay_ms)
+
+    def _pin(self, pending: _Pending) -> None:
+        """Give the new files a second name on their own file system, if it has links."""
+        if not pending.new:
+            return
+        effect = pending.effect
+        below = effect.target or self._storage.job_directory
+        pending.pinned = self._query.pin_directory(pending.directory, below, effect.checkpoint_id)
+        if pending.pinned is None:
+            return
+        for key in pending.new:
+            target = join(pending.pinned, self._file_name(key))
+            self._query.copy(self._source(pending, key), target)
+
+    def _unpin(self, pending: _Pending) -> None:
+        if pending.pinned is not None and pending.pinned != pending.directory:
+            self._query.unpin(pending.pinned)
+
+    def _copy(self, pending: _Pending, key: str) -> None:
+        if pending.pinned is None:
+            source = self._source(pending, key)
+        else:
+            source = join(pending.pinned, self._file_name(key))
+        self._query.copy(source, self._target(pending, key))
+
+    def _source(self, pending: _Pending, key: str) -> str:
+        return pending.sources.get(key) or self._query.file(key)
+
+    def _keep(self, pending: _Pending, staged: str, key: str) -> StateHandle:
+        """A copy of a staged file in the savepoint."""
+        key = f"staged/{key}"
+        self._query.copy(staged, self._target(pending, key))
+        pending.new.append(key)
+        return self._handle(pending, key)
+
+    def _handle(self, pending: _Pending, key: str) -> StateHandle:
+        size, checksum = self._fs(pending).checksum(self._target(pending, key))
+        path = pending.prefix + self._file_name(key)
+        return StateHandle(key=key, path=path, size=size, checksum=checksum)
+
+    def _fs(self, pending: _Pending) -> FileSystem:
+        return self._storage.fs(pending.directory)
+
+    def _target(self, pending: _Pending, key: str) -> str:
+        return join(pending.directory, self._file_name(key))
+
+    def _file_name(self, key: str) -> str:
+        """A flat name, so that a checkpoint's new files lie in one directory and need one directory sync."""
+        name = f"{self._vertex}~{key.replace('/', '~')}"
+        if len(name) <= _NAME_CHARACTERS:
+            return name
+        return f"{name[:_NAME_CHARACTERS]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
