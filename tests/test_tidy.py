@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,37 @@ def test_the_other_laws_see_what_they_should() -> None:
     assert list(wordless_tests(ast.parse('def test_x():\n    """Two\n    lines."""')))
     assert list(spark_imports(ast.parse("def f():\n    from pyspark import sql"), "weir.sinks.x"))
     assert not list(spark_imports(ast.parse("import pyspark"), "weir.spark.x"))
+
+
+def import_graph() -> dict[str, set[str]]:
+    """Which modules of Weir each module imports at run time, also inside functions."""
+    modules = {module_name(path).removesuffix(".__init__"): path for path in python_files("src")}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        # A name may be a module of the package that it is imported from.
+        found = {
+            name
+            for node in runtime_nodes(parse(path))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for alias in node.names
+            for name in (node.module, f"{node.module}.{alias.name}")
+        }
+        graph[module] = (found & modules.keys()) - {module, "weir"}
+    return graph
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """Neither modules nor folders import each other in a circle, also not inside functions."""
+    graph = import_graph()
+    assert len(graph) > 100 and graph["weir.job"]
+    TopologicalSorter(graph).prepare()
+    folders: dict[str, set[str]] = {}
+    for module, imported in graph.items():
+        folder = module.rpartition(".")[0]
+        folders.setdefault(folder, set()).update(name.rpartition(".")[0] for name in imported)
+        folders[folder] -= {folder, "weir"}
+    del folders["weir"]
+    TopologicalSorter(folders).prepare()
 
 
 def test_imports_point_one_way() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from weir.config import Configuration
 from weir.config.options import (
@@ -28,7 +29,6 @@ from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import SinkPort
 from weir.durable.state_mapping import StateMapping
 from weir.errors import StorageError
-from weir.job import Job
 from weir.operators.base import KEY_GROUPS
 from weir.run.lease_keeper import LeaseKeeper
 from weir.run.options import JobResult, RunListener, RunOptions
@@ -46,6 +46,9 @@ from weir.spark.session import LazySession, check_reachable
 from weir.spark.task_port import SparkTaskPort
 from weir.storage.lease import Lease
 from weir.storage.paths import join
+
+if TYPE_CHECKING:
+    from weir.job import Job
 
 
 class JobRun:

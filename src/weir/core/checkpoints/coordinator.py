@@ -39,7 +39,7 @@ from weir.core.checkpoints.stats import CheckpointStatsTracker
 from weir.core.checkpoints.store import CompletedCheckpointStore, FullCheckpoints
 from weir.core.checkpoints.trigger import CheckpointTrigger, Rejected, Started
 from weir.core.config import CheckpointConfig
-from weir.core.job.execution import Execution
+from weir.core.execution import Execution
 from weir.core.messages.job import (
     AnswerRequest,
     CheckpointDiscarded,

@@ -19,7 +19,7 @@ from weir.core.checkpoints.requests import (
     Verdict,
 )
 from weir.core.config import CheckpointConfig
-from weir.core.job.execution import Execution
+from weir.core.execution import Execution
 from weir.core.messages.job import AllocateLocation
 from weir.errors import invariant
 

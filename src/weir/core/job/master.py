@@ -41,7 +41,7 @@ from weir.core.checkpoints.requests import (
 )
 from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStatsTracker
 from weir.core.config import CheckpointConfig, RestartConfig
-from weir.core.job.execution import AttemptPhase, Execution
+from weir.core.execution import AttemptPhase, Execution
 from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
 from weir.core.job.stop_with_savepoint import StopState, StopWithSavepoint, refuse_snapshot
 from weir.core.job.story import Story, StoryEntry
