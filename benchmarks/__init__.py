@@ -1,1 +1,2 @@
-"""Benchmarks of Weir against plain Structured Streaming; ``docs/PERFORMANCE.md`` says what they measure."""
+"""Benchmarks of Weir against plain Structured Streaming; ``docs/PERFORMANCE.md`` says what they
+measure."""

@@ -1,20 +1,23 @@
-"""What a consumer ten times slower than its producer does to a job: ``python -m benchmarks.backpressure``.
+"""What a consumer ten times slower than its producer does to a job:
+``python -m benchmarks.backpressure``.
 
-One job of two queries: a source of Parquet files, read file by file, writes a channel; behind it a query that sleeps for
-each row. Soon the producer rests in its planning calls: a step of such a consumer reads three segments, and a fourth one
-waits. Then checkpoints are taken, one after the other, each triggered while the channel is full. Two runs, each in a
-process and JVM of its own:
+One job of two queries: a source of Parquet files, read file by file, writes a channel; behind it a
+query that sleeps for each row. Soon the producer rests in its planning calls: a step of such a
+consumer reads three segments, and a fourth one waits. Then checkpoints are taken, one after the
+other, each triggered while the channel is full. Two runs, each in a process and JVM of its own:
 
-1. *Aligned.* The barrier waits until the consumer has read what stands before it. A checkpoint should take as long as the
-   backlog: the segments that were unread when it was triggered, at the pace at which the consumer reads segments.
-   ``backpressure_aligned`` is the median of duration over backlog. It has no target: it says what unaligned ones save.
-2. *Unaligned.* The barrier overtakes what is unread. ``backpressure_unaligned`` is the longest duration of all these
-   checkpoints; its target is two median batches of the consumer plus 200 ms.
+1. *Aligned.* The barrier waits until the consumer has read what stands before it. A checkpoint
+   should take as long as the backlog: the segments that were unread when it was triggered, at the
+   pace at which the consumer reads segments. ``backpressure_aligned`` is the median of duration
+   over backlog. It has no target: it says what unaligned ones save.
+2. *Unaligned.* The barrier overtakes what is unread. ``backpressure_unaligned`` is the longest
+   duration of all these checkpoints; its target is two median batches of the consumer plus 200 ms.
 
-In both runs the bytes below the channel's directory and the memory of the driver's processes are looked at twice a
-second, from the first full channel to the end. ``backpressure_bytes`` is the most that ever lay there over the most that a
-full channel may hold; ``backpressure_memory`` the mean of the last third of the looks over the mean of the first: more
-than a quarter above 1 is growth. That both kinds of checkpoint restore exactly is a test's, not a benchmark's
+In both runs the bytes below the channel's directory and the memory of the driver's processes are
+looked at twice a second, from the first full channel to the end. ``backpressure_bytes`` is the most
+that ever lay there over the most that a full channel may hold; ``backpressure_memory`` the mean of
+the last third of the looks over the mean of the first: more than a quarter above 1 is growth. That
+both kinds of checkpoint restore exactly is a test's, not a benchmark's
 (``tests/e2e/test_backpressure.py``).
 """
 
@@ -62,7 +65,8 @@ UNALIGNED_SLACK_MS = 200
 BYTES_TARGET = 1.0
 MEMORY_TARGET = 1.25
 
-#: Segments in a full channel: a step's worth, of 2 MiB for so slow a consumer, and the one with which another step begins.
+#: Segments in a full channel: a step's worth, of 2 MiB for so slow a consumer, and the one with
+#: which another step begins.
 _FULL = 4
 
 _FAST, _SLOW = "numbers", "slow"
@@ -130,13 +134,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def backlog_ratio(self) -> float:
-        """The median of a checkpoint's duration over the time for what was unread when it was triggered."""
-        return statistics.median(one.duration_ms / (one.unread * self.segment_ms) for one in self.taken)
+        """The median of a checkpoint's duration over the time for what was unread when it was
+        triggered."""
+        return statistics.median(
+            one.duration_ms / (one.unread * self.segment_ms) for one in self.taken
+        )
 
     @property
     def bytes_ratio(self) -> float:
-        """The most bytes that lay in the channel, over what a full one and the segment being read may hold."""
-        return max(look.channel for look in self.looks) / ((DEFAULT_BOUND.segments + 1) * self.segment_size)
+        """The most bytes that lay in the channel, over what a full one and the segment being read
+        may hold."""
+        return max(look.channel for look in self.looks) / (
+            (DEFAULT_BOUND.segments + 1) * self.segment_size
+        )
 
     @property
     def memory_ratio(self) -> float:
@@ -163,7 +173,9 @@ def run(spec: Spec) -> Result:
 
     job = weir.Job("backpressure")
     numbers = job.source(_FAST, lambda spark: read_input(spark, f"{spec.directory}/input", 1))
-    numbers.transform(_SLOW, slow).start_new_chain().sink("copy", weir.sinks.Files(f"{spec.directory}/copy"))
+    numbers.transform(_SLOW, slow).start_new_chain().sink(
+        "copy", weir.sinks.Files(f"{spec.directory}/copy")
+    )
 
     def measure(gateway: JobGateway, over: threading.Event) -> Result:
         return _Measurement(spec, gateway, over).result(queries_of(session, (_FAST, _SLOW), over))
@@ -201,7 +213,8 @@ class _Measurement:
         self._driver = psutil.Process()
 
     def result(self, queries: dict[str, StreamingQuery]) -> Result:
-        """Wait until the channel is full, then take checkpoints while something looks at the bytes."""
+        """Wait until the channel is full, then take checkpoints while something looks at the
+        bytes."""
         self._wait_until_full()
         done = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -216,7 +229,8 @@ class _Measurement:
                 done.set()
         return Result(
             batches={
-                name: [batch for batch in batches_of(query) if batch.rows] for name, query in queries.items()
+                name: [batch for batch in batches_of(query) if batch.rows]
+                for name, query in queries.items()
             },
             segments=segments,
             elapsed_ms=elapsed_s * 1000,
@@ -226,7 +240,8 @@ class _Measurement:
         )
 
     def _take(self, number: int) -> Taken:
-        """A checkpoint, triggered when the channel is full, each time later in the consumer's batch."""
+        """A checkpoint, triggered when the channel is full, each time later in the consumer's
+        batch."""
         self._wait_until_full()
         time.sleep(number % 5 * 0.2)
         unread = len(self._segments())
@@ -253,7 +268,9 @@ class _Measurement:
 
     def _read_segments(self) -> int:
         """How many segments the consumer has read."""
-        (position,) = [view.position for view in self._gateway.view().vertices if view.vertex == _FAST]
+        (position,) = [
+            view.position for view in self._gateway.view().vertices if view.vertex == _FAST
+        ]
         return position + 1 - len(self._segments())
 
     def _look(self, done: threading.Event) -> list[Look]:
@@ -261,7 +278,9 @@ class _Measurement:
         while not done.wait(_LOOK_S):
             processes = [self._driver, *self._driver.children(recursive=True)]
             looks.append(
-                Look(channel=sum(map(_size, self._segments())), memory=sum(map(_resident, processes)))
+                Look(
+                    channel=sum(map(_size, self._segments())), memory=sum(map(_resident, processes))
+                )
             )
         return looks
 
@@ -285,14 +304,15 @@ def figures(unaligned: bool, result: Result) -> str:
     """One run, in a line."""
     durations = [one.duration_ms for one in result.taken]
     return (
-        f"{'unaligned' if unaligned else 'aligned'}: the consumer is {result.times_slower:.1f} times slower"
-        f" ({result.segment_ms:,.0f} ms a segment, median batch {result.consumer_batch_ms:,.0f} ms);"
-        f" {len(durations)} checkpoints of {min(durations):,} to {max(durations):,} ms,"
-        f" median {statistics.median(durations):,.0f} ms,"
-        f" with {statistics.median(one.unread for one in result.taken):.0f} segments unread,"
-        f" {statistics.median(one.persisted_size for one in result.taken) / 1e6:.1f} MB of them taken along;"
-        f" channel at most {max(look.channel for look in result.looks) / 1e6:.1f} MB,"
-        f" memory at most {max(look.memory for look in result.looks) / 1e9:.2f} GB in {len(result.looks)} looks"
+        f"{'unaligned' if unaligned else 'aligned'}: the consumer is {result.times_slower:.1f}"
+        f" times slower ({result.segment_ms:,.0f} ms a segment, median batch"
+        f" {result.consumer_batch_ms:,.0f} ms); {len(durations)} checkpoints of {min(durations):,}"
+        f" to {max(durations):,} ms, median {statistics.median(durations):,.0f} ms, with"
+        f" {statistics.median(one.unread for one in result.taken):.0f} segments unread,"
+        f" {statistics.median(one.persisted_size for one in result.taken) / 1e6:.1f} MB of them"
+        f" taken along; channel at most {max(look.channel for look in result.looks) / 1e6:.1f} MB,"
+        f" memory at most {max(look.memory for look in result.looks) / 1e9:.2f} GB in"
+        f" {len(result.looks)} looks"
     )
 
 
@@ -316,7 +336,9 @@ def verdict(aligned: Result, unaligned: Result) -> tuple[list[str], bool]:
 
 def measure_both(directory: Path, options: argparse.Namespace) -> tuple[Result, Result]:
     """The aligned run, then the unaligned one."""
-    size = InputSize(files=options.files, rows_per_file=options.rows, keys=1_000, seconds_per_file=60)
+    size = InputSize(
+        files=options.files, rows_per_file=options.rows, keys=1_000, seconds_per_file=60
+    )
     write_input(directory / "input", size)
     results = []
     for unaligned in (False, True):
@@ -339,10 +361,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--aligned", type=int, default=3, help="aligned checkpoints")
     parser.add_argument("--unaligned", type=int, default=10, help="unaligned checkpoints")
-    parser.add_argument("--rows", type=int, default=50_000, help="rows of an input file, and so of a segment")
+    parser.add_argument(
+        "--rows", type=int, default=50_000, help="rows of an input file, and so of a segment"
+    )
     parser.add_argument("--files", type=int, default=300, help="input files: more than are read")
-    parser.add_argument("--sleep-us", type=float, default=150, help="what the consumer sleeps for each row")
-    parser.add_argument("--directory", type=Path, help="where the runs write (a temporary directory)")
+    parser.add_argument(
+        "--sleep-us", type=float, default=150, help="what the consumer sleeps for each row"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where the runs write (a temporary directory)"
+    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:

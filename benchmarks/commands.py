@@ -24,8 +24,9 @@ def weir_command(*arguments: str) -> list[str]:
 def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> list[str]:
     """``weir run`` with the settings that both sides share.
 
-    A job that fails at its start is restarted by its own strategy, as for a user, and the clock goes on. ``archive`` is
-    the value of the class archive's key; None leaves it out, for a Weir that does not know it.
+    A job that fails at its start is restarted by its own strategy, as for a user, and the clock
+    goes on. ``archive`` is the value of the class archive's key; None leaves it out, for a Weir
+    that does not know it.
     """
     settings = {
         **COMMON_SETTINGS,
@@ -38,7 +39,12 @@ def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> li
 
 def has_class_archive() -> bool:
     """Whether this Weir can make one."""
-    return subprocess.run(weir_command("warmup", "--help"), capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            weir_command("warmup", "--help"), capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def make_class_archive(directory: Path) -> None:

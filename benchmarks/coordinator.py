@@ -1,17 +1,19 @@
 """What coordinating a checkpoint costs by itself: ``python -m benchmarks.coordinator``.
 
-One whole checkpoint goes through ``JobMaster.handle``, with no Spark, no thread and no file beside it: request,
-location, the triggers to all tasks, one acknowledgement from each of them, the record, the notifications, and the
-discarding of the checkpoint that it subsumes. How it is measured:
+One whole checkpoint goes through ``JobMaster.handle``, with no Spark, no thread and no file beside
+it: request, location, the triggers to all tasks, one acknowledgement from each of them, the record,
+the notifications, and the discarding of the checkpoint that it subsumes. How it is measured:
 
-1. *Tasks*: 10, 100, 1,000 and 10,000 tasks, each a vertex of its own that acknowledges one new state file, as a keyed
-   aggregation does with each checkpoint.
-2. *Events* are made before the clock starts, since in a running job others make them (tasks, storage). What the kernel
-   does with the effects is not part of the figure.
-3. *Rounds*: a few checkpoints to warm up, then the median over several. The collector of Python stays on.
+1. *Tasks*: 10, 100, 1,000 and 10,000 tasks, each a vertex of its own that acknowledges one new
+   state file, as a keyed aggregation does with each checkpoint.
+2. *Events* are made before the clock starts, since in a running job others make them (tasks,
+   storage). What the kernel does with the effects is not part of the figure.
+3. *Rounds*: a few checkpoints to warm up, then the median over several. The collector of Python
+   stays on.
 
-``coordinator_scaling`` is the cost with 10,000 tasks over that with 10: as long as every step costs the same for each
-task, it stays near 1,000 or below. ``coordinator_acknowledgements`` counts acknowledgements only, in one thread.
+``coordinator_scaling`` is the cost with 10,000 tasks over that with 10: as long as every step costs
+the same for each task, it stays near 1,000 or below. ``coordinator_acknowledgements`` counts
+acknowledgements only, in one thread.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ class Bench:
         self._master.handle(JobSubmitted(), 0)
         self._master.handle(AttemptBegan(attempt=1, restored=None, chance=0.0, timestamp_ms=0), 0)
         for vertex in self._vertices:
-            self._master.handle(TaskStatusChanged(vertex=vertex, attempt=1, status=TaskStatus.RUNNING), 0)
+            self._master.handle(
+                TaskStatusChanged(vertex=vertex, attempt=1, status=TaskStatus.RUNNING), 0
+            )
 
     def checkpoint(self) -> Cost:
         """Carry one checkpoint through."""
@@ -120,13 +124,17 @@ class Bench:
 
         (record,) = (effect for effect in effects if isinstance(effect, RecordCheckpoint))
         recorded = CheckpointRecorded(
-            checkpoint_id=self._checkpoint_id, outcome=Recorded.WON, checkpoint=self._completed(record)
+            checkpoint_id=self._checkpoint_id,
+            outcome=Recorded.WON,
+            checkpoint=self._completed(record),
         )
         resumed = time.perf_counter()
         notified = self._complete(recorded)
         completed = time.perf_counter()
 
-        invariant(triggers == notified == len(self._vertices), "every task is triggered and notified once")
+        invariant(
+            triggers == notified == len(self._vertices), "every task is triggered and notified once"
+        )
         return Cost(
             trigger_s=triggered - begun,
             acknowledge_s=acknowledged - triggered,
@@ -147,7 +155,8 @@ class Bench:
         return _count(self._master.handle(allocated, self._checkpoint_id), TriggerCheckpoint)
 
     def _complete(self, recorded: CheckpointRecorded) -> int:
-        """Hand the won record in and answer what is to be discarded; the number of notifications."""
+        """Hand the won record in and answer what is to be discarded; the number of
+        notifications."""
         effects = self._master.handle(recorded, self._checkpoint_id)
         for effect in effects:
             if isinstance(effect, DiscardCheckpoint):
@@ -208,7 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.parse_args(arguments)
     print(describe_machine(), flush=True)
-    print(f"{'tasks':>7} {'whole ms':>9} {'trigger':>9} {'acks':>9} {'complete':>9} {'µs a task':>10}")
+    print(
+        f"{'tasks':>7} {'whole ms':>9} {'trigger':>9} {'acks':>9} {'complete':>9} {'µs a task':>10}"
+    )
     costs: dict[int, Cost] = {}
     for tasks, rounds in _ROUNDS.items():
         cost = costs[tasks] = measure(tasks, rounds)
@@ -219,7 +230,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ratio = costs[most].whole_s / costs[least].whole_s
     per_second = most / costs[most].acknowledge_s
     print(f"coordinator_scaling ratio={ratio:.0f} target={SCALING_TARGET}")
-    print(f"coordinator_acknowledgements per_second={per_second:.0f} target={ACKNOWLEDGEMENTS_TARGET}")
+    print(
+        f"coordinator_acknowledgements per_second={per_second:.0f} target={ACKNOWLEDGEMENTS_TARGET}"
+    )
     return 0 if ratio <= SCALING_TARGET and per_second >= ACKNOWLEDGEMENTS_TARGET else 1
 
 

@@ -1,17 +1,19 @@
 """``FileSource`` beside Spark's own file source: ``python -m benchmarks.file_source``.
 
-The same Parquet files go through a Weir job into ``weir.sinks.Files``, with a checkpoint every second, once read by
-``weir.sources.FileSource`` in two subtasks and once by ``spark.readStream.parquet``, each with its defaults.
+The same Parquet files go through a Weir job into ``weir.sinks.Files``, with a checkpoint every
+second, once read by ``weir.sources.FileSource`` in two subtasks and once by
+``spark.readStream.parquet``, each with its defaults.
 
-``file_source``: all files are there, and the job is bounded. The clock runs from the first status RUNNING until the job has
-finished, its session's end included on both sides.
+``file_source``: all files are there, and the job is bounded. The clock runs from the first status
+RUNNING until the job has finished, its session's end included on both sides.
 
-``file_source_growing``: the job is unbounded, and the files come while it runs, twenty every 50 ms, which is faster than
-they are read. The clock runs from the first status RUNNING until a checkpoint, asked for when the last row was read, has
-committed every row.
+``file_source_growing``: the job is unbounded, and the files come while it runs, twenty every 50 ms,
+which is faster than they are read. The clock runs from the first status RUNNING until a checkpoint,
+asked for when the last row was read, has committed every row.
 
-The sides take turns, and so does the order within a pair, behind one pair that warms up; the figures are medians of the
-pairs' ratios of rows per second. Proof: after each run the sink holds the ids of the input, each once.
+The sides take turns, and so does the order within a pair, behind one pair that warms up; the
+figures are medians of the pairs' ratios of rows per second. Proof: after each run the sink holds
+the ids of the input, each once.
 """
 
 from __future__ import annotations
@@ -68,11 +70,15 @@ def make_job(side: str, source: Path, out: Path, *, bounded: bool) -> weir.Job:
     """The files into files."""
     job = weir.Job("file_source")
     if side == "weir":
-        files = weir.sources.FileSource(str(source), format="parquet", schema=_SCHEMA, bounded=bounded)
+        files = weir.sources.FileSource(
+            str(source), format="parquet", schema=_SCHEMA, bounded=bounded
+        )
         stream = job.source("in", files, parallelism=2)
     else:
         stream = job.source(
-            "in", lambda spark: spark.readStream.schema(_SCHEMA).parquet(str(source)), bounded=bounded
+            "in",
+            lambda spark: spark.readStream.schema(_SCHEMA).parquet(str(source)),
+            bounded=bounded,
         )
     stream.sink("out", weir.sinks.Files(str(out)))
     return job
@@ -101,14 +107,20 @@ def measure_growing(side: str, source: Path, target: Path, rows: int) -> float:
 
 
 def rate(
-    measure: Callable[[str, Path, Path, int], float], side: str, directory: Path, files: int, rows: int
+    measure: Callable[[str, Path, Path, int], float],
+    side: str,
+    directory: Path,
+    files: int,
+    rows: int,
 ) -> float:
     """Rows per second of one run, after its output was looked at."""
     target, total = directory / "run", files * rows
     seconds = measure(side, directory / "in", target, total)
     found = ds.dataset(target / "out", format="parquet").to_table(["id"])["id"].to_numpy()
     shutil.rmtree(target)
-    assert np.array_equal(np.sort(found), np.arange(total)), f"the rows of {side} are not those of the input"
+    assert np.array_equal(np.sort(found), np.arange(total)), (
+        f"the rows of {side} are not those of the input"
+    )
     print(f"{side}: {total:,} rows in {seconds:.1f} s: {total / seconds:,.0f} rows/s", flush=True)
     return total / seconds
 
@@ -142,21 +154,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--files", type=int, default=1000, help="files of the input")
     parser.add_argument("--rows", type=int, default=10_000, help="rows of each file")
-    parser.add_argument("--pairs", type=int, default=3, help="runs of each side, after one that warms up")
+    parser.add_argument(
+        "--pairs", type=int, default=3, help="runs of each side, after one that warms up"
+    )
     chosen = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
     medians = {}
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
         directory = Path(name)
         write_files(directory / "in", files=chosen.files, rows=chosen.rows)
-        for figure, measure in (("file_source_growing", measure_growing), ("file_source", measure_bounded)):
+        for figure, measure in (
+            ("file_source_growing", measure_growing),
+            ("file_source", measure_bounded),
+        ):
             ratios = []
             for pair in range(chosen.pairs + 1):
                 order = _SIDES if pair % 2 == 0 else tuple(reversed(_SIDES))
-                rates = {side: rate(measure, side, directory, chosen.files, chosen.rows) for side in order}
+                rates = {
+                    side: rate(measure, side, directory, chosen.files, chosen.rows)
+                    for side in order
+                }
                 ratios.append(rates["weir"] / rates["spark"])
                 print(
-                    f"{figure}, {f'pair {pair}' if pair else 'warm-up'}: ratio {ratios[-1]:.3f}", flush=True
+                    f"{figure}, {f'pair {pair}' if pair else 'warm-up'}: ratio {ratios[-1]:.3f}",
+                    flush=True,
                 )
             medians[figure] = statistics.median(ratios[1:])
     for figure, ratio in medians.items():

@@ -1,30 +1,37 @@
 """What one cut through two queries costs and brings: ``python -m benchmarks.graph``.
 
-One source of Parquet files goes to a table of its raw rows and to a windowed aggregate (count and sum for each minute
-and key). Weir: one job that reads the source once, ``source -> [raw sink + channel] -> aggregate -> sink``, with a
-checkpoint over both queries every second. Plain Structured Streaming: two queries in one session, at the same time,
-which read the source twice and have no cut in common. How the two are kept comparable:
+One source of Parquet files goes to a table of its raw rows and to a windowed aggregate (count and
+sum for each minute and key). Weir: one job that reads the source once,
+``source -> [raw sink + channel] -> aggregate -> sink``, with a checkpoint over both queries every
+second. Plain Structured Streaming: two queries in one session, at the same time, which read the
+source twice and have no cut in common. How the two are kept comparable:
 
-1. *Alike*: input, batches of the source, schema, ``local[2]``, memory, state partitions, RocksDB with changelog
-   checkpointing, and Parquet. All else is each side's own. The raw table is a Delta table on Weir's side; plain Spark
-   has no such sink without a further library, so both its tables are written by its exactly-once file sink, which is
-   less work.
-2. *The clock* runs from the first row to the last. It starts when a query first knows what to read: when the planning
-   of the first batch has returned. So what starts a query or a job is outside on both sides; with it inside,
-   ``graph_from_start`` says what comes out. The clock stops when the last row is committed by both queries: plain, when
-   both have committed the last batch that read rows; Weir, when both sinks have committed a checkpoint that was
-   requested as soon as the first query had read everything, and whose barrier follows all rows through the channel.
-3. *The end*: all queries are unbounded and none drains. The last input file, a row one day later, closes every window
-   before it. Its batch is inside of the clock, what it closes outside: it is put out by the next batch, which another
-   row brings about once the clock stands still. Then the job is cancelled and the queries are stopped.
-4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on a small input.
-5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of the pairs' ratios.
-6. *Proof*: after each run both tables are read with pyarrow and compared with what pyarrow makes of the input.
+1. *Alike*: input, batches of the source, schema, ``local[2]``, memory, state partitions, RocksDB
+   with changelog checkpointing, and Parquet. All else is each side's own. The raw table is a Delta
+   table on Weir's side; plain Spark has no such sink without a further library, so both its tables
+   are written by its exactly-once file sink, which is less work.
+2. *The clock* runs from the first row to the last. It starts when a query first knows what to read:
+   when the planning of the first batch has returned. So what starts a query or a job is outside on
+   both sides; with it inside, ``graph_from_start`` says what comes out. The clock stops when the
+   last row is committed by both queries: plain, when both have committed the last batch that read
+   rows; Weir, when both sinks have committed a checkpoint that was requested as soon as the first
+   query had read everything, and whose barrier follows all rows through the channel.
+3. *The end*: all queries are unbounded and none drains. The last input file, a row one day later,
+   closes every window before it. Its batch is inside of the clock, what it closes outside: it is
+   put out by the next batch, which another row brings about once the clock stands still. Then the
+   job is cancelled and the queries are stopped.
+4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on
+   a small input.
+5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of
+   the pairs' ratios.
+6. *Proof*: after each run both tables are read with pyarrow and compared with what pyarrow makes of
+   the input.
 
-``graph_checkpoint`` is the median duration of the aligned periodic checkpoints, from trigger to completion, that were
-triggered while rows flowed, over the median duration of a batch that read rows, of both of Weir's queries and without
-its planning, in which a query may wait: over all runs. A barrier waits for the batch under way in the first query, then
-for what the second one has still to read and for its batch under way.
+``graph_checkpoint`` is the median duration of the aligned periodic checkpoints, from trigger to
+completion, that were triggered while rows flowed, over the median duration of a batch that read
+rows, of both of Weir's queries and without its planning, in which a query may wait: over all runs.
+A barrier waits for the batch under way in the first query, then for what the second one has still
+to read and for its batch under way.
 """
 
 from __future__ import annotations
@@ -98,16 +105,20 @@ class GraphBench:
     def _figures(self, result: GraphResult) -> str:
         rows_per_s = self._expected.rows / result.elapsed_ms * 1000
         batches = ", ".join(
-            f"{query} {len(result.batches_with_rows(query))} of {_batch_ms(result.batches_with_rows(query)):.0f} ms"
+            f"{query} {len(result.batches_with_rows(query))} of"
+            f" {_batch_ms(result.batches_with_rows(query)):.0f} ms"
             for query in result.batches
         )
         line = (
             f"{rows_per_s:,.0f} rows/s ({result.elapsed_ms / 1000:.1f} s,"
-            f" {result.elapsed_from_start_ms / 1000:.1f} s from the start); median batches: {batches}"
+            f" {result.elapsed_from_start_ms / 1000:.1f} s from the start); median batches:"
+            f" {batches}"
         )
         if result.checkpoints:
             checkpoint_ms = _median(one.duration_ms for one in result.checkpoints_under_way)
-            line += f"; {len(result.checkpoints_under_way)} checkpoints, median {checkpoint_ms:.0f} ms"
+            line += (
+                f"; {len(result.checkpoints_under_way)} checkpoints, median {checkpoint_ms:.0f} ms"
+            )
         return line
 
 
@@ -115,7 +126,8 @@ def verdict(pairs: Sequence[dict[Side, GraphResult]]) -> tuple[list[str], bool]:
     """The last lines, and whether both targets are met."""
     ratio = _median(pair[Side.PLAIN].elapsed_ms / pair[Side.WEIR].elapsed_ms for pair in pairs)
     from_start = _median(
-        pair[Side.PLAIN].elapsed_from_start_ms / pair[Side.WEIR].elapsed_from_start_ms for pair in pairs
+        pair[Side.PLAIN].elapsed_from_start_ms / pair[Side.WEIR].elapsed_from_start_ms
+        for pair in pairs
     )
     runs = [pair[Side.WEIR] for pair in pairs]
     checkpoint_ms = _median(one.duration_ms for run in runs for one in run.checkpoints_under_way)
@@ -131,23 +143,29 @@ def verdict(pairs: Sequence[dict[Side, GraphResult]]) -> tuple[list[str], bool]:
 
 
 def profile_lines(result: GraphResult) -> list[str]:
-    """Where the time of a run went, by Spark's own phases of its batches and by the parts of Weir's checkpoints."""
+    """Where the time of a run went, by Spark's own phases of its batches and by the parts of Weir's
+    checkpoints."""
     lines = []
     for query, batches in result.batches.items():
-        phases = sorted({phase for batch in batches for phase in batch.duration_ms} - {"triggerExecution"})
+        phases = sorted(
+            {phase for batch in batches for phase in batch.duration_ms} - {"triggerExecution"}
+        )
         first, last = batches[0], batches[-1]
         span_ms = last.end_ms - first.planned_ms
         lines.append(
-            f"  {query}: from {first.planned_ms - result.begun_ms:.0f} to {last.end_ms - result.begun_ms:.0f} ms,"
-            f" busy {sum(batch.busy_ms for batch in batches):.0f} of {span_ms:.0f} ms in {len(batches)} batches,"
-            f" {sum(1 for batch in batches if not batch.rows)} of them without rows"
+            f"  {query}: from {first.planned_ms - result.begun_ms:.0f} to"
+            f" {last.end_ms - result.begun_ms:.0f} ms, busy"
+            f" {sum(batch.busy_ms for batch in batches):.0f} of {span_ms:.0f} ms in {len(batches)}"
+            f" batches, {sum(1 for batch in batches if not batch.rows)} of them without rows"
         )
         lines += [
             f"    {phase}: {_spread(batch.duration_ms.get(phase, 0) for batch in batches)}"
             for phase in phases
         ]
         lines.append(f"    rows: {' '.join(f'{batch.rows:,}' for batch in batches)}")
-    lines += [f"  stage {sink}: {_spread(found)}" for sink, found in result.stage_ms.items() if found]
+    lines += [
+        f"  stage {sink}: {_spread(found)}" for sink, found in result.stage_ms.items() if found
+    ]
     for part in ("delay", "sync", "async"):
         for query in result.batches if result.checkpoints_under_way else ():
             found = [one.tasks[query][part] for one in result.checkpoints_under_way]
@@ -184,8 +202,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and one of Weir")
     parser.add_argument("--rows", type=int, default=10_000_000, help="input rows")
     parser.add_argument("--files", type=int, default=40, help="input files, in 10 batches")
-    parser.add_argument("--profile", action="store_true", help="print where the time of each run went")
-    parser.add_argument("--directory", type=Path, help="where inputs and tables go (a temporary directory)")
+    parser.add_argument(
+        "--profile", action="store_true", help="print where the time of each run went"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:

@@ -1,4 +1,5 @@
-"""Both sides of the graph benchmark, each in a process of its own; ``benchmarks/graph.py`` says what is measured."""
+"""Both sides of the graph benchmark, each in a process of its own; ``benchmarks/graph.py`` says
+what is measured."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def run_weir(spec: RunSpec) -> GraphResult:
         session.stop()
 
 
-def _run_queries(spark: SparkSession, spec: RunSpec, input_directory: str, output: str) -> GraphResult:
+def _run_queries(
+    spark: SparkSession, spec: RunSpec, input_directory: str, output: str
+) -> GraphResult:
     link_input(Path(input_directory), Path(output, "input"))
 
     def start(name: str) -> StreamingQuery:
@@ -75,7 +78,9 @@ def _run_queries(spark: SparkSession, spec: RunSpec, input_directory: str, outpu
         query.stop()
     return GraphResult(
         started_ms=started_ms,
-        committed_ms=max(batch.end_ms for found in batches.values() for batch in found if batch.rows),
+        committed_ms=max(
+            batch.end_ms for found in batches.values() for batch in found if batch.rows
+        ),
         batches=batches,
     )
 
@@ -85,11 +90,15 @@ def _process_all(queries: Iterable[StreamingQuery]) -> None:
         query.processAllAvailable()
 
 
-def _run_job(session: SparkSession, spec: RunSpec, input_directory: str, output: str) -> GraphResult:
+def _run_job(
+    session: SparkSession, spec: RunSpec, input_directory: str, output: str
+) -> GraphResult:
     link_input(Path(input_directory), Path(output, "input"))
     commits = _Commits()
     job = weir.Job("graph")
-    orders = job.source(_RAW, lambda spark: read_input(spark, f"{output}/input", spec.files_per_batch))
+    orders = job.source(
+        _RAW, lambda spark: read_input(spark, f"{output}/input", spec.files_per_batch)
+    )
     orders.sink("raw", _WatchedTable(f"{output}/raw", commits))
     orders.transform(_WINDOWS, revenue).sink("minutes", _WatchedFiles(f"{output}/minutes", commits))
 
@@ -128,11 +137,16 @@ def queries_of(
 
 
 def _commit_all(
-    queries: Mapping[str, StreamingQuery], gateway: JobGateway, commits: _Commits, over: threading.Event
+    queries: Mapping[str, StreamingQuery],
+    gateway: JobGateway,
+    commits: _Commits,
+    over: threading.Event,
 ) -> int:
-    """Wait until the input is read, then for a checkpoint requested at once and its commits; the checkpoint's id.
+    """Wait until the input is read, then for a checkpoint requested at once and its commits; the
+    checkpoint's id.
 
-    Its barrier follows the last segment through the channel, so the second query has read everything as well.
+    Its barrier follows the last segment through the channel, so the second query has read
+    everything as well.
     """
     queries[_RAW].processAllAvailable()
     requested = gateway.trigger_checkpoint().result().checkpoint_id

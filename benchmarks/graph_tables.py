@@ -1,8 +1,10 @@
-"""What a graph's two tables must hold, computed from its input with pyarrow alone, and whether they do.
+"""What a graph's two tables must hold, computed from its input with pyarrow alone, and whether they
+do.
 
-The table of raw rows is far too large to be sorted for each run. It is compared by what is left of it for each key:
-number of rows, sum of amounts, and sum and bounds of the times. The table of windows is compared as it is. The closing
-rows, a day later, are left out of both: their windows may or may not be open at the end.
+The table of raw rows is far too large to be sorted for each run. It is compared by what is left of
+it for each key: number of rows, sum of amounts, and sum and bounds of the times. The table of
+windows is compared as it is. The closing rows, a day later, are left out of both: their windows may
+or may not be open at the end.
 """
 
 from __future__ import annotations
@@ -71,12 +73,14 @@ def check_tables(directory: Path, side: Side, expected: Expected) -> None:
         window_files = files_in_spark_log(windows / "_spark_metadata")
     if not _by_key(raw_files, expected.closing).equals(expected.raw):
         raise TablesDifferError(f"The raw table of {side.value} does not hold the input's rows.")
-    found = pa.concat_tables([_read(path, WINDOWS) for path in window_files] or [WINDOWS.empty_table()])
+    found = pa.concat_tables(
+        [_read(path, WINDOWS) for path in window_files] or [WINDOWS.empty_table()]
+    )
     found = _sorted(found.filter(pc.less(found["minute"], expected.closing)), ["minute", "key"])
     if not found.equals(expected.windows):
         raise TablesDifferError(
-            f"The table of windows of {side.value} has {found.num_rows} rows of which some are wrong, or of"
-            f" {expected.windows.num_rows} some are missing."
+            f"The table of windows of {side.value} has {found.num_rows} rows of which some are"
+            f" wrong, or of {expected.windows.num_rows} some are missing."
         )
 
 

@@ -1,19 +1,22 @@
-"""Whether a checkpoint costs what has changed, not what there is: ``python -m benchmarks.incremental``.
+"""Whether a checkpoint costs what has changed, not what there is:
+``python -m benchmarks.incremental``.
 
-A keyed count runs as a Weir job twice, once over a small state and once over a hundred times as many keys; then both
-get the same changes, each followed by a checkpoint. Incremental checkpoints should not notice the difference. How the
-two are kept comparable:
+A keyed count runs as a Weir job twice, once over a small state and once over a hundred times as
+many keys; then both get the same changes, each followed by a checkpoint. Incremental checkpoints
+should not notice the difference. How the two are kept comparable:
 
-1. *State*: one batch fills it, one row for each key. All rows bear the same day, which is part of the key and never
-   passes the watermark, so nothing is ever evicted.
-2. *Settling*: a dozen batches of changes follow, until Spark's maintenance has replaced the changelogs of every state
-   partition by a snapshot. The next checkpoint takes these files, the whole state, and is not measured.
-3. *Measured*: each change updates the same few thousand keys in one batch. When it is processed a checkpoint is
-   requested, as ``weir checkpoint`` does; there are no periodic ones. Duration (trigger to completion) and new bytes are
-   what the job's own statistics say. The figure of a run is the median: Spark uploads a snapshot now and then, and the
-   checkpoint after it writes more; the means, printed beside, show that.
-4. *Pairs*: each run is a process and JVM of its own; the sizes take turns, every other pair in reverse order. The ratio
-   is the median of the pairs' ratios.
+1. *State*: one batch fills it, one row for each key. All rows bear the same day, which is part of
+   the key and never passes the watermark, so nothing is ever evicted.
+2. *Settling*: a dozen batches of changes follow, until Spark's maintenance has replaced the
+   changelogs of every state partition by a snapshot. The next checkpoint takes these files, the
+   whole state, and is not measured.
+3. *Measured*: each change updates the same few thousand keys in one batch. When it is processed a
+   checkpoint is requested, as ``weir checkpoint`` does; there are no periodic ones. Duration
+   (trigger to completion) and new bytes are what the job's own statistics say. The figure of a run
+   is the median: Spark uploads a snapshot now and then, and the checkpoint after it writes more;
+   the means, printed beside, show that.
+4. *Pairs*: each run is a process and JVM of its own; the sizes take turns, every other pair in
+   reverse order. The ratio is the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -52,7 +55,8 @@ if TYPE_CHECKING:
 DURATION_TARGET = 1.2
 BYTES_TARGET = 1.2
 
-#: Batches of changes before Spark snapshots the state: it does so after ten (``minDeltasForSnapshot``).
+#: Batches of changes before Spark snapshots the state: it does so after ten
+#: (``minDeltasForSnapshot``).
 _SETTLING = 12
 #: 2024-01-01T00:00:00Z, the day of every row.
 _DAY_US = 1_704_067_200_000_000
@@ -154,7 +158,8 @@ class _Changes:
     def _write(self, keys: np.ndarray) -> None:
         days = pa.array(np.full(len(keys), _DAY_US), pa.timestamp("us", tz="UTC"))
         name = f"{next(self._numbers):06}.parquet"
-        # Spark passes over names that begin with a dot, and the rename makes the whole file appear at once.
+        # Spark passes over names that begin with a dot, and the rename makes the whole file appear
+        # at once.
         pq.write_table(pa.table({"key": keys, "day": days}), self.directory / f".{name}")
         (self.directory / f".{name}").rename(self.directory / name)
 
@@ -163,7 +168,12 @@ class _Measurement:
     """What is done to the running job."""
 
     def __init__(
-        self, spec: Spec, changes: _Changes, query: StreamingQuery, gateway: JobGateway, over: threading.Event
+        self,
+        spec: Spec,
+        changes: _Changes,
+        query: StreamingQuery,
+        gateway: JobGateway,
+        over: threading.Event,
     ) -> None:
         self._spec = spec
         self._changes = changes
@@ -209,17 +219,19 @@ class _Measurement:
                 return
             check_running(self._over)
             if time.monotonic() > end:
-                raise RunFailedError(f"Spark wrote no snapshots below {work} in {_SNAPSHOT_WAIT_S} seconds.")
+                raise RunFailedError(
+                    f"Spark wrote no snapshots below {work} in {_SNAPSHOT_WAIT_S} seconds."
+                )
             time.sleep(_LOOK_S)
 
 
 def _figures(keys: int, result: Result) -> str:
     durations, sizes = result.duration_ms, result.new_bytes
     return (
-        f"{keys:,} keys ({result.full_bytes / 1e6:.1f} MB):"
-        f" duration median {statistics.median(durations):.0f} mean {statistics.mean(durations):.0f}"
-        f" max {max(durations)} ms,"
-        f" new bytes median {statistics.median(sizes):,.0f} mean {statistics.mean(sizes):,.0f} max {max(sizes):,}"
+        f"{keys:,} keys ({result.full_bytes / 1e6:.1f} MB): duration median"
+        f" {statistics.median(durations):.0f} mean {statistics.mean(durations):.0f} max"
+        f" {max(durations)} ms, new bytes median {statistics.median(sizes):,.0f} mean"
+        f" {statistics.mean(sizes):,.0f} max {max(sizes):,}"
     )
 
 
@@ -255,10 +267,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--pairs", type=int, default=3, help="pairs of a small and a large state")
     parser.add_argument("--keys", type=int, default=20_000, help="keys of the small state")
-    parser.add_argument("--times", type=int, default=100, help="how many times as many the large one has")
-    parser.add_argument("--changed", type=int, default=2_000, help="keys that change before each checkpoint")
-    parser.add_argument("--checkpoints", type=int, default=20, help="measured checkpoints of each run")
-    parser.add_argument("--directory", type=Path, help="where the runs write (a temporary directory)")
+    parser.add_argument(
+        "--times", type=int, default=100, help="how many times as many the large one has"
+    )
+    parser.add_argument(
+        "--changed", type=int, default=2_000, help="keys that change before each checkpoint"
+    )
+    parser.add_argument(
+        "--checkpoints", type=int, default=20, help="measured checkpoints of each run"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where the runs write (a temporary directory)"
+    )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.run is not None:

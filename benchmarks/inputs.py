@@ -1,9 +1,10 @@
-"""The input of the benchmarks: Parquet files in the order of their event times, and one that closes all windows.
+"""The input of the benchmarks: Parquet files in the order of their event times, and one that closes
+all windows.
 
-Each file covers a stretch of event time of its own. Modification times are one second apart, since Spark's file source
-admits files in their order: so both sides read the same files in the same batches, and no row is late. The last file
-has a single row one day later. It moves the watermark past every window before it; its own window stays open on both
-sides.
+Each file covers a stretch of event time of its own. Modification times are one second apart, since
+Spark's file source admits files in their order: so both sides read the same files in the same
+batches, and no row is late. The last file has a single row one day later. It moves the watermark
+past every window before it; its own window stays open on both sides.
 """
 
 from __future__ import annotations
@@ -84,13 +85,15 @@ def link_input(directory: Path, target: Path) -> None:
 def write_row_after(directory: Path) -> None:
     """Add a file with one row, a day after the closing one.
 
-    What a watermark closes, a query may put out with its next batch only; after this row there was one.
+    What a watermark closes, a query may put out with its next batch only; after this row there was
+    one.
     """
     last = max(directory.glob("*.parquet"))
     closing = pq.read_table(last, schema=SCHEMA)
     later = pa.array([closing["ts"][0].value + _DAY_US], SCHEMA.field(0).type)
     path = directory / f"{int(last.stem) + 1:06}.parquet"
-    # Spark passes over names that begin with a dot, and the rename makes the whole file appear at once.
+    # Spark passes over names that begin with a dot, and the rename makes the whole file appear at
+    # once.
     hidden = directory / f".{path.name}"
     _write(hidden, closing.set_column(0, SCHEMA.field(0), later), int(last.stat().st_mtime) + 1)
     hidden.rename(path)

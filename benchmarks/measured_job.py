@@ -28,8 +28,8 @@ def measure_job(
     *,
     status: JobStatus = JobStatus.CANCELED,
 ) -> Result:
-    """Run the job until ``measure`` has returned, or the input has ended if that is the ``status`` at its end; raises what
-    stopped it, or ``JobFailedError``."""
+    """Run the job until ``measure`` has returned, or the input has ended if that is the ``status``
+    at its end; raises what stopped it, or ``JobFailedError``."""
     with ThreadPoolExecutor(1) as pool:
         listener = _Listener(pool, measure)
         try:
@@ -62,7 +62,9 @@ class _Listener(Generic[Result]):
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
         """A restored attempt measures something else."""
-        raise JobFailedError(f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}.")
+        raise JobFailedError(
+            f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}."
+        )
 
     def phase(self, name: str | None) -> None:
         """Nobody waits for the start here."""

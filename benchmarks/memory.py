@@ -1,17 +1,19 @@
 """Processes and memory of a job of several queries: ``python -m benchmarks.memory``.
 
-``benchmarks/jobs/many_weir.py`` is a job of eight queries, each from a source of files to a sink. It runs as a user runs
-it, with ``weir run``. Once each table has rows, and some seconds later, so that the start is over, every process of the
-driver's session is counted by its kind:
+``benchmarks/jobs/many_weir.py`` is a job of eight queries, each from a source of files to a sink.
+It runs as a user runs it, with ``weir run``. Once each table has rows, and some seconds later, so
+that the start is over, every process of the driver's session is counted by its kind:
 
 - *driver*: ``weir run``. One, whatever the number of queries.
 - *JVM*: Spark.
-- *worker daemon* and *workers*: Python processes that Spark forks for Python functions and shares among all queries.
+- *worker daemon* and *workers*: Python processes that Spark forks for Python functions and shares
+  among all queries.
 - *other Python*: what runs beside these: a process for each streaming Python source, for example.
 
-``memory`` is the number of other Python processes for each query; the target is 0. The total is informational. It is the sum
-of what each process has in memory, with pages that processes share divided among them (PSS, from ``smaps_rollup``). Where
-that cannot be read it is the sum of resident sizes (RSS), in which each process counts shared pages for itself.
+``memory`` is the number of other Python processes for each query; the target is 0. The total is
+informational. It is the sum of what each process has in memory, with pages that processes share
+divided among them (PSS, from ``smaps_rollup``). Where that cannot be read it is the sum of resident
+sizes (RSS), in which each process counts shared pages for itself.
 """
 
 from __future__ import annotations
@@ -99,7 +101,9 @@ def by_kind(processes: Sequence[Seen], leader: int) -> dict[str, list[Seen]]:
         process.pid
         for process in processes
         if _DAEMON_MODULE in process.command
-        and not any(process.parent == other.pid and _DAEMON_MODULE in other.command for other in processes)
+        and not any(
+            process.parent == other.pid and _DAEMON_MODULE in other.command for other in processes
+        )
     }
     found: dict[str, list[Seen]] = {kind: [] for kind in KINDS}
     for process in processes:
@@ -135,7 +139,10 @@ def verdict(kinds: dict[str, list[Seen]], queries: int) -> tuple[str, bool]:
     everything = [process for processes in kinds.values() for process in processes]
     pss = _pss(everything)
     total = _rss(everything) if pss is None else pss
-    line = f"memory python_processes_per_query={per_query:.3f} target={PER_QUERY_TARGET:.0f} total_mb={total / 1e6:.0f}"
+    line = (
+        f"memory python_processes_per_query={per_query:.3f} target={PER_QUERY_TARGET:.0f}"
+        f" total_mb={total / 1e6:.0f}"
+    )
     return line, per_query <= PER_QUERY_TARGET
 
 
@@ -156,7 +163,9 @@ def measure(directory: Path, queries: int, settle_s: float) -> dict[str, list[Se
     pq.write_table(pa.table({"id": range(_ROWS), "amount": range(_ROWS)}), landing / "0.parquet")
     environment = {"WEIR_BENCH_QUERIES": str(queries), "WEIR_BENCH_LANDING": str(landing)}
     deadline_s = time.monotonic() + _PATIENCE_S
-    with started(weir_run(JOBS / "many_weir.py", interval=_INTERVAL), directory, environment) as process:
+    with started(
+        weir_run(JOBS / "many_weir.py", interval=_INTERVAL), directory, environment
+    ) as process:
         for number in range(queries):
             while not has_rows(directory / f"table_{number}"):
                 check_alive(process, directory, deadline_s)
@@ -175,7 +184,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--settle", type=float, default=10, help="seconds from the last first row to the look"
     )
-    parser.add_argument("--directory", type=Path, help="where everything lies (a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, help="where everything lies (a temporary directory)"
+    )
     options = parser.parse_args(arguments)
     end_on_sigterm()
     print(describe_machine(), flush=True)

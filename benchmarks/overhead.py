@@ -1,33 +1,38 @@
 """What Weir costs beside plain Structured Streaming: ``python -m benchmarks.overhead``.
 
-The same query (count and sum for each minute and key) runs over the same Parquet files, once as a plain query with
-Spark's exactly-once file sink and once as a Weir job with a checkpoint every second and ``weir.sinks.Files``. How the
-two are kept comparable:
+The same query (count and sum for each minute and key) runs over the same Parquet files, once as a
+plain query with Spark's exactly-once file sink and once as a Weir job with a checkpoint every
+second and ``weir.sinks.Files``. How the two are kept comparable:
 
-1. *Alike*: input, batches, schema, format, ``local[2]``, memory, state partitions, and RocksDB with changelog
-   checkpointing. All else is each side's own: Spark's defaults there, what a Weir job gets without being tuned here
-   (state checkpoint format 2, cheap working directory, its JVM options, fsync of everything that is committed).
-2. *The end*: both queries are unbounded, and the last input file, a row one day later, closes every window before it.
-   So both write the same rows, and neither drains: plain Spark cannot, and a drain is no part of streaming. The window
-   of that last row stays open on both sides.
-3. *The clock* starts with the query or job, session and JVM being there, and stops when every row is committed: when
-   ``processAllAvailable`` returns on the plain side, which commits with each batch; on Weir's side, the same, then a
-   checkpoint requested at once, and its commit.
-4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on a small input.
-5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of the pairs' ratios.
-6. *Proof*: after each pair both tables are read with pyarrow and compared as multisets, and their counts must account
-   for every input row.
+1. *Alike*: input, batches, schema, format, ``local[2]``, memory, state partitions, and RocksDB with
+   changelog checkpointing. All else is each side's own: Spark's defaults there, what a Weir job
+   gets without being tuned here (state checkpoint format 2, cheap working directory, its JVM
+   options, fsync of everything that is committed).
+2. *The end*: both queries are unbounded, and the last input file, a row one day later, closes every
+   window before it. So both write the same rows, and neither drains: plain Spark cannot, and a
+   drain is no part of streaming. The window of that last row stays open on both sides.
+3. *The clock* starts with the query or job, session and JVM being there, and stops when every row
+   is committed: when ``processAllAvailable`` returns on the plain side, which commits with each
+   batch; on Weir's side, the same, then a checkpoint requested at once, and its commit.
+4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on
+   a small input.
+5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of
+   the pairs' ratios.
+6. *Proof*: after each pair both tables are read with pyarrow and compared as multisets, and their
+   counts must account for every input row.
 
-``small_batch`` spreads the whole time over the batches, and is Weir's time for a batch over plain Spark's.
-``small_batch_added`` is the difference. ``checkpoint`` is the median from trigger to completion over all periodic
-checkpoints of the throughput runs; a barrier waits for the batch that is under way, so a checkpoint may take one batch
-and 100 ms.
+``small_batch`` spreads the whole time over the batches, and is Weir's time for a batch over plain
+Spark's. ``small_batch_added`` is the difference. ``checkpoint`` is the median from trigger to
+completion over all periodic checkpoints of the throughput runs; a barrier waits for the batch that
+is under way, so a checkpoint may take one batch and 100 ms.
 
-``channel`` is about a query that reads a channel, in small batches: ``source -> [raw sink + channel] -> aggregate -> sink``
-with 100 rows a batch, as in ``benchmarks/graph.py`` and with its proof. Plain Spark has no channel: there two queries do
-that work, and both read the files. Compared is the second query, median of a batch that read rows, on both sides without
-its planning: there Weir's query may wait for the first one, while Spark lists the directory. A batch of Weir's query may
-read what several batches of the first have written, so the rows of a batch are printed too.
+``channel`` is about a query that reads a channel, in small batches:
+``source -> [raw sink + channel] -> aggregate -> sink`` with 100 rows a batch, as in
+``benchmarks/graph.py`` and with its proof. Plain Spark has no channel: there two queries do that
+work, and both read the files. Compared is the second query, median of a batch that read rows, on
+both sides without its planning: there Weir's query may wait for the first one, while Spark lists
+the directory. A batch of Weir's query may read what several batches of the first have written, so
+the rows of a batch are printed too.
 """
 
 from __future__ import annotations
@@ -91,10 +96,13 @@ class Bench:
         write_input(self._directory / "warm-up", warm_up)
 
     def pair(self, number: int, sides: Sequence[Side]) -> dict[Side, RunResult]:
-        """Run the sides once each, every other pair in reverse order, and compare what they wrote."""
+        """Run the sides once each, every other pair in reverse order, and compare what they
+        wrote."""
         order = list(sides) if number % 2 == 0 else list(reversed(sides))
         results = {side: self._run(number, side) for side in order}
-        tables = {side: read_table(self._run_directory(number, side) / "table", side) for side in sides}
+        tables = {
+            side: read_table(self._run_directory(number, side) / "table", side) for side in sides
+        }
         for side in sides:
             check_same(tables[Side.PLAIN], tables[side], self._workload.size.rows)
             shutil.rmtree(self._run_directory(number, side))
@@ -119,12 +127,15 @@ class Bench:
     def _figures(self, side: Side, result: RunResult) -> str:
         rows_per_s = self._workload.size.rows / result.elapsed_ms * 1000
         return (
-            f"{side.value} {rows_per_s:,.0f} rows/s ({result.elapsed_ms / 1000:.1f} s, {len(result.batches)} batches,"
-            f" median {result.batch_median_ms:.0f} ms, first done after {result.first_batch_ms:.0f} ms)"
+            f"{side.value} {rows_per_s:,.0f} rows/s ({result.elapsed_ms / 1000:.1f} s,"
+            f" {len(result.batches)} batches, median {result.batch_median_ms:.0f} ms, first done"
+            f" after {result.first_batch_ms:.0f} ms)"
         )
 
 
-def measure_throughput(directory: Path, *, pairs: int, rows: int, files: int) -> tuple[list[str], bool]:
+def measure_throughput(
+    directory: Path, *, pairs: int, rows: int, files: int
+) -> tuple[list[str], bool]:
     """The lines of the verdict, and whether every target is met."""
     size = InputSize(files=files, rows_per_file=rows // files, keys=1_000, seconds_per_file=60)
     workload = Workload(name="throughput", size=size, files_per_batch=max(1, files // _BATCHES))
@@ -135,7 +146,9 @@ def measure_throughput(directory: Path, *, pairs: int, rows: int, files: int) ->
         statistics.median(pair[side].elapsed_ms / pair[Side.WEIR].elapsed_ms for pair in results)
         for side in (Side.PLAIN, Side.PLAIN_DEFAULT)
     )
-    batch_ms = {side: statistics.median(pair[side].batch_median_ms for pair in results) for side in sides}
+    batch_ms = {
+        side: statistics.median(pair[side].batch_median_ms for pair in results) for side in sides
+    }
     checkpoints = [duration for pair in results for duration in pair[Side.WEIR].checkpoint_ms]
     checkpoint_ms = statistics.median(checkpoints) if checkpoints else float("inf")
     if max(batch_ms.values()) > BATCH_MEDIAN_MS_MAX:
@@ -143,7 +156,10 @@ def measure_throughput(directory: Path, *, pairs: int, rows: int, files: int) ->
     lines = [
         f"overhead ratio={ratio:.3f} target={RATIO_TARGET}",
         f"overhead_default_provider ratio={default_ratio:.3f}",
-        f"checkpoint median_ms={checkpoint_ms:.0f} batch_median_ms={batch_ms[Side.WEIR]:.0f} target=batch+100",
+        (
+            f"checkpoint median_ms={checkpoint_ms:.0f} batch_median_ms={batch_ms[Side.WEIR]:.0f}"
+            " target=batch+100"
+        ),
     ]
     met = (
         ratio >= RATIO_TARGET
@@ -165,7 +181,8 @@ def measure_small_batches(directory: Path, *, pairs: int, files: int) -> tuple[l
 
 
 def small_verdict(plain_ms: Sequence[float], weir_ms: Sequence[float]) -> tuple[list[str], bool]:
-    """The lines of the verdict from the milliseconds for a batch in each pair, and whether the target is met."""
+    """The lines of the verdict from the milliseconds for a batch in each pair, and whether the
+    target is met."""
     pairs = list(zip(plain_ms, weir_ms, strict=True))
     ratio = statistics.median(weir / plain for plain, weir in pairs)
     added_ms = statistics.median(weir - plain for plain, weir in pairs)
@@ -193,7 +210,8 @@ def measure_channel(directory: Path, *, pairs: int, files: int) -> list[str]:
 
 
 def channel_verdict(pairs: Sequence[Mapping[Side, GraphResult]]) -> list[str]:
-    """The last lines: a batch of the query that reads the channel, and of the one that reads the files in its place."""
+    """The last lines: a batch of the query that reads the channel, and of the one that reads the
+    files in its place."""
     batch_ms = {
         side: [
             statistics.median(batch.busy_ms for batch in pair[side].batches_with_rows(READER))
@@ -201,7 +219,9 @@ def channel_verdict(pairs: Sequence[Mapping[Side, GraphResult]]) -> list[str]:
         ]
         for side in (Side.PLAIN, Side.WEIR)
     }
-    ratios = [weir / plain for plain, weir in zip(batch_ms[Side.PLAIN], batch_ms[Side.WEIR], strict=True)]
+    ratios = [
+        weir / plain for plain, weir in zip(batch_ms[Side.PLAIN], batch_ms[Side.WEIR], strict=True)
+    ]
     plain_ms, weir_ms = (statistics.median(batch_ms[side]) for side in (Side.PLAIN, Side.WEIR))
     return [
         f"channel_batch plain_ms={plain_ms:.0f} weir_ms={weir_ms:.0f}",
@@ -217,7 +237,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=5, help="pairs of the throughput comparison")
     parser.add_argument("--rows", type=int, default=10_000_000, help="its input rows")
     parser.add_argument("--files", type=int, default=40, help="its input files, in 10 batches")
-    parser.add_argument("--small-pairs", type=int, default=3, help="pairs of the comparison of small batches")
+    parser.add_argument(
+        "--small-pairs", type=int, default=3, help="pairs of the comparison of small batches"
+    )
     parser.add_argument(
         "--small-files", type=int, default=1_000, help="its files of 100 rows, one for each batch"
     )
@@ -230,8 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=300,
         help="its files of 100 rows, one for each batch of the source",
     )
-    parser.add_argument("--only", choices=("throughput", "small", "channel"), help="measure only this")
-    parser.add_argument("--directory", type=Path, help="where inputs and tables go (a temporary directory)")
+    parser.add_argument(
+        "--only", choices=("throughput", "small", "channel"), help="measure only this"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+    )
     options = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
@@ -249,7 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             lines += found
             all_met = all_met and met
         if options.only in (None, "channel"):
-            lines += measure_channel(directory, pairs=options.channel_pairs, files=options.channel_files)
+            lines += measure_channel(
+                directory, pairs=options.channel_pairs, files=options.channel_files
+            )
     print("\n".join(lines))
     return 0 if all_met else 1
 

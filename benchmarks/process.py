@@ -1,15 +1,17 @@
 """Python operators: ``python -m benchmarks.process``.
 
-``process``: a keyed running count, for every row, of 10 million rows with 100,000 keys, in Arrow batches, with a checkpoint
-every second. The clock runs from the moment at which the query is up until a checkpoint, asked for when the last row was
-read, has committed every row. The target, 625,000 rows/s, is 50 times the best that a keyed process function in Python
-reached under PyFlink on such a machine. Proof: the counts of each key are 1, 2, 3 ... up to how often the input has it.
+``process``: a keyed running count, for every row, of 10 million rows with 100,000 keys, in Arrow
+batches, with a checkpoint every second. The clock runs from the moment at which the query is up
+until a checkpoint, asked for when the last row was read, has committed every row. The target,
+625,000 rows/s, is 50 times the best that a keyed process function in Python reached under PyFlink
+on such a machine. Proof: the counts of each key are 1, 2, 3 ... up to how often the input has it.
 
-``process_coordinator``: what a coordinator adds to a small batch, when it sends an event to a subtask for every batch:
-files of 100 rows, one a batch, in alternating pairs with the same operator without one. Target: less than 20 ms.
+``process_coordinator``: what a coordinator adds to a small batch, when it sends an event to a
+subtask for every batch: files of 100 rows, one a batch, in alternating pairs with the same operator
+without one. Target: less than 20 ms.
 
-``process_event``: the time from an event's send to its return through an operator whose query rests. An event is to arrive
-within 300 ms; this is the way there and back.
+``process_event``: the time from an event's send to its return through an operator whose query
+rests. An event is to arrive within 300 ms; this is the way there and back.
 """
 
 from __future__ import annotations
@@ -134,7 +136,9 @@ def make_job(
             spark.readStream.schema("key long").option("maxFilesPerTrigger", 1).parquet(str(source))
         ),
     )
-    stream = keys.process("operator", operator, coordinator=coordinator, parallelism=2, key_by=key_by)
+    stream = keys.process(
+        "operator", operator, coordinator=coordinator, parallelism=2, key_by=key_by
+    )
     stream.sink("out", weir.sinks.Files(str(directory / "out")))
     return job
 
@@ -177,27 +181,38 @@ def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> 
     seconds = measure_job(job, options(target, "1s"), lambda g, over: all_committed(rows, g, over))
     check_counts(source, target / "out")
     print(
-        f"process: {rows:,} rows, {keys:,} keys in {seconds:.1f} s: {rows / seconds:,.0f} rows/s", flush=True
+        f"process: {rows:,} rows, {keys:,} keys in {seconds:.1f} s: {rows / seconds:,.0f} rows/s",
+        flush=True,
     )
     return rows / seconds
 
 
 def check_counts(source: Path, out: Path) -> None:
     """Raises ``AssertionError`` unless every key was counted from 1 to how often it is there."""
-    found = ds.dataset(out, format="parquet").to_table().sort_by([("key", "ascending"), ("n", "ascending")])
+    found = (
+        ds.dataset(out, format="parquet")
+        .to_table()
+        .sort_by([("key", "ascending"), ("n", "ascending")])
+    )
     keys = np.sort(ds.dataset(source, format="parquet").to_table()["key"].to_numpy())
     assert np.array_equal(found["key"].to_numpy(), keys), "the rows are not those of the input"
     first = np.searchsorted(keys, keys, "left")
-    assert np.array_equal(found["n"].to_numpy(), np.arange(len(keys)) - first + 1), "a count is wrong"
+    assert np.array_equal(found["n"].to_numpy(), np.arange(len(keys)) - first + 1), (
+        "a count is wrong"
+    )
 
 
-def measure_batches(directory: Path, name: str, coordinator: OperatorCoordinator | None, files: int) -> float:
+def measure_batches(
+    directory: Path, name: str, coordinator: OperatorCoordinator | None, files: int
+) -> float:
     """Milliseconds for each batch of 100 rows."""
     source, target = directory / f"small-{files}", directory / name
     if not source.exists():
         write_keys(source, files=files, rows=100, keys=10)
     job = make_job(target, source, Echo(), coordinator, None)
-    seconds = measure_job(job, options(target, "10s"), lambda g, over: all_committed(files * 100, g, over))
+    seconds = measure_job(
+        job, options(target, "10s"), lambda g, over: all_committed(files * 100, g, over)
+    )
     return seconds / files * 1000
 
 
@@ -225,9 +240,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the running count")
     parser.add_argument("--keys", type=int, default=100_000, help="its keys")
     parser.add_argument("--files", type=int, default=5, help="its files, one a batch")
-    parser.add_argument("--runs", type=int, default=3, help="how often it is run, after one that warms up")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="how often it is run, after one that warms up"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="pairs with and without a coordinator")
-    parser.add_argument("--small-files", type=int, default=100, help="files of 100 rows, one for each batch")
+    parser.add_argument(
+        "--small-files", type=int, default=100, help="files of 100 rows, one for each batch"
+    )
     chosen = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
@@ -244,11 +263,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             added.append(ms["with"] - ms["without"])
             print(
-                f"pair {pair + 1}: without {ms['without']:.1f} ms, with {ms['with']:.1f} ms a batch",
+                f"pair {pair + 1}: without {ms['without']:.1f} ms, with {ms['with']:.1f} ms a"
+                " batch",
                 flush=True,
             )
         trips = measure_round_trips(directory)
-    rate, added_ms, event_ms = statistics.median(rates), statistics.median(added), statistics.median(trips)
+    rate, added_ms, event_ms = (
+        statistics.median(rates),
+        statistics.median(added),
+        statistics.median(trips),
+    )
     print(f"process_coordinator added_ms={added_ms:.1f} target={ADDED_MS_TARGET:.0f}")
     print(f"process_event ms={event_ms:.0f} max_ms={max(trips):.0f} target={EVENT_MS_TARGET:.0f}")
     print(f"process rows_per_s={rate:.0f} target={ROWS_PER_S_TARGET}")

@@ -1,8 +1,10 @@
-"""A run in a process of its own: a JVM that served another run would be warmer, or fuller, than a new one.
+"""A run in a process of its own: a JVM that served another run would be warmer, or fuller, than a
+new one.
 
-``run_in_process`` waits for a result. ``started`` starts a command as a user does and ends it, with all that it started,
-when the block is left. Such a process leads a session: Ctrl-C in the terminal reaches the benchmark alone, and the JVM
-and the Python workers of a driver that was killed are still found by their session.
+``run_in_process`` waits for a result. ``started`` starts a command as a user does and ends it, with
+all that it started, when the block is left. Such a process leads a session: Ctrl-C in the terminal
+reaches the benchmark alone, and the JVM and the Python workers of a driver that was killed are
+still found by their session.
 """
 
 from __future__ import annotations
@@ -38,8 +40,11 @@ class RunFailedError(Exception):
     """A run ended without a result."""
 
 
-def run_as_child(paths: Sequence[Path], spec_type: type[Spec], run: Callable[[Spec], msgspec.Struct]) -> None:
-    """The other side of ``run_in_process``: run what the first file says and write what was measured to the second."""
+def run_as_child(
+    paths: Sequence[Path], spec_type: type[Spec], run: Callable[[Spec], msgspec.Struct]
+) -> None:
+    """The other side of ``run_in_process``: run what the first file says and write what was
+    measured to the second."""
     spec_path, result_path = paths
     spec = msgspec.json.decode(spec_path.read_bytes(), type=spec_type)
     result_path.write_bytes(msgspec.json.encode(run(spec)))
@@ -48,13 +53,16 @@ def run_as_child(paths: Sequence[Path], spec_type: type[Spec], run: Callable[[Sp
 def run_in_process(
     module: Sequence[str], spec: msgspec.Struct, directory: Path, result_type: type[Result]
 ) -> Result:
-    """Run ``python -m MODULE... SPEC.json RESULT.json`` and return what it wrote to the second file.
+    """Run ``python -m MODULE... SPEC.json RESULT.json`` and return what it wrote to the second
+    file.
 
-    ``directory`` is made; spec, result and log of the run lie there. Raises ``RunFailedError`` with the end of the log
-    if there is no result.
+    ``directory`` is made; spec, result and log of the run lie there. Raises ``RunFailedError`` with
+    the end of the log if there is no result.
     """
     directory.mkdir(parents=True)
-    spec_path, result_path, log_path = (directory / name for name in ("spec.json", "result.json", "log"))
+    spec_path, result_path, log_path = (
+        directory / name for name in ("spec.json", "result.json", "log")
+    )
     spec_path.write_bytes(msgspec.json.encode(spec))
     with log_path.open("w") as log:
         code = subprocess.run(
@@ -74,7 +82,8 @@ def run_in_process(
 def started(
     command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the directory, with its output in ``log`` there; killed with its whole session at the end."""
+    """A process in the directory, with its output in ``log`` there; killed with its whole session
+    at the end."""
     with (directory / _LOG).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -92,20 +101,28 @@ def started(
 
 
 def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: float) -> None:
-    """Raises ``RunFailedError`` if the process has ended, or ``time.monotonic()`` has passed the deadline."""
+    """Raises ``RunFailedError`` if the process has ended, or ``time.monotonic()`` has passed the
+    deadline."""
     if process.poll() is None and time.monotonic() < deadline_s:
         return
-    what = "is too slow" if process.returncode is None else f"ended with exit code {process.returncode}"
+    what = (
+        "is too slow"
+        if process.returncode is None
+        else f"ended with exit code {process.returncode}"
+    )
     raise RunFailedError(f"The run in {directory.name} {what}:\n{log_of(directory)}")
 
 
 def log_of(directory: Path) -> str:
     """The end of the output of what ``started`` started in the directory."""
-    return "\n".join((directory / _LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:])
+    return "\n".join(
+        (directory / _LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    )
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
-    """SIGKILL the leader and then everything in its session, until nothing is left. Harmless if that is so already."""
+    """SIGKILL the leader and then everything in its session, until nothing is left. Harmless if
+    that is so already."""
     leader.kill()
     leader.wait()
     deadline_s = time.monotonic() + _KILL_TIMEOUT_S
@@ -119,7 +136,8 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def session_members(leader: int) -> list[psutil.Process]:
-    """The processes of the session that the process with this id leads or led, without those that have ended."""
+    """The processes of the session that the process with this id leads or led, without those that
+    have ended."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):

@@ -1,4 +1,5 @@
-"""The query that both sides run: its source, its aggregation, and the Spark settings that they share."""
+"""The query that both sides run: its source, its aggregation, and the Spark settings that they
+share."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ def revenue(frame: DataFrame) -> DataFrame:
 
 def batches_of(query: StreamingQuery) -> list[Batch]:
     """Every batch that the query has run, also those without data."""
-    return [_batch(progress) for progress in query.recentProgress if "addBatch" in progress["durationMs"]]
+    return [
+        _batch(progress)
+        for progress in query.recentProgress
+        if "addBatch" in progress["durationMs"]
+    ]
 
 
 def _batch(progress: StreamingQueryProgress) -> Batch:

@@ -1,4 +1,5 @@
-"""What one run of a benchmark is told and what it answers: values that travel between processes as JSON."""
+"""What one run of a benchmark is told and what it answers: values that travel between processes as
+JSON."""
 
 from __future__ import annotations
 
@@ -41,12 +42,14 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy_ms(self) -> float:
-        """Its duration without the phase in which it is planned, which for a query of Weir may be a wait."""
+        """Its duration without the phase in which it is planned, which for a query of Weir may be a
+        wait."""
         return float(self.duration_ms["triggerExecution"] - self.duration_ms.get("latestOffset", 0))
 
     @property
     def planned_ms(self) -> float:
-        """Milliseconds since the Unix epoch when it knew what to read: the first phase is the planning."""
+        """Milliseconds since the Unix epoch when it knew what to read: the first phase is the
+        planning."""
         return self.end_ms - self.busy_ms
 
 
@@ -70,7 +73,8 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_batch_ms(self) -> float:
-        """From the start of the clock to the end of the first batch: what does not grow with the input."""
+        """From the start of the clock to the end of the first batch: what does not grow with the
+        input."""
         return self.batches[0].end_ms - self.begun_ms
 
     @property
@@ -86,7 +90,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     triggered_ms: int
     #: From trigger to completion.
     duration_ms: int
-    #: Of each query, in milliseconds: from the trigger until its snapshot began (``delay``), its two parts.
+    #: Of each query, in milliseconds: from the trigger until its snapshot began (``delay``), its
+    #: two parts.
     tasks: dict[str, dict[str, int]]
 
 

@@ -1,25 +1,31 @@
 """From the command to the first committed row: ``python -m benchmarks.start``.
 
-``start``: one query from files to files, once as a plain script (``benchmarks/jobs/copy_plain.py``), once as a job
-(``copy_weir.py``). ``start_graph``: the four tables of ``examples/flights.py``, once as four plain queries in one session
-(``flights_plain.py``), once as the example's job of five queries. How the sides are kept comparable:
+``start``: one query from files to files, once as a plain script
+(``benchmarks/jobs/copy_plain.py``), once as a job (``copy_weir.py``). ``start_graph``: the four
+tables of ``examples/flights.py``, once as four plain queries in one session (``flights_plain.py``),
+once as the example's job of five queries. How the sides are kept comparable:
 
-1. *The clock* starts before the process does: before ``python SCRIPT`` and before ``weir run PIPELINE``. It stops when a
-   reader of the table sees a row: when Spark's log of the sink names a file with rows; on Weir's side, when the file has
-   its final name, or the Delta log names it. The graph has one such time for each table. The figure is that of the last
-   table; ``start_graph_first`` says when the first one has a row.
-2. *Alike*: input, batches, the queries, ``local[2]``, memory, state partitions, state store. Weir takes a checkpoint
-   every 200 ms, because a row is committed with a checkpoint; plain Spark commits each batch. The tables of the flights
-   are Delta tables on Weir's side and Spark's own exactly-once files on the other.
-3. *With a class archive*, which ``weir warmup`` makes once for a machine, Weir's JVM starts from classes that are parsed
-   already. The lines that end in ``_warm`` compare it with plain Spark, which has none. In the other runs of Weir it is
-   switched off. A Weir without ``weir warmup`` is measured without it alone, and misses the target.
-4. *Pairs*: the sides take turns, every other pair in reverse order. The figure is the median of the pairs' ratios. One
-   run of each side before the first pair does not count: it brings the files of Java, Spark and Python into memory.
-5. *Proof*: what is committed when a run ends must be rows of the whole result, none of them twice. For the flights that
-   is the demo's own reference, which shares no code with either side.
+1. *The clock* starts before the process does: before ``python SCRIPT`` and before
+   ``weir run PIPELINE``. It stops when a reader of the table sees a row: when Spark's log of the
+   sink names a file with rows; on Weir's side, when the file has its final name, or the Delta log
+   names it. The graph has one such time for each table. The figure is that of the last table;
+   ``start_graph_first`` says when the first one has a row.
+2. *Alike*: input, batches, the queries, ``local[2]``, memory, state partitions, state store. Weir
+   takes a checkpoint every 200 ms, because a row is committed with a checkpoint; plain Spark
+   commits each batch. The tables of the flights are Delta tables on Weir's side and Spark's own
+   exactly-once files on the other.
+3. *With a class archive*, which ``weir warmup`` makes once for a machine, Weir's JVM starts from
+   classes that are parsed already. The lines that end in ``_warm`` compare it with plain Spark,
+   which has none. In the other runs of Weir it is switched off. A Weir without ``weir warmup`` is
+   measured without it alone, and misses the target.
+4. *Pairs*: the sides take turns, every other pair in reverse order. The figure is the median of the
+   pairs' ratios. One run of each side before the first pair does not count: it brings the files of
+   Java, Spark and Python into memory.
+5. *Proof*: what is committed when a run ends must be rows of the whole result, none of them twice.
+   For the flights that is the demo's own reference, which shares no code with either side.
 
-``recovery``: the driver of ``copy_weir.py`` is killed while files are landed; ``benchmarks/start_recovery.py`` says how.
+``recovery``: the driver of ``copy_weir.py`` is killed while files are landed;
+``benchmarks/start_recovery.py`` says how.
 """
 
 from __future__ import annotations
@@ -54,7 +60,8 @@ RECOVERY_MS_TARGET = 6_000
 
 #: How long a process may take to its last table's first row.
 _PATIENCE_S = 300.0
-#: How often the tables are looked at: a small part of what is measured, and few enough looks to leave the cores alone.
+#: How often the tables are looked at: a small part of what is measured, and few enough looks to
+#: leave the cores alone.
 _LOOK_S = 0.02
 _INTERVAL = "200 ms"
 _ROWS = 10_000
@@ -135,7 +142,11 @@ def _command(subject: Subject, side: Side, *, archives: bool) -> list[str]:
 def first_rows(subject: Subject, side: Side, directory: Path, *, archives: bool) -> FirstRows:
     """Start one side, wait until each table has a row, end it, and check what it has committed."""
     directory.mkdir()
-    environment = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, **subject.environment}
+    environment = {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        **subject.environment,
+    }
     found: dict[str, float] = {}
     deadline_s, begun = time.monotonic() + _PATIENCE_S, time.perf_counter()
     with started(_command(subject, side, archives=archives), directory, environment) as process:
@@ -147,12 +158,16 @@ def first_rows(subject: Subject, side: Side, directory: Path, *, archives: bool)
             time.sleep(_LOOK_S)
     for name, table in subject.tables.items():
         expected = subject.expected[name]
-        check_part(f"{name} of {side.value}", read_committed(directory / table, expected.schema), expected)
+        check_part(
+            f"{name} of {side.value}", read_committed(directory / table, expected.schema), expected
+        )
     shutil.rmtree(directory)
     return found
 
 
-def measure(subject: Subject, directory: Path, pairs: int, *, archives: bool) -> list[dict[Side, FirstRows]]:
+def measure(
+    subject: Subject, directory: Path, pairs: int, *, archives: bool
+) -> list[dict[Side, FirstRows]]:
     """One run of each side that does not count, then the pairs."""
     sides = [side for side in Side if archives or side is not Side.WARM]
     found = []
@@ -166,7 +181,10 @@ def measure(subject: Subject, directory: Path, pairs: int, *, archives: bool) ->
         }
         found.append(runs)
         name = f"pair {number}" if number else "before the pairs"
-        print(f"{subject.name} {name}: {'; '.join(_figures(side, runs[side]) for side in sides)}", flush=True)
+        print(
+            f"{subject.name} {name}: {'; '.join(_figures(side, runs[side]) for side in sides)}",
+            flush=True,
+        )
     return found[1:]
 
 
@@ -178,7 +196,8 @@ def _figures(side: Side, run: FirstRows) -> str:
 
 
 def verdict(name: str, pairs: Sequence[Mapping[Side, FirstRows]]) -> tuple[list[str], bool]:
-    """The last lines of one subject, and whether its targets are met: one that was not measured is not."""
+    """The last lines of one subject, and whether its targets are met: one that was not measured is
+    not."""
     lines = []
     met = True
     targets = {Side.WEIR: (name, RATIO_TARGET), Side.WARM: (f"{name}_warm", WARM_RATIO_TARGET)}
@@ -198,13 +217,18 @@ def verdict(name: str, pairs: Sequence[Mapping[Side, FirstRows]]) -> tuple[list[
 def _ratio(
     pairs: Sequence[Mapping[Side, FirstRows]], side: Side, of: Callable[[Iterable[float]], float]
 ) -> float:
-    return statistics.median(of(pair[side].values()) / of(pair[Side.PLAIN].values()) for pair in pairs)
+    return statistics.median(
+        of(pair[side].values()) / of(pair[Side.PLAIN].values()) for pair in pairs
+    )
 
 
 def recovery_verdict(recoveries_ms: Sequence[float]) -> tuple[str, bool]:
     """The last line, and whether the target is met."""
     median_ms = statistics.median(recoveries_ms)
-    return f"recovery ms={median_ms:.0f} target={RECOVERY_MS_TARGET}", median_ms <= RECOVERY_MS_TARGET
+    return (
+        f"recovery ms={median_ms:.0f} target={RECOVERY_MS_TARGET}",
+        median_ms <= RECOVERY_MS_TARGET,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,10 +236,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.start", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and runs of Weir")
+    parser.add_argument(
+        "--pairs", type=int, default=5, help="pairs of a plain run and runs of Weir"
+    )
     parser.add_argument("--recoveries", type=int, default=10, help="how often the driver is killed")
     parser.add_argument("--only", choices=("start", "graph", "recovery"), help="measure only this")
-    parser.add_argument("--directory", type=Path, help="where inputs and tables go (a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+    )
     options = parser.parse_args(arguments)
     end_on_sigterm()
     print(describe_machine(), flush=True)
@@ -234,7 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 lines += found
                 all_met = all_met and met
         if options.only in (None, "recovery"):
-            line, met = recovery_verdict(measure_recoveries(directory / "recovery", options.recoveries))
+            line, met = recovery_verdict(
+                measure_recoveries(directory / "recovery", options.recoveries)
+            )
             lines.append(line)
             all_met = all_met and met
     print("\n".join(lines))

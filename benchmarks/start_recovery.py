@@ -1,14 +1,18 @@
 """How long a killed job takes to commit again; a part of ``python -m benchmarks.start``.
 
-``benchmarks/jobs/copy_weir.py`` copies files that are landed five times a second from the first start to the end, also
-while no driver runs. Each row has a number, and the files have them in order. One life after the other:
+``benchmarks/jobs/copy_weir.py`` copies files that are landed five times a second from the first
+start to the end, also while no driver runs. Each row has a number, and the files have them in
+order. One life after the other:
 
-1. When the table holds every row that was landed by some moment of this life, and a part of a second later, another
-   each time, the driver is killed with SIGKILL. Then its JVM and all else that it started are killed.
-2. At once the same command is run again; here the clock starts. It stops when the table holds a row that was landed
-   after the kill. An older row may come from a checkpoint that was complete before the kill, and proves nothing.
+1. When the table holds every row that was landed by some moment of this life, and a part of a
+   second later, another each time, the driver is killed with SIGKILL. Then its JVM and all else
+   that it started are killed.
+2. At once the same command is run again; here the clock starts. It stops when the table holds a row
+   that was landed after the kill. An older row may come from a checkpoint that was complete before
+   the kill, and proves nothing.
 
-*Proof*: before each kill the table must hold every row that was landed by that moment, and no row twice.
+*Proof*: before each kill the table must hold every row that was landed by that moment, and no row
+twice.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ def measure_recoveries(directory: Path, recoveries: int) -> list[float]:
         found = []
         for number in range(1, recoveries + 1):
             found.append(lives.live(number))
-            print(f"recovery {number}: {found[-1]:.0f} ms, {landing.landed:,} rows landed", flush=True)
+            print(
+                f"recovery {number}: {found[-1]:.0f} ms, {landing.landed:,} rows landed", flush=True
+            )
     return found
 
 
@@ -64,7 +70,10 @@ class Landing:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._over.set()
         self._thread.join()
@@ -72,7 +81,8 @@ class Landing:
     def _land(self) -> None:
         for number in itertools.count():
             numbers = range(self.landed, self.landed + _ROWS)
-            # Spark passes over names that begin with a dot, and the rename makes the whole file appear at once.
+            # Spark passes over names that begin with a dot, and the rename makes the whole file
+            # appear at once.
             hidden = self.directory / f".{number:06}.parquet"
             pq.write_table(pa.table({"id": numbers, "amount": numbers}), hidden)
             hidden.rename(self.directory / f"{number:06}.parquet")
@@ -93,7 +103,8 @@ class Numbers:
 
     @property
     def largest(self) -> int:
-        """The largest number, -1 without rows. Raises ``TablesDifferError`` if a row is there twice."""
+        """The largest number, -1 without rows. Raises ``TablesDifferError`` if a row is there
+        twice."""
         for path in set(committed_files(self._table)) - self._read:
             self._read.add(path)
             numbers = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
@@ -123,7 +134,8 @@ class Lives:
 
     def live(self, number: int) -> float:
         """One life; milliseconds from its command to its first new row."""
-        # The life before this one is over. It may have read one file that is landed and not counted yet, and no other.
+        # The life before this one is over. It may have read one file that is landed and not counted
+        # yet, and no other.
         landed_before = self._landing.landed + _ROWS
         begun = time.perf_counter()
         with started(

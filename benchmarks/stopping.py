@@ -1,14 +1,15 @@
 """How long a stop with savepoint takes under load: ``python -m benchmarks.stopping``.
 
-``weir run`` copies Parquet files to a Delta table, one file a batch, as fast as it can. In the middle of that ``weir stop``
-is called, and the clock runs from that command until the process of ``weir run`` is gone. Then ``weir run
---from-savepoint`` goes on, and is stopped again. The input never ends meanwhile.
+``weir run`` copies Parquet files to a Delta table, one file a batch, as fast as it can. In the
+middle of that ``weir stop`` is called, and the clock runs from that command until the process of
+``weir run`` is gone. Then ``weir run --from-savepoint`` goes on, and is stopped again. The input
+never ends meanwhile.
 
-``stopping`` is the longest of these times over all stops; its target is the longest batch of the run plus 3 seconds. The
-start of the ``weir stop`` process itself, about a second, is inside.
+``stopping`` is the longest of these times over all stops; its target is the longest batch of the
+run plus 3 seconds. The start of the ``weir stop`` process itself, about a second, is inside.
 
-Proof: after each stop the table must hold each number from 0 up to the end of a file exactly once, and more than before:
-what was committed last and what came first after the resumption meet exactly.
+Proof: after each stop the table must hold each number from 0 up to the end of a file exactly once,
+and more than before: what was committed last and what came first after the resumption meet exactly.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Bench:
             os.utime(path, (1_700_000_000 + number,) * 2)
 
     def stop_once(self) -> float:
-        """Run, stop under load, and check the table; the milliseconds from the command to the end of the process."""
+        """Run, stop under load, and check the table; the milliseconds from the command to the end
+        of the process."""
         arguments = [word for setting in _CONF for word in ("--conf", setting)]
         if self._savepoint is not None:
             arguments += ["--from-savepoint", self._savepoint]
@@ -131,13 +133,17 @@ class Bench:
         return self._committed
 
     def _check(self) -> None:
-        ids = np.sort(DeltaTable(self._directory / "copy").to_pyarrow_table(columns=["id"])["id"].to_numpy())
+        ids = np.sort(
+            DeltaTable(self._directory / "copy").to_pyarrow_table(columns=["id"])["id"].to_numpy()
+        )
         if not np.array_equal(ids, np.arange(len(ids))) or len(ids) % self._rows:
             raise StopFailedError(
                 f"The table's {len(ids)} rows are not the numbers of whole files, each once."
             )
         if len(ids) <= self._committed:
-            raise StopFailedError(f"The table has {len(ids)} rows, and had {self._committed} before.")
+            raise StopFailedError(
+                f"The table has {len(ids)} rows, and had {self._committed} before."
+            )
         self._committed = len(ids)
 
     def _wait_for_rows(self, run: subprocess.Popen[bytes]) -> None:
@@ -176,10 +182,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.stopping", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--stops", type=int, default=5, help="how often the job is stopped and resumed")
-    parser.add_argument("--rows", type=int, default=500_000, help="rows of an input file, and so of a batch")
+    parser.add_argument(
+        "--stops", type=int, default=5, help="how often the job is stopped and resumed"
+    )
+    parser.add_argument(
+        "--rows", type=int, default=500_000, help="rows of an input file, and so of a batch"
+    )
     parser.add_argument("--files", type=int, default=200, help="input files: more than are read")
-    parser.add_argument("--directory", type=Path, help="where everything lies (a temporary directory)")
+    parser.add_argument(
+        "--directory", type=Path, help="where everything lies (a temporary directory)"
+    )
     options = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
     with tempfile.TemporaryDirectory(prefix="weir-bench-", dir=options.directory) as name:
@@ -188,8 +200,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for number in range(options.stops):
             elapsed.append(bench.stop_once())
             print(
-                f"stop {number + 1}: {elapsed[-1]:,.0f} ms, {bench.committed:,} rows committed, longest batch so far"
-                f" {bench.longest_batch_ms:,.0f} ms",
+                f"stop {number + 1}: {elapsed[-1]:,.0f} ms, {bench.committed:,} rows committed,"
+                f" longest batch so far {bench.longest_batch_ms:,.0f} ms",
                 flush=True,
             )
         target = bench.longest_batch_ms + SLACK_MS

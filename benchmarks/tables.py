@@ -30,7 +30,8 @@ class TablesDifferError(Exception):
 
 
 def read_table(directory: Path, side: Side) -> pa.Table:
-    """The committed rows, sorted. On the plain sides the files are those that Spark's own log names."""
+    """The committed rows, sorted. On the plain sides the files are those that Spark's own log
+    names."""
     if side is Side.WEIR:
         files = sorted(path for path in directory.glob("*.parquet"))
     else:
@@ -42,7 +43,8 @@ def read_table(directory: Path, side: Side) -> pa.Table:
 
 
 def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
-    """Raises ``TablesDifferError`` unless both have the same rows and these account for all the input."""
+    """Raises ``TablesDifferError`` unless both have the same rows and these account for all the
+    input."""
     counted = pc.sum(plain.column("orders")).as_py() or 0
     if counted != input_rows:
         raise TablesDifferError(f"The plain query counted {counted} of {input_rows} rows.")
@@ -53,9 +55,11 @@ def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
 
 
 def committed_files(table: Path) -> list[Path]:
-    """The Parquet files of a table without a Delta log that its readers see; none if there is no table yet.
+    """The Parquet files of a table without a Delta log that its readers see; none if there is no
+    table yet.
 
-    Those that Spark's log names; without one those in the directory, as ``weir.sinks.Files`` commits them.
+    Those that Spark's log names; without one those in the directory, as ``weir.sinks.Files``
+    commits them.
     """
     log = table / "_spark_metadata"
     return files_in_spark_log(log) if log.exists() else sorted(table.glob("*.parquet"))
@@ -74,7 +78,9 @@ def read_committed(table: Path, schema: pa.Schema) -> pa.Table:
         found = DeltaTable(table).to_pyarrow_table()
     else:
         files = [str(path) for path in committed_files(table)]
-        dataset = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=str(table))
+        dataset = ds.dataset(
+            files, format="parquet", partitioning="hive", partition_base_dir=str(table)
+        )
         found = dataset.to_table()
     return found.select(schema.names).cast(schema)
 
@@ -84,7 +90,8 @@ def _has_delta_log(table: Path) -> bool:
 
 
 def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
-    """Raises ``TablesDifferError`` if a row that was found is not expected, or is there more often."""
+    """Raises ``TablesDifferError`` if a row that was found is not expected, or is there more
+    often."""
     surplus = _counted(found) - _counted(expected)
     if surplus:
         row, times = surplus.most_common(1)[0]
@@ -94,7 +101,8 @@ def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
 def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
     """How often each row is there."""
     columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in table.columns
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in table.columns
     ]
     return Counter(zip(*(column.to_pylist() for column in columns), strict=True))
 
@@ -102,9 +110,13 @@ def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
 def files_in_spark_log(log: Path) -> list[Path]:
     """Files of the newest compacted entry and of all entries after it."""
     entries = {
-        int(path.name.removesuffix(".compact")): path for path in log.iterdir() if path.name[0].isdigit()
+        int(path.name.removesuffix(".compact")): path
+        for path in log.iterdir()
+        if path.name[0].isdigit()
     }
-    compacted = max((number for number, path in entries.items() if path.suffix == ".compact"), default=0)
+    compacted = max(
+        (number for number, path in entries.items() if path.suffix == ".compact"), default=0
+    )
     files: dict[Path, None] = {}
     for number in sorted(entries):
         if number >= compacted:

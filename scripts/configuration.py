@@ -32,7 +32,8 @@ def _code(text: str) -> str:
 def page() -> str:
     """The whole page."""
     rows = (
-        f"| `{option.key}` | {_code(option.type.expectation)} | `{option.default}` | {_code(option.description)} |"
+        f"| `{option.key}` | {_code(option.type.expectation)} | `{option.default}` |"
+        f" {_code(option.description)} |"
         for option in describe_options()
     )
     return HEAD + "\n".join(rows) + "\n"

@@ -1,7 +1,7 @@
 """Draws the state diagrams of docs/ARCHITECTURE.md from the tables that run, as Mermaid text.
 
-``python scripts/diagrams.py`` rewrites what stands between the markers; a test fails while the page and the tables
-differ.
+``python scripts/diagrams.py`` rewrites what stands between the markers; a test fails while the page
+and the tables differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,11 @@ from typing import Any
 
 from weir.core.checkpoints.pending import PENDING_TRANSITIONS
 from weir.core.job.stop_with_savepoint import STOP_TRANSITIONS
-from weir.core.status import JOB_STATUS_TRANSITIONS, OPERATOR_STATUS_TRANSITIONS, TASK_STATUS_TRANSITIONS
+from weir.core.status import (
+    JOB_STATUS_TRANSITIONS,
+    OPERATOR_STATUS_TRANSITIONS,
+    TASK_STATUS_TRANSITIONS,
+)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ARCHITECTURE.md"
 
@@ -31,7 +35,10 @@ def mermaid(table: Mapping[Any, frozenset[Any]]) -> str:
     order = list(table)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {order[0].name}"]
     for state in order:
-        lines += [f"    {state.name} --> {target.name}" for target in sorted(table[state], key=order.index)]
+        lines += [
+            f"    {state.name} --> {target.name}"
+            for target in sorted(table[state], key=order.index)
+        ]
         if not table[state]:
             lines.append(f"    {state.name} --> [*]")
     return "\n".join([*lines, "```"])

@@ -1,8 +1,10 @@
-"""Writes requirements.lock: the exact versions of everything that development, tests and demo install.
+"""Writes requirements.lock: the exact versions of everything that development, tests and demo
+install.
 
-Resolves the project with its ``demo`` extra and its ``dev`` group in an empty virtual environment, without
-installing anything of it, and writes ``name==version`` lines. No index, host or file address is recorded, so the
-lock file works with whatever package index the reader's pip is set up to use. Run it with ``make lock``.
+Resolves the project with its ``demo`` extra and its ``dev`` group in an empty virtual environment,
+without installing anything of it, and writes ``name==version`` lines. No index, host or file
+address is recorded, so the lock file works with whatever package index the reader's pip is set up
+to use. Run it with ``make lock``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ def resolve() -> dict[str, str]:
     """Versions by package name, without Weir itself."""
     with tempfile.TemporaryDirectory(prefix="weir-lock-") as scratch:
         subprocess.run([sys.executable, "-m", "venv", scratch], check=True)
-        pip = [str(Path(scratch, "bin", "python")), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        pip = [
+            str(Path(scratch, "bin", "python")),
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
         # Dependency groups need pip 25.1 or newer; what ships with Python may be older.
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(scratch, "report.json")

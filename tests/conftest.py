@@ -1,7 +1,9 @@
-"""What tests of several folders share: one small Spark session, bound to loopback, and made only if a test asks.
+"""What tests of several folders share: one small Spark session, bound to loopback, and made only if
+a test asks.
 
-There is one JVM for each pytest process, and some settings hold for its whole life. So the session is made by Weir's own
-code, as ``weir run`` makes it, with a maintenance thread of the state store that is quick enough for tests.
+There is one JVM for each pytest process, and some settings hold for its whole life. So the session
+is made by Weir's own code, as ``weir run`` makes it, with a maintenance thread of the state store
+that is quick enough for tests.
 """
 
 from __future__ import annotations
@@ -44,10 +46,12 @@ def spark() -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that with two processes neither waits for the other's last one: those that kill processes, then
-    those with a JVM, then the many short ones."""
+    """Long files first, so that with two processes neither waits for the other's last one: those
+    that kill processes, then those with a JVM, then the many short ones."""
     ranks: dict[Path, int] = {}
     for item in items:
-        rank = 0 if item.get_closest_marker("kill") else 1 if item.get_closest_marker("spark") else 2
+        rank = (
+            0 if item.get_closest_marker("kill") else 1 if item.get_closest_marker("spark") else 2
+        )
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
     items.sort(key=lambda item: ranks[item.path])

@@ -1,4 +1,5 @@
-"""The parts of the benchmarks that need no Spark: reading tables, counting processes, saying no when a target is missed."""
+"""The parts of the benchmarks that need no Spark: reading tables, counting processes, saying no
+when a target is missed."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from benchmarks.inputs import InputSize, write_input
 from benchmarks.processes import RunFailedError, check_alive, session_members, started
 from benchmarks.runs import Batch, Checkpoint, GraphResult, Side
 from benchmarks.start_recovery import Landing, Numbers
-from benchmarks.tables import TablesDifferError, check_part, committed_files, has_rows, read_committed
+from benchmarks.tables import (
+    TablesDifferError,
+    check_part,
+    committed_files,
+    has_rows,
+    read_committed,
+)
 from deltalake import write_deltalake
 
 
@@ -64,7 +71,8 @@ def test_the_coordinator_benchmark_ends_well_only_if_both_targets_are_met(
 def test_the_graph_benchmark_ends_well_only_if_both_targets_are_met(
     weir_ms: int, checkpoint_ms: int, met: bool
 ) -> None:
-    """Checkpoints from before the first row do not count, nor does what a batch waited in its planning."""
+    """Checkpoints from before the first row do not count, nor does what a batch waited in its
+    planning."""
 
     def result(elapsed_ms: int) -> GraphResult:
         duration_ms = {"triggerExecution": 4_000, "latestOffset": 3_000, "addBatch": 900}
@@ -89,13 +97,19 @@ def test_the_graph_benchmark_ends_well_only_if_both_targets_are_met(
 @pytest.mark.parametrize("wrong", ["none", "raw", "minutes"])
 def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong: str) -> None:
     """A side that writes less has no time."""
-    write_input(tmp_path / "input", InputSize(files=2, rows_per_file=50, keys=5, seconds_per_file=60))
+    write_input(
+        tmp_path / "input", InputSize(files=2, rows_per_file=50, keys=5, seconds_per_file=60)
+    )
     expected = expect(tmp_path / "input")
-    raw = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "input").glob("*.parquet"))])
+    raw = pa.concat_tables(
+        [pq.read_table(path) for path in sorted((tmp_path / "input").glob("*.parquet"))]
+    )
     windows = expected.windows
     write_deltalake(tmp_path / "raw", raw.slice(1) if wrong == "raw" else raw)
     (tmp_path / "minutes").mkdir()
-    pq.write_table(windows.slice(1) if wrong == "minutes" else windows, tmp_path / "minutes" / "a.parquet")
+    pq.write_table(
+        windows.slice(1) if wrong == "minutes" else windows, tmp_path / "minutes" / "a.parquet"
+    )
     if wrong == "none":
         check_tables(tmp_path, Side.WEIR, expected)
     else:
@@ -128,9 +142,15 @@ def test_the_start_benchmark_ends_well_only_if_both_targets_are_met(
 
 def test_a_start_without_a_class_archive_misses_its_target() -> None:
     """What was not measured cannot be met."""
-    pair: dict[start.Side, start.FirstRows] = {start.Side.PLAIN: {"a": 2}, start.Side.WEIR: {"a": 1}}
+    pair: dict[start.Side, start.FirstRows] = {
+        start.Side.PLAIN: {"a": 2},
+        start.Side.WEIR: {"a": 1},
+    }
     lines, met = start.verdict("x", [pair])
-    assert lines == ["x ratio=0.500 target=1.0", "x_warm not measured: this Weir has no class archive"]
+    assert lines == [
+        "x ratio=0.500 target=1.0",
+        "x_warm not measured: this Weir has no class archive",
+    ]
     assert not met
 
 
@@ -237,7 +257,10 @@ def test_a_part_of_a_table_may_lack_rows_and_have_none_too_many() -> None:
     """A row that is expected once may not be there twice."""
     expected = pa.table({"id": [1, 2, 2], "name": [None, "a", "a"]})
     check_part("the table", expected.slice(1), expected)
-    for found in (pa.table({"id": [3], "name": ["a"]}), pa.concat_tables([expected.slice(0, 1)] * 2)):
+    for found in (
+        pa.table({"id": [3], "name": ["a"]}),
+        pa.concat_tables([expected.slice(0, 1)] * 2),
+    ):
         with pytest.raises(TablesDifferError, match="the table has 1 rows too many"):
             check_part("the table", found, expected)
 
@@ -266,7 +289,9 @@ def test_files_are_landed_whole_and_in_order(tmp_path: Path) -> None:
     with Landing(tmp_path / "rows") as landing:
         while landing.landed < 200:
             time.sleep(0.01)
-    found = pa.concat_tables([pq.read_table(path) for path in sorted((tmp_path / "rows").glob("*"))])
+    found = pa.concat_tables(
+        [pq.read_table(path) for path in sorted((tmp_path / "rows").glob("*"))]
+    )
     assert found["id"].to_pylist() == list(range(landing.landed))
 
 
@@ -275,20 +300,25 @@ def test_a_started_process_ends_with_all_that_it_started(tmp_path: Path) -> None
     """Also what its death has left without a parent, in a process group of its own."""
     orphan = "import os, time; os.setpgid(0, 0); time.sleep(600)"
     command = (
-        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {orphan!r}]); time.sleep(600)"
+        f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {orphan!r}]);"
+        " time.sleep(600)"
     )
     with started([sys.executable, "-c", command], tmp_path) as process:
         while len(session_members(process.pid)) < 2:
             check_alive(process, tmp_path, time.monotonic() + 60)
         members = session_members(process.pid)
     assert session_members(process.pid) == []
-    assert [member for member in members if member.is_running() and member.status() != "zombie"] == []
+    assert [
+        member for member in members if member.is_running() and member.status() != "zombie"
+    ] == []
 
 
 @pytest.mark.kill
 def test_a_process_that_ended_early_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     """Instead of a wait without end."""
-    with started([sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path) as process:
+    with started(
+        [sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path
+    ) as process:
         process.wait()
         with pytest.raises(RunFailedError, match=r"(?s)ended with exit code 3:.*no room"):
             check_alive(process, tmp_path, time.monotonic() + 60)

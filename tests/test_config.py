@@ -23,7 +23,12 @@ from weir.config.options import (
     WORKING_DIR,
 )
 from weir.config.values import ConfigOption, RecoveryClaimMode
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType, RetainExternalized
+from weir.core.config import (
+    CheckpointConfig,
+    RestartConfig,
+    RestartStrategyType,
+    RetainExternalized,
+)
 from weir.errors import ConfigurationError
 
 INTERVAL = "execution.checkpointing.interval"
@@ -34,7 +39,9 @@ ALIGNED_TIMEOUT = "execution.checkpointing.aligned-checkpoint-timeout"
 def load(tmp_path: Path, text: str, **overrides: str) -> Configuration:
     file = tmp_path / "weir.conf"
     file.write_text(text, encoding="utf-8")
-    return Configuration.load(file, {key.replace("__", "."): value for key, value in overrides.items()})
+    return Configuration.load(
+        file, {key.replace("__", "."): value for key, value in overrides.items()}
+    )
 
 
 def test_without_any_value_the_defaults_are_those_of_the_core() -> None:
@@ -55,7 +62,9 @@ def test_every_option_is_in_the_table_and_described() -> None:
     from weir.config import options
 
     defined = [value for value in vars(options).values() if isinstance(value, ConfigOption)]
-    assert sorted(option.key for option in defined) == sorted(option.key for option in describe_options())
+    assert sorted(option.key for option in defined) == sorted(
+        option.key for option in describe_options()
+    )
     assert all(option.description.endswith(".") for option in defined)
 
 
@@ -90,7 +99,8 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0 s", "disabled", "DISABLED"])
 def test_the_interval_can_be_switched_off(text: str) -> None:
-    """Then there are no periodic checkpoints, and without a strategy of its own the job is not restarted."""
+    """Then there are no periodic checkpoints, and without a strategy of its own the job is not
+    restarted."""
     configuration = Configuration({INTERVAL: text})
     assert configuration.checkpoint_config().interval_ms is None
     assert configuration.restart_config().type is RestartStrategyType.NONE
@@ -114,7 +124,9 @@ def test_restart_strategies_are_named_as_in_flink(text: str, strategy: RestartSt
 
 def test_a_wrong_choice_is_refused_with_all_choices() -> None:
     """Flink has a strategy that Weir has not."""
-    with pytest.raises(ConfigurationError, match="one of 'none', 'fixed-delay', 'exponential-delay'"):
+    with pytest.raises(
+        ConfigurationError, match="one of 'none', 'fixed-delay', 'exponential-delay'"
+    ):
         Configuration({"restart-strategy.type": "failure-rate"})
 
 
@@ -202,7 +214,9 @@ def test_a_value_that_cannot_be_is_refused_when_it_enters(key: str, text: str) -
         Configuration({key: text})
 
 
-@pytest.mark.parametrize("key", ["rest.port", "execution.checkpointing.timeout", "parallelism.default"])
+@pytest.mark.parametrize(
+    "key", ["rest.port", "execution.checkpointing.timeout", "parallelism.default"]
+)
 def test_a_number_of_5000_digits_is_refused_without_all_of_them(key: str) -> None:
     """Python reads no such number; who reads the sentence would not either."""
     with pytest.raises(ConfigurationError, match=f"{key} is '999.*999', but must be") as caught:
@@ -242,20 +256,30 @@ def test_default_directories_are_below_the_current_one(
         ("state.savepoints.dir", "execution.checkpointing.savepoint-dir"),
         ("state.checkpoints.num-retained", "execution.checkpointing.num-retained"),
         ("execution.state-recovery.claimmode", "execution.state-recovery.claim-mode"),
-        ("execution.state-recovery.allow-unclaimed-state", "execution.state-recovery.ignore-unclaimed-state"),
+        (
+            "execution.state-recovery.allow-unclaimed-state",
+            "execution.state-recovery.ignore-unclaimed-state",
+        ),
         ("execution.checkpointing.min-pause-between", "execution.checkpointing.min-pause"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant(key: str, meant: str) -> None:
     """A spelling mistake must not pass for a default."""
-    with pytest.raises(ConfigurationError, match=f"no configuration key '{key}': did you mean {meant}[?]"):
+    with pytest.raises(
+        ConfigurationError, match=f"no configuration key '{key}': did you mean {meant}[?]"
+    ):
         Configuration({key: "1"})
 
 
 def test_sparks_keys_are_handed_on(tmp_path: Path) -> None:
     """Unseen, and without Weir's."""
-    configuration = load(tmp_path, "spark.speculation = true\nspark.speculation.interval: 1s\nrest.port: 0\n")
-    assert configuration.spark_conf() == {"spark.speculation": "true", "spark.speculation.interval": "1s"}
+    configuration = load(
+        tmp_path, "spark.speculation = true\nspark.speculation.interval: 1s\nrest.port: 0\n"
+    )
+    assert configuration.spark_conf() == {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "1s",
+    }
     assert "spark.speculation" not in configuration.in_force()
 
 
@@ -310,7 +334,9 @@ def test_a_file_that_cannot_be_understood_says_where(tmp_path: Path, text: str, 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
     """A file that was named must be read."""
-    with pytest.raises(ConfigurationError, match=f"{tmp_path}/nothing cannot be read: No such file"):
+    with pytest.raises(
+        ConfigurationError, match=f"{tmp_path}/nothing cannot be read: No such file"
+    ):
         Configuration.load(tmp_path / "nothing", {})
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigurationError, match="must be UTF-8 text"):
@@ -319,7 +345,8 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("retention", list(RetainExternalized))
 def test_every_retention_of_flink_can_be_configured(retention: RetainExternalized) -> None:
-    """In any case of letters; only RETAIN_ON_CANCELLATION keeps the checkpoints of a cancelled job."""
+    """In any case of letters; only RETAIN_ON_CANCELLATION keeps the checkpoints of a cancelled
+    job."""
     key = "execution.checkpointing.externalized-checkpoint-retention"
     assert Configuration({key: retention.value.lower()}).checkpoint_config().retention is retention
     assert retention.deletes_on_cancellation == (retention.name != "RETAIN_ON_CANCELLATION")
@@ -451,7 +478,9 @@ def test_values_at_odds_are_refused_with_both_keys_and_the_way_out(
     assert "\n" not in sentence
 
 
-def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refused(tmp_path: Path) -> None:
+def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refused(
+    tmp_path: Path,
+) -> None:
     """Two spellings of one place: what the end of the job clears would be its checkpoints."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "checkpoints")
@@ -464,12 +493,16 @@ def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refus
                 }
             )
     Configuration(
-        {"weir.working-dir": f"{tmp_path}/link-2", "execution.checkpointing.dir": f"{tmp_path}/link"}
+        {
+            "weir.working-dir": f"{tmp_path}/link-2",
+            "execution.checkpointing.dir": f"{tmp_path}/link",
+        }
     )
 
 
 def test_what_flink_adjusts_is_not_refused() -> None:
-    """An interval below the pause becomes the pause; a pause goes together with several concurrent checkpoints."""
+    """An interval below the pause becomes the pause; a pause goes together with several concurrent
+    checkpoints."""
     config = Configuration(
         {
             INTERVAL: "1 s",

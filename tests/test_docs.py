@@ -33,7 +33,8 @@ def test_the_configuration_page_is_that_of_the_table_that_is_read() -> None:
 
 
 def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
-    """Docstrings and tests name requirements and rules by numbers: docs/PROTOCOL.md has each of them once."""
+    """Docstrings and tests name requirements and rules by numbers: docs/PROTOCOL.md has each of
+    them once."""
     page = (ROOT / "docs" / "PROTOCOL.md").read_text()
     numbers = re.findall(r"^- ([A-GP]\d+)\. ", page.replace("**", ""), re.MULTILINE)
     files = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
@@ -41,7 +42,8 @@ def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
         number
         for path in files
         for run in re.findall(
-            r"(?:MISSION|PROTOCOL)((?: |, | and | to )?(?:[A-GP]\d+(?:, | and | to )?)+)", path.read_text()
+            r"(?:MISSION|PROTOCOL)((?: |, | and | to )?(?:[A-GP]\d+(?:, | and | to )?)+)",
+            path.read_text(),
         )
         for number in re.findall(r"[A-GP]\d+", run)
     }

@@ -59,15 +59,22 @@ def names(vertex: Vertex) -> list[str]:
     return [step.name for step in vertex.steps]
 
 
-# -- chaining ------------------------------------------------------------------------------------------------------
+# -- chaining
+# ----------------------------------------------------------------------------------------------
 
 
 def test_steps_with_one_producer_and_one_consumer_are_one_vertex() -> None:
     """A linear job is exactly one query, named after the step that has the sink."""
     job = Job("orders")
-    source(job, "orders").transform("clean", nothing).transform("sum", nothing).sink("out", NoSink())
+    source(job, "orders").transform("clean", nothing).transform("sum", nothing).sink(
+        "out", NoSink()
+    )
     (vertex,) = job.vertices()
-    assert (vertex.name, names(vertex), vertex.sinks) == ("sum", ["orders", "clean", "sum"], ("out",))
+    assert (vertex.name, names(vertex), vertex.sinks) == (
+        "sum",
+        ["orders", "clean", "sum"],
+        ("out",),
+    )
     assert not vertex.bounded
 
 
@@ -111,7 +118,8 @@ def test_a_union_is_a_step_of_its_own() -> None:
 
 
 def test_two_chains_are_two_vertices_and_may_differ_in_being_bounded() -> None:
-    """Bounded and unbounded chains live beside each other, in the order of their definition (P33)."""
+    """Bounded and unbounded chains live beside each other, in the order of their definition
+    (P33)."""
     job = Job("orders")
     source(job, "history", bounded=True).sink("one", NoSink())
     source(job, "live").transform("clean", nothing).sink("two", NoSink())
@@ -135,12 +143,15 @@ def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
 
 
 def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
-    """A step that is renamed under its uid is the same operator of the same vertex; people see the new name."""
+    """A step that is renamed under its uid is the same operator of the same vertex; people see the
+    new name."""
 
     def built(*, name: str) -> Job:
         job = Job("orders")
         orders = job.source(name, nothing, uid="a")
-        clean = orders.union(source(job, "returns"), name=f"{name}-all", uid="b").transform("clean", nothing)
+        clean = orders.union(source(job, "returns"), name=f"{name}-all", uid="b").transform(
+            "clean", nothing
+        )
         clean.transform(f"{name}-sums", nothing, uid="c").start_new_chain().sink(
             f"{name}-out", NoSink(), uid="d"
         )
@@ -156,7 +167,10 @@ def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
         assert ids == [operator.operator_id for operator in before.operators]
         assert source_names(before.operators) == source_names(now.operators)
     assert source_names(renamed[0].operators) == ("a", "returns")
-    assert [operator.name for operator in renamed[1].operators] == ["transform bills-sums", "sink bills-out"]
+    assert [operator.name for operator in renamed[1].operators] == [
+        "transform bills-sums",
+        "sink bills-out",
+    ]
     assert set(built(name="bills").functions) == {"a", "returns", "clean", "c"}
     assert set(built(name="bills").sinks) == {"d"}
 
@@ -171,7 +185,9 @@ def test_a_union_without_a_name_stays_the_same_when_an_input_is_renamed() -> Non
 def test_the_state_partitions_of_a_vertex_are_those_that_its_steps_ask_for() -> None:
     """None if none asks; a step that begins a chain of its own may ask for another number."""
     job = Job("orders")
-    clean = source(job, "orders").transform("clean", nothing, parallelism=2).transform("more", nothing)
+    clean = (
+        source(job, "orders").transform("clean", nothing, parallelism=2).transform("more", nothing)
+    )
     sums = clean.transform("sums", nothing, parallelism=5).start_new_chain()
     sums.sink("out", NoSink())
     source(job, "users").sink("users-out", NoSink())
@@ -191,7 +207,8 @@ def test_functions_and_sinks_are_kept_by_name_and_nothing_runs() -> None:
     assert job.conf == {"parallelism.default": "2"}
 
 
-# -- sentences -----------------------------------------------------------------------------------------------------
+# -- sentences
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_job_needs_a_name() -> None:
@@ -217,7 +234,9 @@ def test_a_name_is_given_once() -> None:
     """Also between a step and a sink: state is found by name."""
     job = Job("orders")
     stream = source(job, "orders")
-    with pytest.raises(PipelineError, match=r"Two steps are named 'orders' \(a source and a transform\)"):
+    with pytest.raises(
+        PipelineError, match=r"Two steps are named 'orders' \(a source and a transform\)"
+    ):
         stream.transform("orders", nothing)
     with pytest.raises(PipelineError, match=r"\(a source and a sink\)"):
         stream.sink("orders", NoSink())
@@ -330,7 +349,10 @@ def test_python_operators_behind_one_another_share_a_query() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"operator": object()}, "is a object: pass an instance of a subclass of weir.operators.Operator"),
+        (
+            {"operator": object()},
+            "is a object: pass an instance of a subclass of weir.operators.Operator",
+        ),
         (
             {"coordinator": object()},
             "pass an instance of a subclass of weir.coordinators.OperatorCoordinator",
@@ -388,7 +410,10 @@ def test_a_chain_begins_where_the_user_says_so() -> None:
     job = Job("orders")
     step = source(job, "orders").transform("clean", nothing).start_new_chain()
     step.transform("sums", nothing).sink("out", NoSink())
-    assert shape(job) == {"orders": (["orders"], (), ()), "sums": (["clean", "sums"], ("out",), ("orders",))}
+    assert shape(job) == {
+        "orders": (["orders"], (), ()),
+        "sums": (["clean", "sums"], ("out",), ("orders",)),
+    }
 
 
 def test_a_step_that_does_not_chain_is_a_vertex_of_its_own() -> None:
@@ -406,7 +431,8 @@ def test_a_source_has_no_chain_to_begin() -> None:
 
 
 def test_bounded_and_unbounded_sources_meet_behind_channels() -> None:
-    """They cannot share a query (P33), so each has one of its own, and the bounded one may end early."""
+    """They cannot share a query (P33), so each has one of its own, and the bounded one may end
+    early."""
     job = Job("orders")
     history, live = source(job, "history", bounded=True), source(job, "live")
     history.union(live, name="all").sink("out", NoSink())
@@ -437,7 +463,8 @@ def file_source(*, bounded: bool = False) -> FileSource:
 
 
 def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
-    """Only its readers end its records: be it a source of Spark's, one of the same kind, or a channel."""
+    """Only its readers end its records: be it a source of Spark's, one of the same kind, or a
+    channel."""
     job = Job("orders")
     files, other = job.source("files", file_source()), job.source("other", file_source())
     files.union(other, name="both").union(source(job, "live"), name="all").sink("out", NoSink())
@@ -452,7 +479,8 @@ def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
 
 
 def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> None:
-    """Its label says so, by which a checkpoint finds it again; and the source says whether it is bounded."""
+    """Its label says so, by which a checkpoint finds it again; and the source says whether it is
+    bounded."""
     job = Job("orders")
     stream = job.source("in", file_source(bounded=True), parallelism=3, uid="files")
     stream.transform("clean", nothing).sink("out", NoSink())

@@ -1,4 +1,5 @@
-"""The lease of one run: taken at the start, renewed, given back, and noticed when somebody else has it (P20)."""
+"""The lease of one run: taken at the start, renewed, given back, and noticed when somebody else has
+it (P20)."""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) ->
     """The run is told once, renews no more, and gives nothing back that is not its own."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
-    # A renewal that is under way can overwrite the other's lease, which that one then renews, as here.
+    # A renewal that is under way can overwrite the other's lease, which that one then renews, as
+    # here.
     deadline = time.monotonic() + PATIENCE_S
     while not world.lost_event.wait(0.05) and time.monotonic() < deadline:
         assert world.lease.write(newer) is Recorded.WON
@@ -162,7 +164,13 @@ def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
 def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> None:
     """A job that could not begin leaves the lease of a live driver alone."""
     record = LeaseRecord(
-        attempt=3, host="h", pid=1, pid_started=0.0, rest_address="http://h:1", timestamp_ms=0, timeout_ms=1
+        attempt=3,
+        host="h",
+        pid=1,
+        pid_started=0.0,
+        rest_address="http://h:1",
+        timestamp_ms=0,
+        timeout_ms=1,
     )
     world.lease.write(record)
     world.keeper.stop()

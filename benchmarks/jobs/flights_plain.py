@@ -1,8 +1,10 @@
-"""Plain Spark's side of ``benchmarks/start.py`` for ``examples/flights.py``: four queries in one session.
+"""Plain Spark's side of ``benchmarks/start.py`` for ``examples/flights.py``: four queries in one
+session.
 
-``python flights_plain.py KEY=VALUE...`` takes Spark's settings; the environment variables of the example say where the
-data is. Each query reads the landing files itself, since plain Spark has nothing that several queries can read from a
-common step. The anomalies are picked by a constant in place of a rule that can be changed.
+``python flights_plain.py KEY=VALUE...`` takes Spark's settings; the environment variables of the
+example say where the data is. Each query reads the landing files itself, since plain Spark has
+nothing that several queries can read from a common step. The anomalies are picked by a constant in
+place of a rule that can be changed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,15 @@ _WEATHER = """
     wind_dir double, wind_speed double, wind_gust double, precip double, pressure double, visib double,
     time_hour string
 """
-_INTEGERS = ("flight", "sched_dep_time", "dep_time", "dep_delay", "arr_delay", "air_time", "distance")
+_INTEGERS = (
+    "flight",
+    "sched_dep_time",
+    "dep_time",
+    "dep_delay",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
 _OBSERVED = ("temp", "wind_speed", "wind_gust", "precip", "visib")
 _DELAY = "1 day"
 _ANOMALY_MINUTES = 120
@@ -39,8 +49,14 @@ _ANOMALY_MINUTES = 120
 
 def read_flights(spark: SparkSession) -> DataFrame:
     """Flights that took place."""
-    landed = spark.readStream.schema(_FLIGHTS).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/flights")
-    departure = "timestamp_seconds(unix_timestamp(to_timestamp(time_hour)) + minute * 60) AS event_time"
+    landed = (
+        spark.readStream.schema(_FLIGHTS)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(f"{LANDING}/flights")
+    )
+    departure = (
+        "timestamp_seconds(unix_timestamp(to_timestamp(time_hour)) + minute * 60) AS event_time"
+    )
     integers = [f"cast({name} AS int) AS {name}" for name in _INTEGERS]
     return (
         landed.filter("dep_time IS NOT NULL")
@@ -51,7 +67,11 @@ def read_flights(spark: SparkSession) -> DataFrame:
 
 def read_weather(spark: SparkSession) -> DataFrame:
     """What was observed at each airport in each hour."""
-    landed = spark.readStream.schema(_WEATHER).option("maxFilesPerTrigger", 2).parquet(f"{LANDING}/weather")
+    landed = (
+        spark.readStream.schema(_WEATHER)
+        .option("maxFilesPerTrigger", 2)
+        .parquet(f"{LANDING}/weather")
+    )
     return landed.selectExpr(
         "to_timestamp(time_hour) AS observed", "origin AS airport", *_OBSERVED
     ).withWatermark("observed", _DELAY)
@@ -64,7 +84,9 @@ def carrier_delays(flights: DataFrame) -> DataFrame:
         F.sum(F.col("arr_delay").cast("long")).alias("arr_delay_sum"),
         F.max("arr_delay").alias("arr_delay_max"),
     )
-    return delays.select("day.start", "day.end", "carrier", "flights", "arr_delay_sum", "arr_delay_max")
+    return delays.select(
+        "day.start", "day.end", "carrier", "flights", "arr_delay_sum", "arr_delay_max"
+    )
 
 
 def flights_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:

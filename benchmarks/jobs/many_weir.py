@@ -1,4 +1,5 @@
-"""The job of ``benchmarks/memory.py``: as many queries as ``WEIR_BENCH_QUERIES`` says, each from a source to a sink."""
+"""The job of ``benchmarks/memory.py``: as many queries as ``WEIR_BENCH_QUERIES`` says, each from a
+source to a sink."""
 
 from __future__ import annotations
 
@@ -18,4 +19,6 @@ def read_rows(spark: SparkSession) -> DataFrame:
 
 job = weir.Job("many")
 for number in range(int(os.environ["WEIR_BENCH_QUERIES"])):
-    job.source(f"rows_{number}", read_rows).sink(f"table_{number}", weir.sinks.Files(f"table_{number}"))
+    job.source(f"rows_{number}", read_rows).sink(
+        f"table_{number}", weir.sinks.Files(f"table_{number}")
+    )

@@ -1,8 +1,9 @@
 """Weir: Flink's fault tolerance for data pipelines that run on Spark through PySpark.
 
-``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks, ``weir.sources`` the sources that Weir reads itself.
-``weir.connect`` talks to a running job. Importing this package starts no JVM, and loads next to nothing: Spark's Python
-workers import it too, so the public names are loaded when they are first used.
+``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks, ``weir.sources`` the sources that
+Weir reads itself. ``weir.connect`` talks to a running job. Importing this package starts no JVM,
+and loads next to nothing: Spark's Python workers import it too, so the public names are loaded when
+they are first used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every exception that Weir raises, in one tree.
 
-``WeirError`` and its children are for the user: the message is one sentence that names the thing, the place and
-the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad input.
+``WeirError`` and its children are for the user: the message is one sentence that names the thing,
+the place and the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad input.
 
 ::
 
@@ -49,7 +49,8 @@ class PipelineError(WeirError):
 
 
 class UnsupportedEnvironmentError(WeirError):
-    """Java or Spark is missing or of an unsupported version, or a file system lacks what Weir needs."""
+    """Java or Spark is missing or of an unsupported version, or a file system lacks what Weir
+    needs."""
 
 
 class StorageError(WeirError):
@@ -78,8 +79,9 @@ class CheckpointDamagedError(StorageError):
 class LostWriteError(StorageError):
     """What was written is lost, or may be.
 
-    A sync that failed is the common case: the system reports a lost write once, and the next sync of the same file succeeds
-    without it. So whoever gets this error never syncs the file again, but writes it anew, or lets the attempt fail.
+    A sync that failed is the common case: the system reports a lost write once, and the next sync
+    of the same file succeeds without it. So whoever gets this error never syncs the file again, but
+    writes it anew, or lets the attempt fail.
     """
 
 
@@ -88,11 +90,13 @@ class SinkError(WeirError):
 
 
 class LostRowsError(SinkError):
-    """Rows that a completed checkpoint has staged are gone or cut short, so its commit cannot be made whole."""
+    """Rows that a completed checkpoint has staged are gone or cut short, so its commit cannot be
+    made whole."""
 
 
 class SinkMismatchError(SinkError):
-    """The rows and the target do not go together, in schema, partitions or rules: trying again cannot help."""
+    """The rows and the target do not go together, in schema, partitions or rules: trying again
+    cannot help."""
 
 
 class HookError(WeirError):
@@ -132,7 +136,8 @@ class JobFencedError(JobError):
 
 
 class JobEndedError(JobError):
-    """The job was stopped, cancelled or finished and is not resumed by running it again (PROTOCOL P20)."""
+    """The job was stopped, cancelled or finished and is not resumed by running it again
+    (PROTOCOL P20)."""
 
 
 class JobFailedError(JobError):
@@ -144,7 +149,8 @@ class DuplicatesError(JobError):
 
 
 class RestError(WeirError):
-    """The REST server cannot start (its port is taken), or cannot be reached, or refused a request."""
+    """The REST server cannot start (its port is taken), or cannot be reached, or refused a
+    request."""
 
 
 class InvariantError(Exception):
@@ -152,7 +158,8 @@ class InvariantError(Exception):
 
 
 def invariant(condition: object, message: str) -> None:
-    """Raise ``InvariantError(message)`` unless ``condition`` holds (``assert`` would vanish under ``-O``)."""
+    """Raise ``InvariantError(message)`` unless ``condition`` holds (``assert`` would vanish under
+    ``-O``)."""
     if not condition:
         raise InvariantError(message)
 

@@ -1,11 +1,12 @@
 """``Job`` and ``Stream``: how a user writes a pipeline.
 
-A job is a graph of named steps around ordinary PySpark code: any streaming DataFrame is a source, any function from
-DataFrames to a DataFrame a transformation (MISSION F3). Nothing runs while the graph is built; ``weir run FILE`` or
-``Job.run()`` runs it. Names matter: state is found again by them, so a step keeps its name over restarts. A step that was
-given a ``uid`` may be renamed: the uid takes the place of the name wherever state is matched, also as the id of the vertex
-that ends with the step, and the name is only what people see. A step that has run without one gets its old name for uid
-when it is renamed::
+A job is a graph of named steps around ordinary PySpark code: any streaming DataFrame is a source,
+any function from DataFrames to a DataFrame a transformation (MISSION F3). Nothing runs while the
+graph is built; ``weir run FILE`` or ``Job.run()`` runs it. Names matter: state is found again by
+them, so a step keeps its name over restarts. A step that was given a ``uid`` may be renamed: the
+uid takes the place of the name wherever state is matched, also as the id of the vertex that ends
+with the step, and the name is only what people see. A step that has run without one gets its old
+name for uid when it is renamed::
 
     job = weir.Job("orders")
     orders = job.source("orders", lambda spark: spark.readStream.schema(SCHEMA).parquet("landing/"))
@@ -53,15 +54,19 @@ class Job:
     """A pipeline under coordinated checkpoints.
 
     Args:
-        name: Names the job in the checkpoint directory: running a job of the same name again resumes it.
-        conf: Configuration as text: Flink's keys, ``weir.*`` and ``spark.*``. ``--conf`` overrides it.
+        name: Names the job in the checkpoint directory: running a job of the same name again
+            resumes it.
+        conf: Configuration as text: Flink's keys, ``weir.*`` and ``spark.*``. ``--conf`` overrides
+            it.
     """
 
     def __init__(self, name: str, *, conf: Mapping[str, str] | None = None) -> None:
         if not name.strip():
             raise PipelineError("A job needs a name: weir.Job('orders').")
         if not is_utf8(name):
-            raise PipelineError(f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'.")
+            raise PipelineError(
+                f"The job name {name!r} is not UTF-8 text: choose another, such as 'orders'."
+            )
         self.name = name
         self.conf = dict(conf or {})
         self._graph = JobGraph()
@@ -79,22 +84,29 @@ class Job:
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """A source: ``source(spark)`` returns a streaming DataFrame, or it is one of ``weir.sources``.
+        """A source: ``source(spark)`` returns a streaming DataFrame, or it is one of
+        ``weir.sources``.
 
-        With ``bounded=True`` what is there when the job starts is the whole input: it is processed, every window and
-        timer fires, the last rows are committed, and the job finishes. Raises ``PipelineError`` if the name or ``uid`` (by
-        which state is found, see above) is taken. One of ``weir.sources`` says itself whether it is bounded, and is read by
-        ``parallelism`` subtasks (by default ``parallelism.default``).
+        With ``bounded=True`` what is there when the job starts is the whole input: it is processed,
+        every window and timer fires, the last rows are committed, and the job finishes. Raises
+        ``PipelineError`` if the name or ``uid`` (by which state is found, see above) is taken. One
+        of ``weir.sources`` says itself whether it is bounded, and is read by ``parallelism``
+        subtasks (by default ``parallelism.default``).
         """
         if isinstance(source, FileSource):
             if bounded:
-                raise PipelineError(f"Source {name!r} is a FileSource: give that bounded=True, not the step.")
+                raise PipelineError(
+                    f"Source {name!r} is a FileSource: give that bounded=True, not the step."
+                )
             return self._read_by_subtasks(name, source, parallelism, uid)
         if parallelism is not None:
             raise PipelineError(
-                f"Source {name!r} is read by Spark, which decides how: only one of weir.sources takes a parallelism."
+                f"Source {name!r} is read by Spark, which decides how: only one of weir.sources"
+                " takes a parallelism."
             )
-        return self._added(GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source)
+        return self._added(
+            GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source
+        )
 
     def transform(
         self,
@@ -105,10 +117,12 @@ class Job:
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """A transformation: ``function`` takes one DataFrame for each input and returns a DataFrame.
+        """A transformation: ``function`` takes one DataFrame for each input and returns a
+        DataFrame.
 
-        ``parallelism`` is the number of state partitions of the query that the step is chained into, in place of
-        ``parallelism.default``; it may change with each restore. ``uid`` is the id by which state is found (see above).
+        ``parallelism`` is the number of state partitions of the query that the step is chained
+        into, in place of ``parallelism.default``; it may change with each restore. ``uid`` is the
+        id by which state is found (see above).
         """
         streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
         if not streams:
@@ -140,20 +154,20 @@ class Job:
         self._check_streams(name, [stream])
         if not isinstance(operator, Operator):
             raise PipelineError(
-                f"The operator of step {name!r} is a {type(operator).__name__}: pass an instance of a subclass of"
-                " weir.operators.Operator."
+                f"The operator of step {name!r} is a {type(operator).__name__}: pass an instance of"
+                " a subclass of weir.operators.Operator."
             )
         if coordinator is not None and not isinstance(coordinator, OperatorCoordinator):
             raise PipelineError(
-                f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an instance of a subclass of"
-                " weir.coordinators.OperatorCoordinator."
+                f"The coordinator of step {name!r} is a {type(coordinator).__name__}: pass an"
+                " instance of a subclass of weir.coordinators.OperatorCoordinator."
             )
         if coordinator is not None and any(
             one.coordinator is coordinator for one in self._operators.values()
         ):
             raise PipelineError(
-                f"Step {name!r} has the coordinator of another step: make an instance for each, since it keeps the state of"
-                " one operator."
+                f"Step {name!r} has the coordinator of another step: make an instance for each,"
+                " since it keeps the state of one operator."
             )
         step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
         function = ProcessFunction(
@@ -168,7 +182,8 @@ class Job:
         """
         if hook.identifier in self._hooks:
             raise PipelineError(
-                f"Job {self.name!r} has two master hooks of the identifier {hook.identifier!r}: give each its own."
+                f"Job {self.name!r} has two master hooks of the identifier {hook.identifier!r}:"
+                " give each its own."
             )
         self._hooks[hook.identifier] = hook
 
@@ -203,7 +218,8 @@ class Job:
         return result
 
     def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices that the steps are chained into; raises ``PipelineError`` if the graph cannot run."""
+        """The vertices that the steps are chained into; raises ``PipelineError`` if the graph
+        cannot run."""
         return self._graph.vertices()
 
     @property
@@ -241,7 +257,8 @@ class Job:
         number = function.parallelism
         if number is not None and not (type(number) is int and 1 <= number <= KEY_GROUPS):
             raise PipelineError(
-                f"Step {step.name!r} asks for {number!r} subtasks: give it a whole number from 1 to {KEY_GROUPS}."
+                f"Step {step.name!r} asks for {number!r} subtasks: give it a whole number from 1 to"
+                f" {KEY_GROUPS}."
             )
         self._graph.add(step)
         self._operators[step.operator_id] = function
@@ -250,9 +267,14 @@ class Job:
     def _read_by_subtasks(
         self, name: str, source: FileSource, parallelism: int | None, uid: str | None
     ) -> Stream:
-        step = GraphStep(name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid)
+        step = GraphStep(
+            name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid
+        )
         function = ProcessFunction(
-            operator=source.reader(), coordinator=source.enumerator(), parallelism=parallelism, key_by=None
+            operator=source.reader(),
+            coordinator=source.enumerator(),
+            parallelism=parallelism,
+            key_by=None,
         )
         return self._added_operator(step, function)
 
@@ -260,18 +282,19 @@ class Job:
         for stream in streams:
             if not isinstance(stream, Stream):
                 raise PipelineError(
-                    f"An input of step {name!r} is a {type(stream).__name__}, not a stream of this job:"
-                    " pass what job.source or transform returned."
+                    f"An input of step {name!r} is a {type(stream).__name__}, not a stream of this"
+                    " job: pass what job.source or transform returned."
                 )
             if stream.job is not self:
                 raise PipelineError(
-                    f"Step {name!r} of job {self.name!r} reads {stream.name!r} of job {stream.job.name!r}:"
-                    " a step can only read streams of its own job."
+                    f"Step {name!r} of job {self.name!r} reads {stream.name!r} of job"
+                    f" {stream.job.name!r}: a step can only read streams of its own job."
                 )
 
 
 class Stream:
-    """The output of one step. ``uid`` is the id by which the step's state is found: its name, if it was given no other."""
+    """The output of one step. ``uid`` is the id by which the step's state is found: its name, if it
+    was given no other."""
 
     def __init__(self, job: Job, step: GraphStep) -> None:
         self.job = job
@@ -286,7 +309,8 @@ class Stream:
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name. The others as in ``Job.transform``."""
+        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name. The others as in
+        ``Job.transform``."""
         return self.job.transform(name, self, function, parallelism=parallelism, uid=uid)
 
     def process(
@@ -299,12 +323,14 @@ class Stream:
         key_by: str | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """Let a Python operator process the stream, in ``parallelism`` subtasks (by default ``parallelism.default``).
+        """Let a Python operator process the stream, in ``parallelism`` subtasks (by default
+        ``parallelism.default``).
 
-        ``coordinator`` runs in the driver, and exchanges events with the subtasks. With ``key_by``, the name of a column,
-        all records of a key come to one subtask, and the operator may have keyed state. An operator with an
-        ``output_schema`` of its own puts out rows without a watermark: call ``withWatermark`` behind it, not before.
-        ``uid`` is the id by which state is found.
+        ``coordinator`` runs in the driver, and exchanges events with the subtasks. With ``key_by``,
+        the name of a column, all records of a key come to one subtask, and the operator may have
+        keyed state. An operator with an ``output_schema`` of its own puts out rows without a
+        watermark: call ``withWatermark`` behind it, not before. ``uid`` is the id by which state is
+        found.
         """
         return self.job.process(
             name,
@@ -317,7 +343,8 @@ class Stream:
         )
 
     def union(self, *others: Stream, name: str | None = None, uid: str | None = None) -> Stream:
-        """The rows of this and other streams, columns matched by name. ``uid`` is the id by which state is found.
+        """The rows of this and other streams, columns matched by name. ``uid`` is the id by which
+        state is found.
 
         Without a name it has one made of those of its inputs, and with it a uid made of their uids.
         """
@@ -333,13 +360,15 @@ class Stream:
         return Stream(self.job, step)
 
     def start_new_chain(self) -> Stream:
-        """Begin a query of its own with this step: a channel stands before it. It is chained with what follows.
+        """Begin a query of its own with this step: a channel stands before it. It is chained with
+        what follows.
 
         The result of the job stays the same (PROTOCOL P25). Raises ``PipelineError`` for a source.
         """
         if self.job._graph.is_source(self.uid):
             raise PipelineError(
-                f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain() on the step behind it."
+                f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain()"
+                " on the step behind it."
             )
         self.job._graph.cut(self.uid, before=True)
         return self

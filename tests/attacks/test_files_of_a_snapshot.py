@@ -1,4 +1,5 @@
-"""A savepoint whose files are not what they seem: links, pipes, other content, and Spark's own logs with a purpose."""
+"""A savepoint whose files are not what they seem: links, pipes, other content, and Spark's own logs
+with a purpose."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from weir.storage.local import LocalFileSystem
 
 
 def refused(world: World, reader: Callable[[World], None], match: str) -> None:
-    """The reader says what is wrong; nothing is written or deleted but the directories that a restore has begun to fill."""
+    """The reader says what is wrong; nothing is written or deleted but the directories that a
+    restore has begun to fill."""
     with world.untouched(but=(world.work,)), pytest.raises(CheckpointDamagedError, match=match):
         reader(world)
 
@@ -48,7 +50,8 @@ def first_file(world: World, task: int = 0) -> Path:
 
 
 def test_a_state_file_that_is_a_link_to_a_file_of_the_user_is_refused(world: World) -> None:
-    """Even if size and checksum are those of the other file: it would travel into the job's own checkpoints."""
+    """Even if size and checksum are those of the other file: it would travel into the job's own
+    checkpoints."""
     gold = b"gold"
     first_file(world).unlink()
     first_file(world).symlink_to(world.home / "precious")
@@ -65,8 +68,11 @@ def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: 
     refused(world, restore, r"is reached by a link \(.*/sub\)")
 
 
-def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_write(world: World) -> None:
-    """As ``operators/score`` in a query's directory, workers would write the state of later batches into it."""
+def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_write(
+    world: World,
+) -> None:
+    """As ``operators/score`` in a query's directory, workers would write the state of later batches
+    into it."""
     (world.snapshot / "trap").symlink_to(world.home)
     trap = {"key": "operators/score", "path": "trap", "size": 0, "checksum": "crc32:00000000"}
     forge(world, lambda forged: forged["tasks"][-1]["files"].append(trap))
@@ -175,13 +181,22 @@ def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: s
     ],
 )
 def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, text: str) -> None:
-    """Spark would run a batch that the attacker has planned, and read the files that it names into the table."""
+    """Spark would run a batch that the attacker has planned, and read the files that it names into
+    the table."""
     set_entry(world, 0, key, text)
     refused(world, restore, "what cannot be")
 
 
 @pytest.mark.parametrize(
-    "key", ["offsets/4", "commits/4", "metadata2", "sources/0/9", "sources/0/9.compact", "weir-operators2"]
+    "key",
+    [
+        "offsets/4",
+        "commits/4",
+        "metadata2",
+        "sources/0/9",
+        "sources/0/9.compact",
+        "weir-operators2",
+    ],
 )
 def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) -> None:
     """Large entries of sources' logs are files; all others are in the metadata."""
@@ -198,8 +213,11 @@ def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) 
         ("spark.sql.streaming.anything", "java.lang.Runtime"),
     ],
 )
-def test_an_offset_log_entry_cannot_make_spark_load_a_class(world: World, key: str, value: str) -> None:
-    """Spark goes on with the settings in its newest entry, and makes objects of the classes that they name."""
+def test_an_offset_log_entry_cannot_make_spark_load_a_class(
+    world: World, key: str, value: str
+) -> None:
+    """Spark goes on with the settings in its newest entry, and makes objects of the classes that
+    they name."""
     before = world.fields["tasks"][0]["entries"]["offsets/3"]
     version, metadata, *rest = before.split("\n")
     changed = json.loads(metadata)
@@ -258,7 +276,11 @@ def test_a_state_snapshot_that_unpacks_without_end_is_refused(world: World) -> N
     "body",
     [
         {"stateStoreInfo": [{"stateSchemaFilePaths": ["file:///etc/passwd"]}]},
-        {"stateStoreInfo": [{"stateSchemaFilePaths": ["/x/state/0/_stateSchema/../../../../home/precious"]}]},
+        {
+            "stateStoreInfo": [
+                {"stateSchemaFilePaths": ["/x/state/0/_stateSchema/../../../../home/precious"]}
+            ]
+        },
         {"stateStoreInfo": [{"stateSchemaFilePaths": ["hdfs://elsewhere/schema"]}]},
         {"stateStoreInfo": [{"stateSchemaFilePaths": [7]}]},
         {"stateStoreInfo": {"a": 1}},
@@ -298,7 +320,9 @@ LOCATIONS: list[Any] = [
 
 @pytest.mark.parametrize("location", LOCATIONS)
 @pytest.mark.parametrize("place", ["lists", "groups"])
-def test_operator_state_cannot_lie_in_files_elsewhere(world: World, location: Any, place: str) -> None:
+def test_operator_state_cannot_lie_in_files_elsewhere(
+    world: World, location: Any, place: str
+) -> None:
     """Workers read them, and the driver deletes them two batches later."""
     kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
     kept["score"][place] = {"0": location} if place == "lists" else {"seen": {"0": location}}
@@ -326,7 +350,9 @@ def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: byte
     kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
     for place in ("lists", "groups"):
         changed = copy.deepcopy(kept)
-        changed["score"][place] = {"0": inline(data)} if place == "lists" else {"seen": {"0": inline(data)}}
+        changed["score"][place] = (
+            {"0": inline(data)} if place == "lists" else {"seen": {"0": inline(data)}}
+        )
         set_entry(world, -1, "weir-operators", json.dumps(changed))
         for reader in (read, inspect_operator):
             with world.untouched(), pytest.raises((CheckpointDamagedError, OperatorStateError)):
@@ -338,7 +364,9 @@ def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: byte
     [{"files": ["/etc/passwd"]}, {"keys": ["../../home/precious"]}, {"keys": ["in-flight/query/other.parquet"]},
      {"keys": ["commits/4"]}, {}, {"keys": 7}, {"keys": [], "files": ["/etc/passwd"]}],
 )  # fmt: skip
-def test_a_segment_in_flight_is_made_of_files_of_the_snapshot(world: World, payload: dict[str, Any]) -> None:
+def test_a_segment_in_flight_is_made_of_files_of_the_snapshot(
+    world: World, payload: dict[str, Any]
+) -> None:
     """A restored consumer reads them first of all."""
     forge(world, lambda forged: forged["tasks"][-1]["in_flight"][0].update(payload=payload))
     refused(world, restore, "what cannot be")

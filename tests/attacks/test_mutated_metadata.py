@@ -1,7 +1,8 @@
-"""Metadata mutated at random, with its checksum made right again, for every reader: for what nobody thought of.
+"""Metadata mutated at random, with its checksum made right again, for every reader: for what nobody
+thought of.
 
-The law: a reader ends with its answer or with a ``WeirError``, and nothing outside of the places that it may write to is
-written or deleted. The start is the recorded savepoint.
+The law: a reader ends with its answer or with a ``WeirError``, and nothing outside of the places
+that it may write to is written or deleted. The start is the recorded savepoint.
 """
 
 from __future__ import annotations
@@ -61,11 +62,15 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
     forged = copy.deepcopy(FIELDS)
     for _ in range(draw(st.integers(1, 2))):
         everywhere = list(places(forged))
-        texts = [(container, key) for container, key in everywhere if isinstance(container[key], str)]
+        texts = [
+            (container, key) for container, key in everywhere if isinstance(container[key], str)
+        ]
         container, key = draw(
             st.sampled_from(texts) if draw(st.integers(0, 2)) else st.sampled_from(everywhere)
         )
-        how = draw(st.sampled_from(["hostile", "text", "rename", "replace", "remove", "add", "copy"]))
+        how = draw(
+            st.sampled_from(["hostile", "text", "rename", "replace", "remove", "add", "copy"])
+        )
         if how == "text" and isinstance(container[key], str):
             container[key] = draw(mutated_text(container[key]))
         elif how == "remove":
@@ -103,20 +108,27 @@ def hold_the_law(body: bytes) -> None:
             world.write_body(body)
             with world.untouched(but=allowed(world)), contextlib.suppress(WeirError):
                 reader(world)
-        assert not list(world.work.rglob("precious")), "a name has led out of the directory of its query"
+        assert not list(world.work.rglob("precious")), (
+            "a name has led out of the directory of its query"
+        )
         assert not any(path.is_symlink() for path in world.work.rglob("*"))
 
 
 @given(mutated())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(forged: dict[str, Any]) -> None:
-    """Values of other types, names that lead elsewhere, fields that are gone, new or there twice."""
+def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
+    forged: dict[str, Any],
+) -> None:
+    """Values of other types, names that lead elsewhere, fields that are gone, new or there
+    twice."""
     hold_the_law(msgspec.json.encode(forged, order="sorted"))
 
 
 @given(st.data())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(draw: st.DataObject) -> None:
+def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(
+    draw: st.DataObject,
+) -> None:
     """Bytes flipped, cut out and put in."""
     body = msgspec.json.encode(FIELDS, order="sorted")
     begin = draw.draw(st.integers(0, len(body)))

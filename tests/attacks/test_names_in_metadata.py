@@ -1,4 +1,5 @@
-"""A prepared ``_metadata`` with a right checksum, whose names and numbers are none that Weir would have written."""
+"""A prepared ``_metadata`` with a right checksum, whose names and numbers are none that Weir would
+have written."""
 
 from __future__ import annotations
 
@@ -100,15 +101,28 @@ def test_a_copy_of_staged_output_cannot_lie_outside_either(world: World, path: s
 
 @pytest.mark.parametrize(
     "path",
-    ["taxes.pdf", "log/00000000000000000001", "lease", "ids/1", "sharedx/1", "shared/x/y", "_metadata"],
+    [
+        "taxes.pdf",
+        "log/00000000000000000001",
+        "lease",
+        "ids/1",
+        "sharedx/1",
+        "shared/x/y",
+        "_metadata",
+    ],
 )
-def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(world: World, path: str) -> None:
+def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(
+    world: World, path: str
+) -> None:
     """Else a claim of it would delete the job's log, or what the user has beside it."""
 
     def change(forged: dict[str, Any]) -> None:
         forged["kind"] = "CHECKPOINT"
         for task in forged["tasks"]:
-            for handle in (*task["files"], *(one for item in task["committables"] for one in item["files"])):
+            for handle in (
+                *task["files"],
+                *(one for item in task["committables"] for one in item["files"]),
+            ):
                 handle["path"] = f"shared/7/{handle['path']}"
         forged["tasks"][0]["files"][0]["path"] = path
 
@@ -142,7 +156,9 @@ def test_vertices_operators_sinks_and_channels_have_names_that_a_step_can_have(
             decode(framed(msgspec.json.encode(forged, order="sorted")), "/s")
 
 
-@pytest.mark.parametrize("number", [-2, -(2**63), 2**63, 2**64, 10**30, 1.5, "1", None, True, [], {}])
+@pytest.mark.parametrize(
+    "number", [-2, -(2**63), 2**63, 2**64, 10**30, 1.5, "1", None, True, [], {}]
+)
 def test_ids_sizes_positions_and_times_are_numbers_within_bounds(world: World, number: Any) -> None:
     """Neither negative ones nor such as no disk, clock or log can have."""
     for change in (
@@ -186,7 +202,10 @@ def test_what_is_nested_without_end_is_damage_wherever_it_stands(
         )
         world.write_body(body)
         for name_of_reader, (reader, _) in READERS.items():
-            with world.untouched(but=(world.root / "checkpoints",)), pytest.raises(CheckpointDamagedError):
+            with (
+                world.untouched(but=(world.root / "checkpoints",)),
+                pytest.raises(CheckpointDamagedError),
+            ):
                 reader(world)
             assert name_of_reader
 
@@ -196,7 +215,9 @@ def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
     """Two readers of the file would take it for two different checkpoints."""
     body = msgspec.json.encode(world.fields, order="sorted")
     value = msgspec.json.encode(world.fields[key])
-    double = body.replace(f'"{key}":'.encode(), f'"{key}":'.encode() + value + f',"{key}":'.encode(), 1)
+    double = body.replace(
+        f'"{key}":'.encode(), f'"{key}":'.encode() + value + f',"{key}":'.encode(), 1
+    )
     assert json.loads(double)[key] == world.fields[key]
     with pytest.raises(CheckpointDamagedError, match="named twice"):
         decode(framed(double), "/s")
@@ -204,7 +225,9 @@ def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
 
 def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
     """The same text has one spelling, so that the checksum stands for the content."""
-    body = msgspec.json.encode(world.fields, order="sorted").replace(b'"score"', b'"sc\\u006fre"', 1)
+    body = msgspec.json.encode(world.fields, order="sorted").replace(
+        b'"score"', b'"sc\\u006fre"', 1
+    )
     with pytest.raises(CheckpointDamagedError, match="spelled"):
         decode(framed(body), "/s")
 
@@ -212,13 +235,17 @@ def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
 def test_one_key_for_two_files_is_damage(world: World) -> None:
     """The one would be verified, and the other one used."""
     other = world.fields["tasks"][0]["files"][1]
-    every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(key=other["key"]))
+    every_reader_refuses(
+        world, lambda forged: forged["tasks"][0]["files"][0].update(key=other["key"])
+    )
 
 
 def test_one_path_with_two_checksums_is_damage(world: World) -> None:
     """The last one would be verified, and count for both."""
     other = world.fields["tasks"][0]["files"][1]
-    every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(path=other["path"]))
+    every_reader_refuses(
+        world, lambda forged: forged["tasks"][0]["files"][0].update(path=other["path"])
+    )
 
 
 def test_a_file_and_an_entry_of_one_name_are_damage(world: World) -> None:
@@ -247,13 +274,17 @@ def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(wo
 )
 def test_a_checksum_of_another_form_is_damage(world: World, checksum: str) -> None:
     """It could never be right, or would be taken for one that is."""
-    every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(checksum=checksum))
+    every_reader_refuses(
+        world, lambda forged: forged["tasks"][0]["files"][0].update(checksum=checksum)
+    )
 
 
 @pytest.mark.parametrize(
     "data", [b"\x80\x04N.", b"cos\nsystem\n(S'touch pwned'\ntR.", b"PK\x03\x04", b"\x1f\x8b"]
 )
-def test_a_pickle_or_an_archive_in_place_of_the_metadata_is_damage(world: World, data: bytes) -> None:
+def test_a_pickle_or_an_archive_in_place_of_the_metadata_is_damage(
+    world: World, data: bytes
+) -> None:
     """It is JSON or nothing."""
     (world.snapshot / "_metadata").write_bytes(data)
     for reader, _ in READERS.values():

@@ -34,7 +34,19 @@ OF_DELTA = {
     ],
 }  # fmt: skip
 #: A path to somewhere else, in each form that a part of a staged path can have.
-ELSEWHERE = ["../../home/documents", "/etc", "..", "a/../../../home", "", "a\0b", "a//b", None, 7, ["a"], {}]
+ELSEWHERE = [
+    "../../home/documents",
+    "/etc",
+    "..",
+    "a/../../../home",
+    "",
+    "a\0b",
+    "a//b",
+    None,
+    7,
+    ["a"],
+    {},
+]
 
 
 def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -42,12 +54,17 @@ def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for one in ELSEWHERE:
         found.append((f"directory {one!r}", {**payload, "directory": one}))
-        found.append((f"file {one!r}", {**payload, "files": [{**payload["files"][0], "path": one}]}))
+        found.append(
+            (f"file {one!r}", {**payload, "files": [{**payload["files"][0], "path": one}]})
+        )
     for field in payload:
         found += [
-            (f"{field} {one!r}", {**payload, field: one}) for one in (None, "x", -7, [7], {"a": 1}, 10**30)
+            (f"{field} {one!r}", {**payload, field: one})
+            for one in (None, "x", -7, [7], {"a": 1}, 10**30)
         ]
-        found.append((f"no {field}", {name: value for name, value in payload.items() if name != field}))
+        found.append(
+            (f"no {field}", {name: value for name, value in payload.items() if name != field})
+        )
     for field in payload["files"][0]:
         file = {name: value for name, value in payload["files"][0].items() if name != field}
         found += [(f"file without {field}", {**payload, "files": [file]})]
@@ -71,7 +88,11 @@ def attack(world: World, sink: Sink, payload: dict[str, Any]) -> None:
 
 
 def opened(world: World, sink: Sink) -> Sink:
-    sink.open(SinkContext(job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILES))
+    sink.open(
+        SinkContext(
+            job_id=JOB, job_name="orders", sink="out", attempt=1, file_system=lambda _: FILES
+        )
+    )
     return sink
 
 
@@ -88,7 +109,8 @@ def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
 def test_a_delta_sink_adds_and_deletes_nothing_but_what_it_has_staged(
     world: World, what: str, payload: dict[str, Any]
 ) -> None:
-    """A commit makes what the payload names part of the table, and deletes the directory of an empty step."""
+    """A commit makes what the payload names part of the table, and deletes the directory of an
+    empty step."""
     assert what
     attack(world, opened(world, DeltaTable(str(world.table))), payload)
 
@@ -122,7 +144,9 @@ def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) ->
 @pytest.mark.parametrize(
     "schema", ["", "{}", "[]", '{"fields":7}', '{"type":"struct","fields":[{}]}', "[" * 100_000]
 )
-def test_a_schema_that_is_none_is_refused_before_the_table_is_touched(world: World, schema: str) -> None:
+def test_a_schema_that_is_none_is_refused_before_the_table_is_touched(
+    world: World, schema: str
+) -> None:
     """It comes with the payload, and decides how a new table is made."""
     sink = opened(world, DeltaTable(str(world.table)))
     with world.untouched(), pytest.raises(SinkError, match="schema"):
@@ -168,7 +192,9 @@ def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> 
     "name", ["../home/precious", "/etc/passwd", "..", "a/b", "", "a\0b", ".hidden", "_x", 7, None]
 )
 @pytest.mark.parametrize("where", ["discovered", "assigned"])
-def test_a_file_source_reads_no_file_outside_of_its_directory(world: World, where: str, name: Any) -> None:
+def test_a_file_source_reads_no_file_outside_of_its_directory(
+    world: World, where: str, name: Any
+) -> None:
     """What a checkpoint calls discovered is handed to the readers by its name."""
     forged = copy.deepcopy(world.fields)
     forged["coordinator_states"]["in"][where] = [[name, 1, 1]] if where == "discovered" else [name]
@@ -182,7 +208,9 @@ def test_a_file_source_reads_no_file_outside_of_its_directory(world: World, wher
     [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]}, {"assigned": {"a": 1}},
      {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
 )  # fmt: skip
-def test_a_state_of_a_file_source_that_is_none_is_refused(world: World, state: dict[str, Any]) -> None:
+def test_a_state_of_a_file_source_that_is_none_is_refused(
+    world: World, state: dict[str, Any]
+) -> None:
     """By name, and not with an exception in the middle of a job."""
     world.write({**world.fields, "coordinator_states": {"in": state}})
     with world.untouched(), pytest.raises(CoordinatorError):

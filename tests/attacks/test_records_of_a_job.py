@@ -130,7 +130,9 @@ def test_a_checkpoint_in_a_job_record_has_an_id_a_place_and_a_checksum(
 
 
 @pytest.mark.parametrize("data", GARBAGE)
-def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(world: World, data: bytes) -> None:
+def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(
+    world: World, data: bytes
+) -> None:
     """``read_consistent`` finds the directory in a table's log."""
     put(base(world) / JOB / "log" / f"{1:020}", data)
     with world.untouched(), pytest.raises(StorageError, match="is damaged"):
@@ -138,7 +140,8 @@ def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(world: W
 
 
 def test_a_record_under_another_number_is_damaged(world: World) -> None:
-    """An old record that was copied to a new number would bring back checkpoints that are deleted."""
+    """An old record that was copied to a new number would bring back checkpoints that are
+    deleted."""
     put(base(world) / JOB / "log" / f"{9:020}", RECORD)
     with pytest.raises(StorageError, match="it is the record of number 1"):
         JobLog(FILES, str(base(world) / JOB / "log")).newest()
@@ -225,7 +228,8 @@ def test_the_address_in_a_lease_is_host_and_port_alone(world: World, address: st
 
 
 def test_nobody_connects_to_the_address_in_a_lease(world: World) -> None:
-    """A crafted one cannot make the client send anything to elsewhere: it only stands in a message."""
+    """A crafted one cannot make the client send anything to elsewhere: it only stands in a
+    message."""
     connected = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.3)

@@ -1,7 +1,8 @@
-"""What was tried against the REST server of a job: each test is one attack, and its name says how it ends.
+"""What was tried against the REST server of a job: each test is one attack, and its name says how
+it ends.
 
-The attackers: a page in the user's browser, another user of the machine, a client that sends too much or nothing at all,
-and whoever can choose the address that a command speaks to.
+The attackers: a page in the user's browser, another user of the machine, a client that sends too
+much or nothing at all, and whoever can choose the address that a command speaks to.
 """
 
 from __future__ import annotations
@@ -93,8 +94,11 @@ def http(plain: tuple[FakeGateway, str], gateway: FakeGateway) -> Iterator[httpx
         yield one
 
 
-def send(http: httpx.Client, method: str, path: str, body: bytes = b"", **headers: str) -> httpx.Response:
-    """A request with these headers; underscores stand for hyphens. A body is JSON unless told otherwise."""
+def send(
+    http: httpx.Client, method: str, path: str, body: bytes = b"", **headers: str
+) -> httpx.Response:
+    """A request with these headers; underscores stand for hyphens. A body is JSON unless told
+    otherwise."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if body:
         sent.setdefault("content-type", JSON)
@@ -110,7 +114,9 @@ def is_refused(response: httpx.Response, status: int = 403) -> bool:
 def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
     """What a server answers to raw bytes, until it closes the connection or says nothing more."""
     url = httpx.URL(address)
-    with closing(socket.create_connection((url.host, url.port or 80), timeout=wait_s)) as connection:
+    with closing(
+        socket.create_connection((url.host, url.port or 80), timeout=wait_s)
+    ) as connection:
         answer = b""
         try:
             for part in parts:
@@ -122,7 +128,8 @@ def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
         return answer
 
 
-# -- a page in the user's browser ----------------------------------------------------------------------------------------
+# -- a page in the user's browser
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -131,14 +138,17 @@ def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
 def test_a_page_whose_name_is_rebound_to_this_machine_reads_and_changes_nothing(
     http: httpx.Client, gateway: FakeGateway, host: str
 ) -> None:
-    """DNS rebinding: the browser calls loopback, takes it for the page's own server, and says so in Host."""
+    """DNS rebinding: the browser calls loopback, takes it for the page's own server, and says so in
+    Host."""
     assert is_refused(send(http, "GET", "/v1/jobs/overview", host=host))
     for method, path, body in CHANGES:
         assert is_refused(send(http, method, path, body, host=host))
     assert gateway.calls == []
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:9", "localhost", "LOCALHOST:8081", "[::1]:8081"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "127.0.0.1:9", "localhost", "LOCALHOST:8081", "[::1]:8081"]
+)
 def test_every_name_of_loopback_is_answered(http: httpx.Client, host: str) -> None:
     """Also through a tunnel, whose port is another one."""
     assert send(http, "GET", "/v1/jobs/overview", host=host).status_code == 200
@@ -162,15 +172,20 @@ def test_two_hosts_in_one_request_are_refused(http: httpx.Client) -> None:
 def test_a_request_that_another_site_makes_is_refused(
     http: httpx.Client, gateway: FakeGateway, site: str, mode: str
 ) -> None:
-    """Images, scripts, frames, forms and fetch: browsers name the site of the page, also for a page on another port."""
+    """Images, scripts, frames, forms and fetch: browsers name the site of the page, also for a page
+    on another port."""
     headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": "image"}
     assert is_refused(send(http, "GET", "/v1/jobs/overview", **headers))
     for method, path, body in CHANGES:
-        assert is_refused(send(http, method, path, body, **{**headers, "sec-fetch-dest": "document"}))
+        assert is_refused(
+            send(http, method, path, body, **{**headers, "sec-fetch-dest": "document"})
+        )
     assert gateway.calls == []
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9", "https://localhost"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9", "https://localhost"]
+)
 def test_a_request_with_the_origin_of_another_page_is_refused(
     http: httpx.Client, gateway: FakeGateway, origin: str
 ) -> None:
@@ -183,12 +198,17 @@ def test_a_request_with_the_origin_of_another_page_is_refused(
 def test_the_servers_own_pages_and_typed_addresses_are_answered(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """And so is a link that somebody follows here: nothing that it opens can be read by the page that has it."""
+    """And so is a link that somebody follows here: nothing that it opens can be read by the page
+    that has it."""
     own = str(http.base_url).rstrip("/")
     same = {"sec-fetch-site": "same-origin", "origin": own}
     assert send(http, "PATCH", f"{JOB}?mode=cancel", **same).status_code == 202
     assert send(http, "GET", "/v1/jobs", **{"sec-fetch-site": "none"}).status_code == 200
-    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    link = {
+        "sec-fetch-site": "cross-site",
+        "sec-fetch-mode": "navigate",
+        "sec-fetch-dest": "document",
+    }
     assert send(http, "GET", "/v1/jobs", **link).status_code == 200
     assert gateway.calls == [("cancel", None)]
 
@@ -197,10 +217,15 @@ def test_the_servers_own_pages_and_typed_addresses_are_answered(
     "content_type",
     ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data", "text/json", ""],
 )
-def test_a_form_changes_nothing(http: httpx.Client, gateway: FakeGateway, content_type: str) -> None:
-    """A page can send forms and plain text without asking, so neither is taken for JSON, whatever it holds."""
+def test_a_form_changes_nothing(
+    http: httpx.Client, gateway: FakeGateway, content_type: str
+) -> None:
+    """A page can send forms and plain text without asking, so neither is taken for JSON, whatever
+    it holds."""
     for method, path, body in CHANGES:
-        assert is_refused(send(http, method, path, body or b"{}", **{"content-type": content_type}), 415)
+        assert is_refused(
+            send(http, method, path, body or b"{}", **{"content-type": content_type}), 415
+        )
     assert gateway.calls == []
 
 
@@ -213,8 +238,16 @@ def test_an_empty_form_cancels_nothing(http: httpx.Client, gateway: FakeGateway)
 
 
 def test_no_get_changes_anything(http: httpx.Client, gateway: FakeGateway) -> None:
-    """What an image or a link can ask for has no effect; Flink's own GETs that cancel and stop do not exist."""
-    for path in ("yarn-cancel", "yarn-stop", "cancel", "stop", "savepoints", "cancel-with-savepoint"):
+    """What an image or a link can ask for has no effect; Flink's own GETs that cancel and stop do
+    not exist."""
+    for path in (
+        "yarn-cancel",
+        "yarn-stop",
+        "cancel",
+        "stop",
+        "savepoints",
+        "cancel-with-savepoint",
+    ):
         assert send(http, "GET", f"{JOB}/{path}").status_code in (404, 405)
     assert send(http, "GET", f"{JOB}?mode=cancel").status_code == 200
     assert send(http, "GET", "/v1/savepoint-disposal").status_code == 405
@@ -222,7 +255,8 @@ def test_no_get_changes_anything(http: httpx.Client, gateway: FakeGateway) -> No
 
 
 def test_no_answer_allows_other_pages_to_read_it(http: httpx.Client) -> None:
-    """A page that asks beforehand is refused, and every answer tells browsers to show it to nobody else."""
+    """A page that asks beforehand is refused, and every answer tells browsers to show it to nobody
+    else."""
     asked = {"origin": "http://evil.example", "access-control-request-method": "PATCH"}
     assert is_refused(send(http, "OPTIONS", f"{JOB}?mode=cancel", **asked))
     for answer in (
@@ -237,7 +271,8 @@ def test_no_answer_allows_other_pages_to_read_it(http: httpx.Client) -> None:
 
 
 def test_command_lines_are_answered_as_ever(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Flink's sends a charset, and `{}` with every GET and PATCH; curl sends no body, or says that it is JSON."""
+    """Flink's sends a charset, and `{}` with every GET and PATCH; curl sends no body, or says that
+    it is JSON."""
     flink = {"content-type": "application/json; charset=UTF-8", "connection": "close"}
     assert send(http, "GET", "/v1/jobs/overview", b"{}", **flink).status_code == 200
     assert send(http, "PATCH", f"{JOB}?mode=cancel", b"{}", **flink).status_code == 202
@@ -246,7 +281,8 @@ def test_command_lines_are_answered_as_ever(http: httpx.Client, gateway: FakeGat
     assert [name for name, _ in gateway.calls] == ["cancel", "cancel", "checkpoint"]
 
 
-# -- another user of the machine, and the network ------------------------------------------------------------------------
+# -- another user of the machine, and the network
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -273,7 +309,10 @@ def test_without_the_token_nothing_is_read_or_changed(
                 method,
                 path,
                 content=body,
-                headers={"content-type": JSON, **{k: v.encode("latin-1") for k, v in headers.items()}},
+                headers={
+                    "content-type": JSON,
+                    **{k: v.encode("latin-1") for k, v in headers.items()},
+                },
             )
             assert is_refused(response, 401)
             assert response.headers["www-authenticate"] == "Bearer"
@@ -297,7 +336,8 @@ def test_a_server_that_others_can_reach_does_not_start_without_a_token(bind_addr
 
 
 def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    """And so is one whose token file cannot be used: what is configured is what the run's server has."""
+    """And so is one whose token file cannot be used: what is configured is what the run's server
+    has."""
     job = weir.Job("orders")
     job.source("orders", lambda spark: spark).sink("out", weir.sinks.Files(str(tmp_path / "out")))
     file = tmp_path / "token"
@@ -315,13 +355,20 @@ def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: 
         ),
     ):
         with pytest.raises(RestError, match=told):
-            job.run(conf={"rest.port": "0", "execution.checkpointing.dir": str(tmp_path / "chk"), **conf})
+            job.run(
+                conf={
+                    "rest.port": "0",
+                    "execution.checkpointing.dir": str(tmp_path / "chk"),
+                    **conf,
+                }
+            )
     assert not (tmp_path / "chk").exists()
 
 
 @pytest.mark.parametrize("bind_address", ["0.0.0.0", ""])
 def test_with_a_token_it_listens_anywhere(start: StartServer, bind_address: str) -> None:
-    """It is then called by any address of the machine, but by no name that nobody configured, and not by none."""
+    """It is then called by any address of the machine, but by no name that nobody configured, and
+    not by none."""
     address = start(bind_address, token=TOKEN)
     with httpx.Client(
         base_url=address, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}
@@ -334,12 +381,14 @@ def test_with_a_token_it_listens_anywhere(start: StartServer, bind_address: str)
 def test_the_token_is_shown_nowhere(
     start: StartServer, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not in the configuration that REST shows, not in errors, not in what is logged or printed of values."""
+    """Not in the configuration that REST shows, not in errors, not in what is logged or printed of
+    values."""
     caplog.set_level(logging.DEBUG)
     configuration = Configuration({"rest.authentication.token": TOKEN})
     assert TOKEN not in str(configuration.in_force())
     assert (
-        Configuration(configuration.in_force()).checkpoint_config() == Configuration({}).checkpoint_config()
+        Configuration(configuration.in_force()).checkpoint_config()
+        == Configuration({}).checkpoint_config()
     )
     with pytest.raises(ConfigurationError) as told:
         Configuration({"rest.authentication.token": "not so secret"})
@@ -393,7 +442,8 @@ def test_a_token_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_link_in_place_of_the_token_file_is_not_written_through(tmp_path: Path) -> None:
-    """A link to nowhere, left by another user, would have the token made where that one can read it."""
+    """A link to nowhere, left by another user, would have the token made where that one can read
+    it."""
     (tmp_path / "token").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RestError, match="cannot be read"):
         tokens.read_or_make_token(str(tmp_path / "token"))
@@ -401,11 +451,14 @@ def test_a_link_in_place_of_the_token_file_is_not_written_through(tmp_path: Path
 
 
 def test_commands_of_the_jobs_owner_find_the_token(start: StartServer, home: Path) -> None:
-    """In a file that is theirs alone, and is gone with the server; localhost is found like the address itself."""
+    """In a file that is theirs alone, and is gone with the server; localhost is found like the
+    address itself."""
     server = RestServer(FakeGateway(), port=0, security=RestSecurity(token=TOKEN))
     address = server.start()
     assert [job.name for job in client.list_jobs(address)] == ["orders"]
-    assert [job.name for job in client.list_jobs(address.replace("127.0.0.1", "localhost"))] == ["orders"]
+    assert [job.name for job in client.list_jobs(address.replace("127.0.0.1", "localhost"))] == [
+        "orders"
+    ]
     (file,) = (home / "state").rglob("*.json")
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -453,7 +506,8 @@ def test_what_others_left_in_place_of_the_token_is_not_used(start: StartServer, 
     assert tokens.find_own_server(address) is None
 
 
-# -- whoever chooses the address that a command speaks to -----------------------------------------------------------------
+# -- whoever chooses the address that a command speaks to
+# -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -501,13 +555,15 @@ def test_a_server_of_another_port_does_not_get_the_token_of_this_one(start: Star
     assert [TOKEN.encode() in request for request in asked] == [False, True]
 
 
-# -- HTTPS ---------------------------------------------------------------------------------------------------------------
+# -- HTTPS
+# ----------------------------------------------------------------------------------------------
 
 CERTIFICATE, KEY = (Path(__file__).with_name(f"localhost.{kind}") for kind in ("crt", "key"))
 
 
 def test_over_https_nothing_is_said_in_clear(start: StartServer, gateway: FakeGateway) -> None:
-    """The address says so, a client that knows the certificate is answered, and one that does not sends nothing."""
+    """The address says so, a client that knows the certificate is answered, and one that does not
+    sends nothing."""
     address = start(token=TOKEN, certificate=str(CERTIFICATE), key=str(KEY))
     assert address.startswith("https://127.0.0.1:")
     gateway.prepared = [completed(7, "/data/chk-7")]
@@ -515,7 +571,9 @@ def test_over_https_nothing_is_said_in_clear(start: StartServer, gateway: FakeGa
         assert job.trigger_checkpoint() == 7
     with pytest.raises(RestError, match=r"certificate .* --ca-file"):
         client.list_jobs(address)
-    assert b"HTTP/1.1 200" not in talk(address, b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n", wait_s=1)
+    assert b"HTTP/1.1 200" not in talk(
+        address, b"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n", wait_s=1
+    )
 
 
 def test_old_versions_of_tls_are_refused(start: StartServer) -> None:
@@ -545,14 +603,17 @@ def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> No
         client.list_jobs("https://127.0.0.1:1", ca_file=str(other))
 
 
-# -- too much, too slow, and nonsense ------------------------------------------------------------------------------------
+# -- too much, too slow, and nonsense
+# ------------------------------------------------------------------------------------
 
 
 def test_a_body_without_end_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:
     """Whether its length is said beforehand, or it comes in chunks that never say."""
     body = b'{"request":{"x":"' + b"x" * guard.MAX_BODY + b'"}}'
     for content in (body, iter([body[:1_000_000], body[1_000_000:]])):
-        response = http.post(f"{JOB}/coordinators/score", content=content, headers={"content-type": JSON})
+        response = http.post(
+            f"{JOB}/coordinators/score", content=content, headers={"content-type": JSON}
+        )
         assert is_refused(response, 413)
     assert send(http, "GET", "/v1/jobs", body).status_code == 413
     assert gateway.calls == []
@@ -571,7 +632,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(
     """The client is told, and the connection is closed."""
     monkeypatch.setattr(guard, "BODY_S", 0.2)
     head = (
-        f"POST {JOB}/stop HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: 9\r\n\r\n{{"
+        f"POST {JOB}/stop HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length:"
+        " 9\r\n\r\n{"
     )
     answer = talk(str(http.base_url), head.encode())
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -582,7 +644,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 def test_a_client_that_says_next_to_nothing_is_cut_off(
     start: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing at all, or one byte of a header after the other: both hold a file descriptor of the driver."""
+    """Nothing at all, or one byte of a header after the other: both hold a file descriptor of the
+    driver."""
     monkeypatch.setattr(connections, "STALL_S", 0.4)
     address = start()
     began = time.monotonic()
@@ -654,7 +717,9 @@ def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
     assert b"200 OK" not in answer
 
 
-@pytest.mark.parametrize("ids", ["9" * 5_000, "٣" * 20, "9" * 19, "7x", "-7", "%00", "%ff", "..%2f.."])
+@pytest.mark.parametrize(
+    "ids", ["9" * 5_000, "٣" * 20, "9" * 19, "7x", "-7", "%00", "%ff", "..%2f.."]
+)
 @pytest.mark.parametrize(
     "path",
     [
@@ -669,7 +734,9 @@ def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
 def test_an_id_that_is_none_is_one_sentence(http: httpx.Client, path: str, ids: str) -> None:
     """Not a trace, and not longer than a line, however many digits it has."""
     answer = http.get(path.format(ids))
-    assert is_refused(answer, answer.status_code) or answer.json()["errors"][0].startswith("Not Found: ")
+    assert is_refused(answer, answer.status_code) or answer.json()["errors"][0].startswith(
+        "Not Found: "
+    )
     assert answer.status_code in (400, 404)
     assert len(answer.content) < 300
 

@@ -1,4 +1,5 @@
-"""A Delta table whose log somebody else has written, as far as Weir reads it (``weir.read_consistent``)."""
+"""A Delta table whose log somebody else has written, as far as Weir reads it
+(``weir.read_consistent``)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def table(world: World) -> Path:
 def commit(table: Path, info: Any) -> None:
     """Let the newest commit say this of itself."""
     entry = table / "_delta_log" / f"{0:020}.json"
-    lines = [line for line in entry.read_text().splitlines() if "commitInfo" not in json.loads(line)]
+    lines = [
+        line for line in entry.read_text().splitlines() if "commitInfo" not in json.loads(line)
+    ]
     entry.write_text("\n".join([json.dumps({"commitInfo": info}), *lines]))
 
 
@@ -91,7 +94,9 @@ def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) 
         b"\xff",
     ],
 )
-def test_an_entry_of_the_log_that_is_none_is_refused(world: World, table: Path, line: bytes) -> None:
+def test_an_entry_of_the_log_that_is_none_is_refused(
+    world: World, table: Path, line: bytes
+) -> None:
     """delta-rs may have passed over it, since it reads checkpoints too."""
     log = TableLog("out", str(table), None)
     entry = table / "_delta_log" / f"{0:020}.json"
@@ -101,7 +106,8 @@ def test_an_entry_of_the_log_that_is_none_is_refused(world: World, table: Path, 
 
 
 @pytest.mark.parametrize(
-    "directory", ["/nowhere/" + JOB, "hdfs://evil/" + JOB, "s3a://evil/" + JOB, "http://evil/" + JOB]
+    "directory",
+    ["/nowhere/" + JOB, "hdfs://evil/" + JOB, "s3a://evil/" + JOB, "http://evil/" + JOB],
 )
 def test_the_directory_that_a_commit_names_is_only_looked_at(
     world: World, table: Path, directory: str
@@ -114,7 +120,8 @@ def test_the_directory_that_a_commit_names_is_only_looked_at(
 
 
 @pytest.mark.parametrize(
-    "path", ["../home/precious", "/etc/passwd", "file:///etc/passwd", "a/%2E%2E/%2E%2E/home/precious"]
+    "path",
+    ["../home/precious", "/etc/passwd", "file:///etc/passwd", "a/%2E%2E/%2E%2E/home/precious"],
 )
 def test_a_frame_has_no_files_from_outside_of_its_table(
     world: World, table: Path, path: str, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,9 @@
-"""What the attacks have in common: a recorded savepoint, a way to forge one with a right checksum, and all that reads one.
+"""What the attacks have in common: a recorded savepoint, a way to forge one with a right checksum,
+and all that reads one.
 
-``recorded/`` is a savepoint that Weir has taken of a windowed aggregation on real Spark. ``fields`` adds to it what other
-jobs have: a Python operator with a coordinator, a file source, a sink with rows to commit, a segment in flight and a hook.
+``recorded/`` is a savepoint that Weir has taken of a windowed aggregation on real Spark. ``fields``
+adds to it what other jobs have: a Python operator with a coordinator, a file source, a sink with
+rows to commit, a segment in flight and a hook.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import msgspec
 import pyarrow as pa
 from rich.console import Console
 
-from weir.cli.app import inspect as inspect_command
+from weir.cli import inspect as inspect_command
 from weir.core.types import OperatorState, StateHandle
 from weir.durable.sink_port import CommitRetries, SinkPort
 from weir.durable.state_mapping import StateMapping
@@ -46,7 +48,8 @@ STAGED = f"{JOB[:8]}-out-1"
 
 
 class World:
-    """A savepoint that came from elsewhere, a place to restore it to, and a home that nobody may touch."""
+    """A savepoint that came from elsewhere, a place to restore it to, and a home that nobody may
+    touch."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -87,7 +90,9 @@ class World:
         before = self._contents(but)
         yield
         after = self._contents(but)
-        changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        changed = {
+            path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
+        }
         assert not changed, f"touched outside of its place: {sorted(changed)}"
 
     def _contents(self, but: tuple[Path, ...]) -> dict[str, bytes | None]:
@@ -111,7 +116,8 @@ def inline(data: bytes) -> dict[str, str]:
 
 
 def fields(snapshot: Path) -> dict[str, Any]:
-    """What the metadata says, as JSON; the files that are added to the recorded ones are written."""
+    """What the metadata says, as JSON; the files that are added to the recorded ones are
+    written."""
     recorded: dict[str, Any] = json.loads((RECORDED / "_metadata").read_bytes())["checkpoint"]
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
@@ -136,8 +142,12 @@ def fields(snapshot: Path) -> dict[str, Any]:
         "inputs": ["query"],
         "entries": {
             "metadata": '{"id":"5a0e7d0c-9c6e-4a6d-9b38-1b1b6ad4c6a1"}',
-            "offsets/3": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":3}',
-            "offsets/4": 'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":4}',
+            "offsets/3": (
+                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":3}'
+            ),
+            "offsets/4": (
+                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":4}'
+            ),
             "commits/4": 'v1\n{"nextBatchWatermarkMs":0}',
             "weir-operators": json.dumps({"score": kept}),
             "weir-output-watermark": "1000",
@@ -188,10 +198,16 @@ def _put(snapshot: Path, key: str, data: bytes) -> dict[str, Any]:
     """A file of the snapshot, as a handle."""
     name = f"score~{key.replace('/', '~')}"
     (snapshot / name).write_bytes(data)
-    return {"key": key, "path": name, "size": len(data), "checksum": f"crc32:{zlib.crc32(data):08x}"}
+    return {
+        "key": key,
+        "path": name,
+        "size": len(data),
+        "checksum": f"crc32:{zlib.crc32(data):08x}",
+    }
 
 
-# -- all that reads a snapshot, as far as it runs without Spark -----------------------------------------------------
+# -- all that reads a snapshot, as far as it runs without Spark
+# -----------------------------------------------------
 
 
 def inspect(world: World) -> None:
@@ -217,7 +233,8 @@ def read(world: World) -> None:
 
 
 def restore(world: World) -> None:
-    """What a job does that goes on from it: check, fill the queries' directories, commit what was pending."""
+    """What a job does that goes on from it: check, fill the queries' directories, commit what was
+    pending."""
     checkpoint = world.storage.read(str(world.snapshot))
     world.storage.verify(checkpoint)
     operators = {
@@ -308,18 +325,23 @@ class _Context:
 
 
 def consistent_reading(world: World) -> None:
-    """What ``read_consistent`` reads of a job's records; its newest checkpoint is the forged one."""
+    """What ``read_consistent`` reads of a job's records; its newest checkpoint is the forged
+    one."""
     data = (world.snapshot / "_metadata").read_bytes()
     log = JobLog(LocalFileSystem(), world.storage.log_directory)
     newest = log.newest()
-    writer = log.begin_attempt(after=newest, job_id="f" * 32, job_name="orders", writer="w", timestamp_ms=1)
+    writer = log.begin_attempt(
+        after=newest, job_id="f" * 32, job_name="orders", writer="w", timestamp_ms=1
+    )
     writer.append(
         kind=RecordKind.CHECKPOINT_COMPLETED,
         timestamp_ms=2,
         status=RecordStatus.RUNNING,
         completed=7,
         checkpoints=(
-            CheckpointReference(checkpoint_id=7, path=str(world.snapshot), checksum=checksum_of(data)),
+            CheckpointReference(
+                checkpoint_id=7, path=str(world.snapshot), checksum=checksum_of(data)
+            ),
         ),
     )
     epochs = read_job_epochs(world.storage.job_directory, world.storage.fs)

@@ -1,4 +1,5 @@
-"""``weir`` with a fake runner, as a process of its own: the job runs until it is suspended, or for ever.
+"""``weir`` with a fake runner, as a process of its own: the job runs until it is suspended, or for
+ever.
 
 With the argument ``deaf`` first, the job does not react when it is suspended.
 """

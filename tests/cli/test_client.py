@@ -80,12 +80,22 @@ MakeStub = Callable[[list[Answer]], Stub]
 
 def overview(*jobs: tuple[str, str]) -> Answer:
     """The overview of jobs with these ids and names."""
-    fields = {"start-time": 1, "end-time": -1, "duration": 1, "state": "RUNNING", "tasks": {"total": 1}}
-    return 200, json.dumps({"jobs": [fields | {"jid": job, "name": name} for job, name in jobs]}).encode()
+    fields = {
+        "start-time": 1,
+        "end-time": -1,
+        "duration": 1,
+        "state": "RUNNING",
+        "tasks": {"total": 1},
+    }
+    return 200, json.dumps(
+        {"jobs": [fields | {"jid": job, "name": name} for job, name in jobs]}
+    ).encode()
 
 
 @pytest.mark.parametrize("status", [503, 0])
-def test_an_unavailable_server_and_a_lost_connection_are_tried_again(stub: MakeStub, status: int) -> None:
+def test_an_unavailable_server_and_a_lost_connection_are_tried_again(
+    stub: MakeStub, status: int
+) -> None:
     """Both may be over a moment later."""
     server = stub([(status, b""), overview((JOB_ID, "orders"))])
     assert [job.name for job in client.list_jobs(server.url)] == ["orders"]
@@ -151,14 +161,18 @@ def test_an_address_that_is_none_is_told_in_one_sentence(address: str) -> None:
         client.list_jobs(address)
 
 
-def test_a_driver_that_is_gone_after_it_accepted_the_cancellation_counts_as_cancelled(stub: MakeStub) -> None:
+def test_a_driver_that_is_gone_after_it_accepted_the_cancellation_counts_as_cancelled(
+    stub: MakeStub,
+) -> None:
     """The driver of a cancelled job exits, perhaps before it was asked again."""
     server = stub([(202, b"{}")] + [(0, b"")] * 50)
     with JobClient(server.url, JOB_ID) as job:
         assert job.cancel() is JobStatus.CANCELED
 
 
-def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(stub: MakeStub) -> None:
+def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(
+    stub: MakeStub,
+) -> None:
     """Whether there is a savepoint is not known, so nothing is claimed."""
     server = stub([(202, b'{"request-id":"abc"}')] + [(0, b"")] * 50)
     with JobClient(server.url, JOB_ID) as job, pytest.raises(RestError, match="went away before"):
@@ -166,7 +180,8 @@ def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(stu
 
 
 def test_a_stopping_server_still_tells_the_client_how_the_job_ended() -> None:
-    """A cancel and a stop of the server at once: the client reads the last status, not a closed port."""
+    """A cancel and a stop of the server at once: the client reads the last status, not a closed
+    port."""
     gateway = FakeGateway()
     server = RestServer(gateway, port=0)
     told: list[JobStatus] = []
@@ -191,7 +206,11 @@ def test_the_details_of_a_checkpoint_name_each_vertex_with_its_figures(address: 
     (taken,), (missing,) = (vertex.subtasks for vertex in details.vertices)
     assert taken.checkpoint is not None
     assert taken.alignment is not None
-    assert (taken.checkpoint.sync_ms, taken.checkpoint.async_ms, taken.alignment.duration_ms) == (7, 40, 3)
+    assert (taken.checkpoint.sync_ms, taken.checkpoint.async_ms, taken.alignment.duration_ms) == (
+        7,
+        40,
+        3,
+    )
     assert (taken.start_delay_ms, taken.checkpointed_size, taken.state_size) == (11, 4_500, 9_000)
     assert missing.ack_timestamp_ms is None
 

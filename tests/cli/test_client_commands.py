@@ -54,8 +54,10 @@ def test_an_unknown_job_is_one_sentence_that_names_the_known_ones(weir: Weir, ad
     """Exit code 1, one line on stderr, nothing on stdout."""
     result = weir("checkpoint", "payments", "-m", address)
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == (
-        f"weir: error: No job at {address} has the id or name 'payments'; known jobs: {JOB_ID} (orders).\n"
+    assert (
+        result.stderr
+        == f"weir: error: No job at {address} has the id or name 'payments'; known jobs: {JOB_ID}"
+        " (orders).\n"
     )
 
 
@@ -68,15 +70,21 @@ def test_a_server_that_is_not_there_is_one_sentence_with_the_way_out(weir: Weir)
     assert result.stderr.count("\n") == 1
 
 
-def test_a_full_checkpoint_is_taken_on_request(weir: Weir, address: str, gateway: FakeGateway) -> None:
+def test_a_full_checkpoint_is_taken_on_request(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
     """--full asks for one that refers to no earlier files."""
     gateway.prepared = [completed(7, "/data/chk-7")] * 2
-    assert weir("checkpoint", "orders", "--full", "-m", address).stdout == "Checkpoint 7 completed.\n"
+    assert (
+        weir("checkpoint", "orders", "--full", "-m", address).stdout == "Checkpoint 7 completed.\n"
+    )
     weir("checkpoint", "orders", "-m", address)
     assert gateway.calls == [("checkpoint", "FULL"), ("checkpoint", "CONFIGURED")]
 
 
-def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(weir: Weir, address: str) -> None:
+def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(
+    weir: Weir, address: str
+) -> None:
     """A kind that there was none of has no line."""
     lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
     assert lines[0] == "1 completed, 1 failed, 1 in progress, 1 restored"
@@ -85,8 +93,9 @@ def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(weir: 
     assert shown["restored"].startswith("restored 6 checkpoint")
     assert shown["restored"].endswith("/data/chk-6")
     assert "savepoint" not in shown
-    assert " ".join(next(line for line in lines if "p99.9" in line).split()) == (
-        "completed min average max p50 p90 p95 p99 p99.9"
+    assert (
+        " ".join(next(line for line in lines if "p99.9" in line).split())
+        == "completed min average max p50 p90 p95 p99 p99.9"
     )
     assert shown["duration"] == "duration 100 ms 111 ms 123 ms 112 ms 123 ms 123 ms 123 ms 123 ms"
     assert shown["new"].startswith("new size 4.5 kB 6.2 kB 8.0 kB")
@@ -94,9 +103,12 @@ def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(weir: 
 
 
 def test_checkpoints_shows_the_history(weir: Weir, address: str) -> None:
-    """Id, kind, status, time, duration, both sizes, and path or failure of each checkpoint, newest first."""
+    """Id, kind, status, time, duration, both sizes, and path or failure of each checkpoint, newest
+    first."""
     lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
-    nine, eight, seven = (line for line in lines if line[:1].isdigit() and "in progress" not in line)
+    nine, eight, seven = (
+        line for line in lines if line[:1].isdigit() and "in progress" not in line
+    )
     for part in ("7   checkpoint", "COMPLETED", "123 ms", "4.5 kB", "9.0 kB", "/data/chk-7"):
         assert part in seven
     for part in ("8   savepoint", "FAILED", "600 ms", "expired before completing"):
@@ -122,11 +134,15 @@ def test_a_checkpoint_that_failed_before_it_had_an_id_is_shown_with_its_reason(
     )
     gateway.current = replace(gateway.current, checkpoints=failed)
     lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
-    assert lines == ["0 completed, 1 failed, 0 in progress, 0 restored", "newest failure: disk full"]
+    assert lines == [
+        "0 completed, 1 failed, 0 in progress, 0 restored",
+        "newest failure: disk full",
+    ]
 
 
 def test_one_checkpoint_is_shown_with_each_of_its_vertices(weir: Weir, address: str) -> None:
-    """Acknowledgement, both parts, alignment, start delay and sizes; what did not acknowledge is told so."""
+    """Acknowledgement, both parts, alignment, start delay and sizes; what did not acknowledge is
+    told so."""
     lines = [
         " ".join(line.split())
         for line in weir("checkpoints", "orders", "--id", "8", "-m", address).stdout.splitlines()
@@ -201,7 +217,9 @@ def test_a_failed_savepoint_is_the_sentence_of_the_job(
     )
 
 
-def test_send_prints_the_answer_of_the_coordinator(weir: Weir, address: str, gateway: FakeGateway) -> None:
+def test_send_prints_the_answer_of_the_coordinator(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
     """Once a completed checkpoint has what was changed."""
     gateway.prepared = [CoordinatorAnswer(answer={"rules": {"limit": 5}}, checkpoint_id=7)]
     result = weir("send", "orders", "score", '{"set": {"limit": 5}}', "-m", address)
@@ -213,11 +231,14 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
     """One sentence, no stack trace."""
-    gateway.prepared = [CoordinatorError("The coordinator of 'score' has not done it: there is no rule 'x'.")]
+    gateway.prepared = [
+        CoordinatorError("The coordinator of 'score' has not done it: there is no rule 'x'.")
+    ]
     refused = weir("send", "orders", "score", '{"remove": ["x"]}', "-m", address)
     assert refused.exit_code == 1
     assert (
-        refused.stderr == "weir: error: The coordinator of 'score' has not done it: there is no rule 'x'.\n"
+        refused.stderr
+        == "weir: error: The coordinator of 'score' has not done it: there is no rule 'x'.\n"
     )
     unknown = weir("send", "orders", "scores", "{}", "-m", address)
     assert unknown.exit_code == 1
@@ -233,7 +254,9 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
         ('{"set": {"limit": 1e999}}', "is no JSON"),
     ],
 )
-def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(weir: Weir, text: str, says: str) -> None:
+def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(
+    weir: Weir, text: str, says: str
+) -> None:
     """A typo on the command line is a usage error."""
     result = weir("send", "orders", "score", text, "-m", "http://127.0.0.1:1")
     assert result.exit_code == 2
@@ -249,7 +272,9 @@ def test_a_request_that_json_would_change_is_refused_before_it_is_sent(
         connect("orders", address) as client,
         pytest.raises(
             CoordinatorError,
-            match=r"cannot be sent, since JSON does not keep \(1, 2\) \(tuple\) at \['set'\]\['a'\]",
+            match=(
+                r"cannot be sent, since JSON does not keep \(1, 2\) \(tuple\) at \['set'\]\['a'\]"
+            ),
         ),
     ):
         client.send("score", {"set": {"a": (1, 2)}})
@@ -275,7 +300,9 @@ def test_stop_can_drain_first(weir: Weir, address: str, gateway: FakeGateway, fl
     assert gateway.calls == [("drain", "/d")]
 
 
-def test_cancel_waits_until_the_job_has_ended(weir: Weir, address: str, gateway: FakeGateway) -> None:
+def test_cancel_waits_until_the_job_has_ended(
+    weir: Weir, address: str, gateway: FakeGateway
+) -> None:
     """The command returns with the status in which the job ended."""
 
     def end_later() -> None:
@@ -309,7 +336,12 @@ def test_weir_debug_shows_the_stack_trace(weir: Weir, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     "arguments",
-    [("list", "--nonsense"), ("nonsense",), ("checkpoint",), ("run", "x.py", "--rest-port", "70000")],
+    [
+        ("list", "--nonsense"),
+        ("nonsense",),
+        ("checkpoint",),
+        ("run", "x.py", "--rest-port", "70000"),
+    ],
 )
 def test_a_wrong_command_line_has_exit_code_two(weir: Weir, arguments: tuple[str, ...]) -> None:
     """Unknown commands and options, missing arguments and values out of range are usage errors."""
@@ -333,13 +365,16 @@ def test_every_command_has_help_with_an_example(weir: Weir, command: str) -> Non
 def test_a_server_with_a_token_and_a_certificate_is_spoken_to(
     weir: Weir, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both come from files that an option or the environment names; without them one sentence names the options."""
+    """Both come from files that an option or the environment names; without them one sentence names
+    the options."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     attacks = Path(__file__).parent.parent / "attacks"
     certificate = str(attacks / "localhost.crt")
     file = tmp_path / "token"
     security = RestSecurity(
-        token=read_or_make_token(str(file)), certificate=certificate, key=str(attacks / "localhost.key")
+        token=read_or_make_token(str(file)),
+        certificate=certificate,
+        key=str(attacks / "localhost.key"),
     )
     server = RestServer(gateway, port=0, security=security)
     address = server.start()

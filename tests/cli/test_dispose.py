@@ -19,7 +19,11 @@ TASK = TaskState(
     vertex="clean",
     position=1,
     operators=(OperatorState(operator_id="clean", name="clean"),),
-    files=(StateHandle(key="state/0/0/2_a.changelog", path="clean~2_a", size=5, checksum="crc32:3610a686"),),
+    files=(
+        StateHandle(
+            key="state/0/0/2_a.changelog", path="clean~2_a", size=5, checksum="crc32:3610a686"
+        ),
+    ),
 )
 
 
@@ -39,7 +43,9 @@ def written(directory: Path, kind: SnapshotKind, base: Path) -> Path:
 
 @pytest.fixture
 def savepoint(tmp_path: Path) -> Path:
-    return written(tmp_path / "savepoint-012345-aaaaaaaaaaaa", SnapshotKind.SYNC_SAVEPOINT, tmp_path)
+    return written(
+        tmp_path / "savepoint-012345-aaaaaaaaaaaa", SnapshotKind.SYNC_SAVEPOINT, tmp_path
+    )
 
 
 @pytest.mark.parametrize(("flag", "file"), [("--dispose", ""), ("-d", "/_metadata")])
@@ -76,7 +82,9 @@ def test_a_checkpoint_of_a_job_is_no_savepoint(weir: Weir, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("foreign", ["notes.txt", "deeper/notes.txt"])
-def test_a_savepoint_with_foreign_files_stays_as_it_is(weir: Weir, savepoint: Path, foreign: str) -> None:
+def test_a_savepoint_with_foreign_files_stays_as_it_is(
+    weir: Weir, savepoint: Path, foreign: str
+) -> None:
     """They are named, and nothing at all is deleted."""
     (savepoint / foreign).parent.mkdir(exist_ok=True)
     (savepoint / foreign).write_text("mine")

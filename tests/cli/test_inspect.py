@@ -37,14 +37,24 @@ def savepoint(tmp_path: Path) -> Path:
             OperatorState(operator_id="out", name="sink out"),
         ),
         entries={
-            "offsets/12": 'v1\n{"batchWatermarkMs":1704067200000}\n{"control":0}\n{"logOffset":11}\n{"orders":{"0":7}}',
-            "commits/12": 'v1\n{"nextBatchWatermarkMs":253402300799000,"stateUniqueIds":{"0":[["a"],["b"]]}}',
+            "offsets/12": (
+                'v1\n{"batchWatermarkMs":1704067200000}\n{"control":0}\n{"logOffset":11}\n{"orders":{"0":7}}'
+            ),
+            "commits/12": (
+                'v1\n{"nextBatchWatermarkMs":253402300799000,"stateUniqueIds":{"0":[["a"],["b"]]}}'
+            ),
         },
         files=(
             StateHandle(key="k", path="state/1.sst", size=4_500, checksum="crc32:0badcafe"),
-            StateHandle(key="state/0/0/SSTs/1.sst", path="a", size=1_000, checksum="crc32:00000001"),
-            StateHandle(key="state/0/0/13_a.changelog", path="b", size=500, checksum="crc32:00000002"),
-            StateHandle(key="state/0/1/13_b.changelog", path="c", size=250, checksum="crc32:00000003"),
+            StateHandle(
+                key="state/0/0/SSTs/1.sst", path="a", size=1_000, checksum="crc32:00000001"
+            ),
+            StateHandle(
+                key="state/0/0/13_a.changelog", path="b", size=500, checksum="crc32:00000002"
+            ),
+            StateHandle(
+                key="state/0/1/13_b.changelog", path="c", size=250, checksum="crc32:00000003"
+            ),
         ),
         committables=(
             Committable(sink="out", position=11, payload={}, barrier=7, epoch=7),
@@ -87,8 +97,11 @@ def test_inspect_takes_the_metadata_file_and_writes_json(weir: Weir, savepoint: 
     assert fields["tasks"][0]["files"][0]["path"] == "state/1.sst"
 
 
-def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(weir: Weir, savepoint: Path) -> None:
-    """Without the control input's offset; the largest partition shows a skew. No Spark is loaded for it."""
+def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(
+    weir: Weir, savepoint: Path
+) -> None:
+    """Without the control input's offset; the largest partition shows a skew. No Spark is loaded
+    for it."""
     lines = [" ".join(line.split()) for line in weir("inspect", str(savepoint)).stdout.splitlines()]
     assert 'clean 0 {"logOffset":11}' in lines
     assert 'clean 1 {"orders":{"0":7}}' in lines
@@ -98,7 +111,7 @@ def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(weir: Wei
         next(line for line in lines if line.startswith("ended"))
         == "ended 3 finished 0 0 bytes none none transform gone (finished)"
     )
-    (clean, ended) = json.loads(weir("inspect", "--json", str(savepoint)).stdout)["vertices"]
+    clean, ended = json.loads(weir("inspect", "--json", str(savepoint)).stdout)["vertices"]
     assert clean == {
         "vertex": "clean",
         "watermark_ms": 1_704_067_200_000,
@@ -119,27 +132,37 @@ def test_questions_about_state_need_an_operator(
     assert "--operator NAME" in result.stderr
 
 
-def test_an_operator_without_keyed_state_is_one_sentence_without_spark(weir: Weir, savepoint: Path) -> None:
+def test_an_operator_without_keyed_state_is_one_sentence_without_spark(
+    weir: Weir, savepoint: Path
+) -> None:
     """What has finished, and what is not there; both name the others."""
     for name in ("u1", "gone", "ended"):
         ended = weir("inspect", str(savepoint), "--operator", name)
         assert (ended.exit_code, ended.stderr) == (
             1,
-            f"weir: error: Vertex 'ended' has no keyed state in {savepoint}, since it has finished, and every window and"
-            " timer has fired: name one of clean.\n",
+            (
+                f"weir: error: Vertex 'ended' has no keyed state in {savepoint}, since it has"
+                " finished, and every window and timer has fired: name one of clean.\n"
+            ),
         )
     unknown = weir("inspect", str(savepoint), "--operator", "nobody", "--json")
     assert (unknown.exit_code, unknown.stderr) == (
         1,
-        f"weir: error: There is no operator 'nobody' in {savepoint}: name one of orders, out, u1.\n",
+        (
+            f"weir: error: There is no operator 'nobody' in {savepoint}: name one of orders, out,"
+            " u1.\n"
+        ),
     )
 
 
 def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lists, keyed values and coordinator; --sql is about keyed state of Spark's, of which there is none."""
-    monkeypatch.setattr(StateReader, "_get_session", lambda _: pytest.fail("a JVM would have started"))
+    """Its lists, keyed values and coordinator; --sql is about keyed state of Spark's, of which
+    there is none."""
+    monkeypatch.setattr(
+        StateReader, "_get_session", lambda _: pytest.fail("a JVM would have started")
+    )
     directory = tmp_path / "savepoint-012345-bbbbbbbbbbbb"
     directory.mkdir()
     sink = io.BytesIO()
@@ -162,9 +185,9 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
         tasks=(task,),
         coordinator_states={"score": {"often": 5}},
     )
-    CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
-        checkpoint
-    )
+    CheckpointStorage(
+        fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID
+    ).write_metadata(checkpoint)
     lines = weir("inspect", str(directory), "--operator", "score", "--json").stdout.splitlines()
     assert [json.loads(line) for line in lines] == [
         {"store": "rules", "subtask": 0, "item": "x"},
@@ -189,13 +212,17 @@ def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -
     directory.mkdir()
     rejects = [{"file": f"file-{number}", "line": 7, "why": "broken"} for number in range(29)]
     state = {"rejected": 30, "rejects": [*rejects, {"file": "whole", "why": "gone"}]}
-    task = TaskState(vertex="in", position=2, operators=(OperatorState(operator_id="in", name="source in"),))
+    task = TaskState(
+        vertex="in", position=2, operators=(OperatorState(operator_id="in", name="source in"),)
+    )
     checkpoint = replace(
-        completed(8, str(directory), SnapshotKind.SAVEPOINT), tasks=(task,), coordinator_states={"in": state}
+        completed(8, str(directory), SnapshotKind.SAVEPOINT),
+        tasks=(task,),
+        coordinator_states={"in": state},
     )
-    CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID).write_metadata(
-        checkpoint
-    )
+    CheckpointStorage(
+        fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID
+    ).write_metadata(checkpoint)
     lines = [" ".join(line.split()) for line in weir("inspect", str(directory)).stdout.splitlines()]
     assert "in rejected 30, the newest 20 are" in lines
     assert ("file-9 7 broken" in lines, "file-10 7 broken" in lines, "whole gone" in lines) == (

@@ -1,4 +1,5 @@
-"""Odd values in every argument and option: each is taken, or refused in one sentence, and never with a stack trace."""
+"""Odd values in every argument and option: each is taken, or refused in one sentence, and never
+with a stack trace."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ ADDRESSES = ("http://[", "http://\udcff", f"http://{'a' * 300}", "http://a:99999
 
 def ends_well(result: Result) -> None:
     """It ended by itself, with an answer, a sentence or a usage error."""
-    assert result.exception is None or isinstance(result.exception, SystemExit), repr(result.exception)
+    assert result.exception is None or isinstance(result.exception, SystemExit), repr(
+        result.exception
+    )
     assert result.exit_code in (0, 1, 2)
     if result.exit_code == 1:
         assert result.stderr.startswith("weir: error: ")
@@ -75,7 +78,8 @@ def ends_well(result: Result) -> None:
 def odd(
     weir: Weir, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[tuple[str, ...], str], None]:
-    """Runs a command with an odd value, beside a pipeline file and with a server at hand. A path of Hadoop's is left out."""
+    """Runs a command with an odd value, beside a pipeline file and with a server at hand. A path of
+    Hadoop's is left out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_REST", address)
     monkeypatch.setattr(client, "_RETRY_S", 0.0)
@@ -94,12 +98,15 @@ def odd(
 def test_known_odd_values_are_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...]
 ) -> None:
-    """Numbers that Python does not read, texts without an encoding, names that no file has, JSON without a bottom."""
+    """Numbers that Python does not read, texts without an encoding, names that no file has, JSON
+    without a bottom."""
     for value in (*KNOWN, *(ADDRESSES if "--address" in command else ())):
         odd(command, value)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.sampled_from(COMMANDS), st.text(st.characters(codec=None), max_size=10))
 def test_any_text_is_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...], value: str
@@ -119,7 +126,9 @@ def test_any_text_is_taken_or_refused_in_a_sentence(
 )
 @example("weir.working-dir", "\udcff")
 @example("restart-strategy.exponential-delay.max-backoff", "9" * 400)
-def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(key: str, text: str) -> None:
+def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(
+    key: str, text: str
+) -> None:
     """What was taken fits whatever counts or waits with it."""
     try:
         configuration = Configuration({key: text})

@@ -68,7 +68,11 @@ def test_the_same_phase_again_goes_on() -> None:
 
 def test_a_time_is_said_in_seconds_or_minutes() -> None:
     """To a tenth of a second below a minute."""
-    assert [describe_time(ms) for ms in (1_049, 59_900, 125_400)] == ["1.0 s", "59.9 s", "2 min 5 s"]
+    assert [describe_time(ms) for ms in (1_049, 59_900, 125_400)] == [
+        "1.0 s",
+        "59.9 s",
+        "2 min 5 s",
+    ]
 
 
 class Listener:
@@ -117,7 +121,12 @@ def test_an_attempt_looks_for_a_checkpoint_and_starts_its_queries() -> None:
     """Its start is over when the last one runs."""
     listener = Listener()
     phases = StartPhases(listener, ("a", "b"))
-    for effect in (BeginAttempt(), JobStatusChanged(status=JobStatus.RUNNING), runs("b"), runs("b")):
+    for effect in (
+        BeginAttempt(),
+        JobStatusChanged(status=JobStatus.RUNNING),
+        runs("b"),
+        runs("b"),
+    ):
         phases.observe(effect)
     assert listener.told == ["looking for the newest checkpoint", "starting 2 queries"]
     phases.observe(runs("a"))
@@ -134,7 +143,12 @@ def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
     phases.restored(checkpoint("b"))
     phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
     phases.observe(runs("a"))
-    assert listener.told[1:] == ["restored 17", "bringing sinks to checkpoint 17", "starting 1 query", None]
+    assert listener.told[1:] == [
+        "restored 17",
+        "bringing sinks to checkpoint 17",
+        "starting 1 query",
+        None,
+    ]
     phases.observe(BeginAttempt())
     phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
     assert listener.told[-1] == "starting 2 queries"

@@ -80,7 +80,9 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_a_pipeline_imports_modules_beside_it(tmp_path: Path) -> None:
     """The file's directory is on the module path, also on that of processes started later."""
     (tmp_path / "helper_beside_it.py").write_text("NAME = 'helped'\n")
-    file = written(tmp_path, "import weir, helper_beside_it\njob = weir.Job(helper_beside_it.NAME)\n")
+    file = written(
+        tmp_path, "import weir, helper_beside_it\njob = weir.Job(helper_beside_it.NAME)\n"
+    )
     assert load_job(file).name == "helped"
     assert str(tmp_path) in os.environ["PYTHONPATH"].split(os.pathsep)
 
@@ -92,7 +94,8 @@ def test_the_main_block_of_a_pipeline_does_not_run(tmp_path: Path) -> None:
 
 
 def test_functions_of_a_pipeline_travel_by_value(tmp_path: Path) -> None:
-    """A Spark worker that does not have the file can call them, with the globals and classes that they use."""
+    """A Spark worker that does not have the file can call them, with the globals and classes that
+    they use."""
     from pyspark import cloudpickle
 
     text = (

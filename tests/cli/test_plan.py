@@ -21,7 +21,8 @@ def never(*anything): raise AssertionError('a function of a step was called')
 def out(name): return weir.sinks.Files(name, format='parquet')
 orders = job.source('orders', never)
 """
-#: A step named like a word of Mermaid feeds two steps and a sink; they meet again behind it, with a bounded source.
+#: A step named like a word of Mermaid feeds two steps and a sink; they meet again behind it, with a
+#: bounded source.
 SHOP = (
     BEGIN
     + """
@@ -48,12 +49,14 @@ def written(directory: Path, text: str) -> str:
     return str(path)
 
 
-def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(weir: Weir, tmp_path: Path) -> None:
+def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
+    weir: Weir, tmp_path: Path
+) -> None:
     """Producers come first; what a vertex does not have is left out."""
     result = weir("plan", written(tmp_path, SHOP))
     assert result.exit_code == 0
-    assert result.stdout == (
-        "Job shop [eu]: 4 vertices, 3 channels\n"
+    assert (
+        result.stdout == "Job shop [eu]: 4 vertices, 3 channels\n"
         "\n"
         "end (unbounded)\n"
         "  chain                   orders -> end\n"
@@ -89,23 +92,32 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(weir: W
             "behind it bounded meets unbounded",
         ),
         (
-            "orders.transform('x', never).sink('out', out('o'))\norders.transform('y', never).start_new_chain()"
-            ".sink('out2', out('p'))",
+            (
+                "orders.transform('x', never).sink('out', out('o'))\norders.transform('y',"
+                " never).start_new_chain().sink('out2', out('p'))"
+            ),
             "its output feeds several (x, y)",
         ),
         (
-            "orders.sink('all', out('a'))\n"
-            "job.transform('x', [orders, job.source('users', never)], never).sink('out', out('o'))",
+            (
+                "orders.sink('all', out('a'))\njob.transform('x', [orders, job.source('users',"
+                " never)], never).sink('out', out('o'))"
+            ),
             "its output feeds several (x, sink all)",
         ),
         (
-            "users = job.source('users', never)\nusers.sink('all', out('a'))\n"
-            "job.transform('x', [orders, users.transform('y', never)], never).sink('out', out('o'))",
+            (
+                "users = job.source('users', never)\nusers.sink('all',"
+                " out('a'))\njob.transform('x', [orders, users.transform('y', never)],"
+                " never).sink('out', out('o'))"
+            ),
             "behind it a source meets a channel",
         ),
     ],
 )
-def test_plan_says_why_the_chain_of_a_source_ends(weir: Weir, tmp_path: Path, steps: str, why: str) -> None:
+def test_plan_says_why_the_chain_of_a_source_ends(
+    weir: Weir, tmp_path: Path, steps: str, why: str
+) -> None:
     """Where two reasons hold it is the one that the user cannot take back."""
     vertices = weir("plan", written(tmp_path, BEGIN + steps)).stdout.split("\n\n")
     (orders,) = (vertex for vertex in vertices if vertex.startswith("orders ("))
@@ -118,19 +130,20 @@ def test_mermaid_has_a_subgraph_for_each_vertex_and_a_thick_arrow_to_each_reader
     """Names stand in quotes behind ids, since ``end`` alone would end a subgraph."""
     result = weir("plan", "--mermaid", written(tmp_path, SHOP))
     assert result.exit_code == 0
-    assert result.stdout == (
-        "flowchart LR\n"
-        '  subgraph v0["end (unbounded)"]\n'
-        '    s0["orders"]\n    s1["end"]\n    s2[("all")]\n    s0 --> s1\n    s1 --> s2\n  end\n'
-        '  subgraph v1["users (bounded)"]\n    s3["users"]\n  end\n'
-        '  subgraph v2["both (unbounded)"]\n'
-        '    s4["a"]\n    s5["b"]\n    s6["both"]\n    s4 --> s6\n    s5 --> s6\n  end\n'
-        '  subgraph v3["sums (unbounded)"]\n    s7["sums"]\n    s8[("sums-out")]\n    s7 --> s8\n  end\n'
-        "  s1 ==>|channel| s4\n  s1 ==>|channel| s5\n  s3 ==>|channel| s6\n  s6 ==>|channel| s7\n"
+    assert (
+        result.stdout
+        == 'flowchart LR\n  subgraph v0["end (unbounded)"]\n    s0["orders"]\n    s1["end"]\n   '
+        ' s2[("all")]\n    s0 --> s1\n    s1 --> s2\n  end\n  subgraph v1["users (bounded)"]\n  '
+        '  s3["users"]\n  end\n  subgraph v2["both (unbounded)"]\n    s4["a"]\n    s5["b"]\n   '
+        ' s6["both"]\n    s4 --> s6\n    s5 --> s6\n  end\n  subgraph v3["sums (unbounded)"]\n  '
+        '  s7["sums"]\n    s8[("sums-out")]\n    s7 --> s8\n  end\n  s1 ==>|channel| s4\n  s1'
+        " ==>|channel| s5\n  s3 ==>|channel| s6\n  s6 ==>|channel| s7\n"
     )
 
 
-def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(weir: Weir, tmp_path: Path) -> None:
+def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(
+    weir: Weir, tmp_path: Path
+) -> None:
     """With the sinks and the kinds of the steps, for programs."""
     plan = json.loads(weir("plan", "--json", written(tmp_path, SHOP)).stdout)
     assert plan["job"] == "shop [eu]"
@@ -145,14 +158,15 @@ def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(weir: Weir,
 def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_state(
     weir: Weir, tmp_path: Path
 ) -> None:
-    """``name [uid]`` wherever the step or sink stands, and the number of state partitions of its vertex."""
+    """``name [uid]`` wherever the step or sink stands, and the number of state partitions of its
+    vertex."""
     steps = (
         "sums = orders.transform('sums', never, parallelism=5, uid='s-1').start_new_chain()\n"
         "sums.sink('out', out('o'), uid='o-1')\n"
     )
     file = written(tmp_path, BEGIN + steps)
-    assert weir("plan", file).stdout.split("\n\n")[2] == (
-        "sums [s-1] (unbounded)\n"
+    assert (
+        weir("plan", file).stdout.split("\n\n")[2] == "sums [s-1] (unbounded)\n"
         "  chain                   sums [s-1]\n"
         "  parallelism             5\n"
         "  sinks                   out [o-1]\n"
@@ -160,7 +174,7 @@ def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_stat
         "  ends there because      only sinks follow\n"
     )
     assert '    s1["sums [s-1]"]\n    s2[("out [o-1]")]\n' in weir("plan", "--mermaid", file).stdout
-    (_, vertex) = json.loads(weir("plan", "--json", file).stdout)["vertices"]
+    _, vertex = json.loads(weir("plan", "--json", file).stdout)["vertices"]
     assert (vertex["name"], vertex["parallelism"], vertex["sinks"], vertex["sink_names"]) == (
         "s-1", 5, ["o-1"], ["out"],
     )  # fmt: skip
@@ -181,9 +195,14 @@ def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(BEGIN, "The output of step 'orders' goes nowhere"), ("x = 1\n", "builds no weir.Job at module level")],
+    [
+        (BEGIN, "The output of step 'orders' goes nowhere"),
+        ("x = 1\n", "builds no weir.Job at module level"),
+    ],
 )
-def test_a_pipeline_that_cannot_run_is_one_sentence(weir: Weir, tmp_path: Path, text: str, told: str) -> None:
+def test_a_pipeline_that_cannot_run_is_one_sentence(
+    weir: Weir, tmp_path: Path, text: str, told: str
+) -> None:
     """The sentences of ``weir run``."""
     result = weir("plan", written(tmp_path, text))
     assert result.exit_code == 1

@@ -10,7 +10,13 @@ from dataclasses import replace
 from fake_job import COMPLETED, FAILED, IN_PROGRESS, JOB_ID, SNAPSHOT, VIEW, FakeGateway
 from rich.console import Console
 
-from weir.cli.progress import CheckpointLines, ProgressDisplay, describe_checkpoint, describe_progress, render
+from weir.cli.progress import (
+    CheckpointLines,
+    ProgressDisplay,
+    describe_checkpoint,
+    describe_progress,
+    render,
+)
 from weir.core.checkpoints.stats import CheckpointStats, CheckpointStatsSnapshot
 from weir.core.types import SnapshotKind
 
@@ -50,7 +56,9 @@ def test_lines_come_in_the_order_of_the_checkpoints() -> None:
 def test_a_completed_savepoint_is_told_with_its_path() -> None:
     """The path is what a user needs of it."""
     savepoint = replace(COMPLETED, kind=SnapshotKind.SAVEPOINT, external_path="/d/savepoint-1")
-    assert describe_checkpoint(savepoint) == "savepoint 7 completed in 123 ms, 4.5 kB, /d/savepoint-1"
+    assert (
+        describe_checkpoint(savepoint) == "savepoint 7 completed in 123 ms, 4.5 kB, /d/savepoint-1"
+    )
     assert describe_checkpoint(FAILED) == "savepoint 8 failed: expired before completing"
 
 
@@ -60,7 +68,9 @@ def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again(
     told = [f"savepoint 8 failed: {said}", f"a checkpoint could not be triggered: {said}"]
     failed = replace(FAILED, failure_message=f"{said} Task 'a' failed: KeyError: 'JP'")
     assert describe_checkpoint(failed) == told[0]
-    refused = CheckpointStatsSnapshot(latest_trigger_failure=f"{said} Task 'a' failed: KeyError: 'JP'")
+    refused = CheckpointStatsSnapshot(
+        latest_trigger_failure=f"{said} Task 'a' failed: KeyError: 'JP'"
+    )
     assert CheckpointLines().new(refused) == told[1:]
 
 
@@ -106,7 +116,11 @@ class ManualClock:
 
 def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() -> None:
     """Checkpoint lines come at once; totals wait for ten seconds and for a change."""
-    out, clock, gateway = io.StringIO(), ManualClock(), FakeGateway(replace(VIEW, checkpoints=snapshot()))
+    out, clock, gateway = (
+        io.StringIO(),
+        ManualClock(),
+        FakeGateway(replace(VIEW, checkpoints=snapshot())),
+    )
 
     def totals() -> int:
         return out.getvalue().count("rows in")

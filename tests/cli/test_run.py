@@ -76,11 +76,14 @@ def test_run_says_what_happens(weir: Weir, fake: FakeRunner, pipeline: str) -> N
     assert fake.job_name == "orders"
 
 
-def test_run_passes_every_option_on(weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path) -> None:
+def test_run_passes_every_option_on(
+    weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path
+) -> None:
     """--conf wins over the file, --rest-port is the key rest.port."""
     config = tmp_path / "weir.conf"
     config.write_text(
-        "execution.checkpointing.interval: 5s\nexecution.checkpointing.timeout: 1min\nrest.port: 1\n"
+        "execution.checkpointing.interval: 5s\nexecution.checkpointing.timeout:"
+        " 1min\nrest.port: 1\n"
     )
     weir(
         "run", pipeline, "--master", "local[2]", "--config", str(config), "--takeover", "--accept-duplicates",
@@ -109,7 +112,10 @@ def test_run_passes_every_option_on(weir: Weir, fake: FakeRunner, pipeline: str,
         (("--claimMode", "no_claim"), {"execution.state-recovery.claim-mode": "NO_CLAIM"}),
         (("--claim",), {"execution.state-recovery.claim-mode": "CLAIM"}),
         (("--claim", "--claim-mode", "CLAIM"), {"execution.state-recovery.claim-mode": "CLAIM"}),
-        (("--allow-non-restored-state",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
+        (
+            ("--allow-non-restored-state",),
+            {"execution.state-recovery.ignore-unclaimed-state": "true"},
+        ),
         (("--allowNonRestoredState",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
         (("-n",), {"execution.state-recovery.ignore-unclaimed-state": "true"}),
         (
@@ -145,7 +151,10 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
     [
         (("--conf", "novalue"), "not of the form K=V"),
         (("-s", "/s", "--claim-mode", "LEGACY"), "'LEGACY' is not one of"),
-        (("-s", "/s", "--claim", "--claim-mode", "NO_CLAIM"), "--claim-mode is NO_CLAIM: give one of them"),
+        (
+            ("-s", "/s", "--claim", "--claim-mode", "NO_CLAIM"),
+            "--claim-mode is NO_CLAIM: give one of them",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_usage_errors(
@@ -168,8 +177,14 @@ def test_an_unknown_key_is_one_sentence(weir: Weir, fake: FakeRunner, pipeline: 
 @pytest.mark.parametrize(
     ("result", "ending"),
     [
-        (JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, already_finished=True), (0, "--fresh")),
-        (JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1"), (0, "--from-savepoint /s/1")),
+        (
+            JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, already_finished=True),
+            (0, "--fresh"),
+        ),
+        (
+            JobResult(job_id=JOB_ID, status=JobStatus.FINISHED, savepoint="/s/1"),
+            (0, "--from-savepoint /s/1"),
+        ),
         (JobResult(job_id=JOB_ID, status=JobStatus.CANCELED), (1, "was cancelled")),
     ],
 )
@@ -188,17 +203,24 @@ def test_a_failed_job_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeli
     """With the failure's own words."""
     fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FAILED, failure="the sink is gone")
     answer = weir("run", pipeline)
-    assert (answer.exit_code, answer.stderr) == (1, f"weir: error: Job {JOB_ID} failed: the sink is gone\n")
+    assert (answer.exit_code, answer.stderr) == (
+        1,
+        f"weir: error: Job {JOB_ID} failed: the sink is gone\n",
+    )
 
 
-def test_a_job_that_cannot_begin_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+def test_a_job_that_cannot_begin_is_one_line_on_stderr(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
     """What the runner raises on its thread comes out as the sentence."""
     fake.error = JobEndedError("Job 'orders' was stopped with savepoint /s/1: start from it.")
     answer = weir("run", pipeline)
     assert (answer.exit_code, answer.stderr) == (1, f"weir: error: {fake.error}\n")
 
 
-def test_the_old_signal_handlers_are_back_after_a_run(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
+def test_the_old_signal_handlers_are_back_after_a_run(
+    weir: Weir, fake: FakeRunner, pipeline: str
+) -> None:
     """A program that calls the command line keeps its own handlers."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     weir("run", pipeline)

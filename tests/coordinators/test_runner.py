@@ -1,4 +1,5 @@
-"""``CoordinatorRunner``: each coordinator for itself, in strict order, and nothing of an attempt that is over."""
+"""``CoordinatorRunner``: each coordinator for itself, in strict order, and nothing of an attempt
+that is over."""
 
 from __future__ import annotations
 
@@ -115,9 +116,13 @@ def snapshot(n: int = 1, operator: str = "op") -> SnapshotCoordinator:
 
 def test_what_is_sent_comes_before_the_answer_of_a_later_snapshot(bench: Bench) -> None:
     """C3: the order in which the coordinator did it."""
-    one = Recorded(send=lambda self: self.context.send_event(0, {"go": 1}), state=lambda _: {"kept": [1]})
+    one = Recorded(
+        send=lambda self: self.context.send_event(0, {"go": 1}), state=lambda _: {"kept": [1]}
+    )
     bench.tell(bench.runner(op=one), reset(), event("send"), snapshot())
-    assert bench.next() == CoordinatorSentEvent(operator="op", attempt=1, subtask=0, payload={"go": 1})
+    assert bench.next() == CoordinatorSentEvent(
+        operator="op", attempt=1, subtask=0, payload={"go": 1}
+    )
     assert bench.next() == OperatorEventHandled(operator="op", attempt=1, subtask=1, number=4)
     taken = CoordinatorSnapshotTaken(operator="op", attempt=1, checkpoint_id=1, state={"kept": [1]})
     assert bench.next() == taken
@@ -140,7 +145,13 @@ def test_a_coordinator_that_throws_fails_the_job_once_and_is_left_alone_until_it
     """C1."""
     one = Recorded(throw=lambda _: 1 // 0)
     bench.tell(
-        bench.runner(op=one), reset(), event("throw"), event("throw"), snapshot(), reset(2), snapshot(2)
+        bench.runner(op=one),
+        reset(),
+        event("throw"),
+        event("throw"),
+        snapshot(),
+        reset(2),
+        snapshot(2),
     )
     failed = bench.next()
     assert isinstance(failed, CoordinatorFailed)
@@ -180,7 +191,8 @@ def test_a_snapshot_that_nobody_wants_any_more_is_not_taken(bench: Bench) -> Non
 
 
 def test_what_was_scheduled_before_a_failure_does_not_happen_after_it(bench: Bench) -> None:
-    """A timer, a function from another thread, and what ran beside it belong to an attempt that is over."""
+    """A timer, a function from another thread, and what ran beside it belong to an attempt that is
+    over."""
 
     def later(self: Recorded) -> None:
         self.context.schedule(50, lambda: self.calls.append("timer"))
@@ -202,7 +214,9 @@ def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: 
 
     def begin(self: Recorded) -> None:
         self.context.call_async(lambda: 42, lambda result, error: found.append((result, error)))
-        self.context.call_async(lambda: 1 // 0, lambda result, error: found.append((result, type(error))))
+        self.context.call_async(
+            lambda: 1 // 0, lambda result, error: found.append((result, type(error)))
+        )
 
     bench.tell(bench.runner(op=Recorded(begin=begin)), reset(), event("begin"))
     deadline = time.monotonic() + 10
@@ -231,7 +245,9 @@ def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
         (b"ab", "b'ab' (bytes) at ['kept'][0]"),
     ],
 )
-def test_a_state_that_json_would_change_declines_the_checkpoint(bench: Bench, value: Any, part: str) -> None:
+def test_a_state_that_json_would_change_declines_the_checkpoint(
+    bench: Bench, value: Any, part: str
+) -> None:
     """A restored coordinator would go on with another one."""
     bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": [value]})), reset(), snapshot())
     declined = bench.next()
@@ -249,12 +265,14 @@ def test_an_event_that_json_would_change_fails_the_job_by_its_place(bench: Bench
     failed = bench.next()
     assert isinstance(failed, CoordinatorFailed)
     assert (
-        "An event of the coordinator of 'op' cannot be kept, since JSON does not keep (1, 2) (tuple)"
-        in failed.message
+        "An event of the coordinator of 'op' cannot be kept, since JSON does not keep (1, 2)"
+        " (tuple)" in failed.message
     )
 
 
-def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence(bench: Bench) -> None:
+def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence(
+    bench: Bench,
+) -> None:
     """It names the subtasks that there are."""
     one = Recorded(send=lambda self: self.context.send_event(2, {}))
     bench.tell(bench.runner(op=one), reset(), event("send"))
@@ -302,7 +320,9 @@ def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Benc
     bench.tell(runner, reset(), snapshot(1))
     bench.next()
     answer = asked(bench, runner, {"set": {"a": 1}})
-    bench.tell(runner, NotifyCoordinator(operator="op", checkpoint_id=1, completed=True), snapshot(2))
+    bench.tell(
+        runner, NotifyCoordinator(operator="op", checkpoint_id=1, completed=True), snapshot(2)
+    )
     while not isinstance(bench.next(), CoordinatorSnapshotTaken):
         pass
     assert not answer.done()
@@ -325,7 +345,8 @@ def test_a_restored_job_answers_only_for_what_its_own_checkpoint_has(bench: Benc
 
 
 @pytest.mark.parametrize(
-    "request_", [{"remove": [["a"]]}, {"remove": [{"a": 1}]}, {"set": [1]}, {"sett": {}}, {"remove": "a"}]
+    "request_",
+    [{"remove": [["a"]]}, {"remove": [{"a": 1}]}, {"set": [1]}, {"sett": {}}, {"remove": "a"}],
 )
 def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_: Payload) -> None:
     """The job goes on."""
@@ -346,7 +367,9 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
         ({"remove": ["oftn"]}, r"there is no rule 'oftn' to be removed; there are: often"),
     ],
 )
-def test_a_rule_or_key_that_nobody_knows_is_refused(bench: Bench, request_: Payload, says: str) -> None:
+def test_a_rule_or_key_that_nobody_knows_is_refused(
+    bench: Bench, request_: Payload, says: str
+) -> None:
     """With those that there are; nothing is changed."""
     runner = bench.runner(op=BroadcastRules({"often": 5}))
     bench.tell(runner, reset())
@@ -411,7 +434,8 @@ def test_a_request_that_json_would_change_is_refused(bench: Bench) -> None:
     runner = bench.runner(op=BroadcastRules())
     bench.tell(runner, reset())
     with pytest.raises(
-        CoordinatorError, match=r"A request to the coordinator of 'op' cannot be kept, .* \['set'\]\['a'\]"
+        CoordinatorError,
+        match=r"A request to the coordinator of 'op' cannot be kept, .* \['set'\]\['a'\]",
     ):
         asked(bench, runner, {"set": {"a": (1, 2)}}).result(10)
     bench.tell(runner, snapshot())

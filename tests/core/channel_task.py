@@ -1,4 +1,5 @@
-"""A task between channels, for tests of its machine: it rests in its first planning call, and every effect is kept."""
+"""A task between channels, for tests of its machine: it rests in its first planning call, and every
+effect is kept."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class Task:
         return effects
 
     def plan(self, position: int, now_ms: int = 0, **consumed: int) -> list[Any]:
-        """A planning call; ``consumed`` are the channels that the steps since the last one have read."""
+        """A planning call; ``consumed`` are the channels that the steps since the last one have
+        read."""
         self.calls += 1
         self.offsets |= consumed
         offsets = dict(self.offsets)
@@ -98,7 +100,9 @@ class Task:
     ) -> list[Any]:
         """The asynchronous part of a snapshot."""
         state = TaskState(vertex="v", position=position, operators=OPERATORS, in_flight=in_flight)
-        return self.do(AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics()))
+        return self.do(
+            AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics())
+        )
 
 
 def segment(position: int) -> Segment:
@@ -108,7 +112,9 @@ def segment(position: int) -> Segment:
 
 def barrier(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> CheckpointBarrier:
     """A barrier of a checkpoint."""
-    return CheckpointBarrier(checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=0, target=None, full=False)
+    return CheckpointBarrier(
+        checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=0, target=None, full=False
+    )
 
 
 def trigger(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> TriggerCheckpoint:

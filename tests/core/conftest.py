@@ -1,4 +1,5 @@
-"""Lets the tests of this folder import the helpers that lie beside them (pytest's importlib mode adds no path)."""
+"""Lets the tests of this folder import the helpers that lie beside them (pytest's importlib mode
+adds no path)."""
 
 from __future__ import annotations
 

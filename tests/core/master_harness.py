@@ -1,4 +1,5 @@
-"""A small world around ``JobMaster`` for tests: it carries no effect out, but knows what a kernel would answer."""
+"""A small world around ``JobMaster`` for tests: it carries no effect out, but knows what a kernel
+would answer."""
 
 from __future__ import annotations
 
@@ -35,12 +36,16 @@ from weir.core.types import (
 
 E = TypeVar("E")
 JOB_ID = "0" * 32
-RESTART = RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=3, fixed_delay_ms=1_000)
+RESTART = RestartConfig(
+    type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=3, fixed_delay_ms=1_000
+)
 
 
 def operators(vertex: str, *, finished: bool = False) -> tuple[OperatorState, ...]:
     """The one operator of a vertex."""
-    return (OperatorState(operator_id=f"{vertex}-op", name=f"{vertex}-op", fully_finished=finished),)
+    return (
+        OperatorState(operator_id=f"{vertex}-op", name=f"{vertex}-op", fully_finished=finished),
+    )
 
 
 def task_state(
@@ -56,7 +61,9 @@ def task_state(
         vertex=vertex,
         position=position,
         operators=operators(vertex, finished=finished),
-        files=tuple(StateHandle(key=path, path=path, size=1, checksum="crc32:00000000") for path in files),
+        files=tuple(
+            StateHandle(key=path, path=path, size=1, checksum="crc32:00000000") for path in files
+        ),
         committables=committables,
     )
 
@@ -77,7 +84,10 @@ def completed(record: RecordCheckpoint, *, job_id: str = JOB_ID) -> CompletedChe
 
 
 def checkpoint(
-    checkpoint_id: int, *tasks: TaskState, kind: SnapshotKind = SnapshotKind.CHECKPOINT, job_id: str = JOB_ID
+    checkpoint_id: int,
+    *tasks: TaskState,
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT,
+    job_id: str = JOB_ID,
 ) -> CompletedCheckpoint:
     """A completed checkpoint."""
     return CompletedCheckpoint(
@@ -135,7 +145,11 @@ class World:
     def clean(self, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
         """Let the deletions among ``effects`` be over, if they are over at once; what followed."""
         discards = of(effects, DiscardCheckpoint) if self.cleans else []
-        return [e for d in discards for e in self.handle(CheckpointDiscarded(checkpoint_id=d.checkpoint_id))]
+        return [
+            e
+            for d in discards
+            for e in self.handle(CheckpointDiscarded(checkpoint_id=d.checkpoint_id))
+        ]
 
     def pass_time(self, ms: int) -> list[JobMasterEffect]:
         """Let time pass, with every deadline on the way."""
@@ -160,7 +174,10 @@ class World:
         """Let an attempt begin."""
         self.handle(
             AttemptBegan(
-                attempt=attempt, restored=restored, chance=chance, timestamp_ms=self.wall_ms + self.now_ms
+                attempt=attempt,
+                restored=restored,
+                chance=chance,
+                timestamp_ms=self.wall_ms + self.now_ms,
             )
         )
 
@@ -257,4 +274,6 @@ def only(effects: list[JobMasterEffect], kind: type[E]) -> E:
 
 def with_interval(interval_ms: int = 100, **changes: int) -> CheckpointConfig:
     """Periodic checkpoints, with some settings changed."""
-    return replace(CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=100), **changes)
+    return replace(
+        CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=100), **changes
+    )

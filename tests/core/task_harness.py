@@ -1,8 +1,13 @@
-"""A ``StreamTask`` under test: validated after every event, with short ways to send what is usual."""
+"""A ``StreamTask`` under test: validated after every event, with short ways to send what is
+usual."""
 
 from __future__ import annotations
 
-from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.protocol import (
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from weir.core.messages.task import (
     AsyncPartDone,
     CloseOperators,
@@ -22,7 +27,14 @@ from weir.core.messages.task import (
 )
 from weir.core.status import has_ended
 from weir.core.task.stream_task import StreamTask
-from weir.core.types import Committable, OperatorState, SentEvent, SnapshotKind, SnapshotMetrics, TaskState
+from weir.core.types import (
+    Committable,
+    OperatorState,
+    SentEvent,
+    SnapshotKind,
+    SnapshotMetrics,
+    TaskState,
+)
 
 VERTEX = "v"
 METRICS = SnapshotMetrics(sync_duration_ms=2, async_duration_ms=30, checkpointed_size=400)
@@ -42,7 +54,8 @@ class TaskHarness:
         takes_barriers: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
-        """``closes_at_once``: operators are closed as soon as that is asked for, and nothing is said of it."""
+        """``closes_at_once``: operators are closed as soon as that is asked for, and nothing is
+        said of it."""
         self.closes_at_once = closes_at_once
         self.task = StreamTask(
             vertex=VERTEX,
@@ -67,14 +80,20 @@ class TaskHarness:
         assert self.task.next_deadline() is None
         close = CloseOperators(vertex=VERTEX)
         if close in effects and self.closes_at_once:
-            effects = [one for one in effects if one != close] + self.task.handle(OperatorsClosed(), 0)
+            effects = [one for one in effects if one != close] + self.task.handle(
+                OperatorsClosed(), 0
+            )
             self.task.validate()
         self.effects += effects
         self.taken |= {e.checkpoint_id: e for e in effects if isinstance(e, TakeSnapshot)}
         return effects
 
     def trigger(
-        self, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT, *, drain: bool = False
+        self,
+        checkpoint_id: int,
+        kind: SnapshotKind = SnapshotKind.CHECKPOINT,
+        *,
+        drain: bool = False,
     ) -> list[StreamTaskEffect]:
         return self.send(
             TriggerCheckpoint(
@@ -91,7 +110,9 @@ class TaskHarness:
         return self.send(PlanningCalled(call=call, position=position))
 
     def stage(self, position: int, sink: str = "s1") -> None:
-        assert self.send(StepStaged(position=position, committables=(staged(position, sink),))) == []
+        assert (
+            self.send(StepStaged(position=position, committables=(staged(position, sink),))) == []
+        )
 
     def sync_done(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         return self.send(SyncPartDone(checkpoint_id=checkpoint_id))
@@ -99,8 +120,12 @@ class TaskHarness:
     def async_done(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         return self.send(async_part_done(self.taken[checkpoint_id]))
 
-    def snapshot_failed(self, checkpoint_id: int, operator: str | None = None) -> list[StreamTaskEffect]:
-        return self.send(SnapshotFailed(checkpoint_id=checkpoint_id, message="disk full", operator=operator))
+    def snapshot_failed(
+        self, checkpoint_id: int, operator: str | None = None
+    ) -> list[StreamTaskEffect]:
+        return self.send(
+            SnapshotFailed(checkpoint_id=checkpoint_id, message="disk full", operator=operator)
+        )
 
     def complete(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         return self.send(NotifyCheckpointComplete(vertex=VERTEX, checkpoint_id=checkpoint_id))
@@ -108,7 +133,9 @@ class TaskHarness:
     def abort(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         """What follows from it, beside that listeners are told, while there are any."""
         told = (
-            [] if has_ended(self.task.status) else [TellAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
+            []
+            if has_ended(self.task.status)
+            else [TellAborted(vertex=VERTEX, checkpoint_id=checkpoint_id)]
         )
         effects = self.send(NotifyCheckpointAborted(vertex=VERTEX, checkpoint_id=checkpoint_id))
         assert effects[: len(told)] == told
@@ -135,7 +162,9 @@ class TaskHarness:
 
 
 def staged(position: int, sink: str = "s1", **marks: int | None) -> Committable:
-    return Committable(sink=sink, position=position, payload={"file": f"{sink}-{position}"}, **marks)
+    return Committable(
+        sink=sink, position=position, payload={"file": f"{sink}-{position}"}, **marks
+    )
 
 
 def flushed(committable: Committable) -> dict[str, object]:
@@ -145,7 +174,10 @@ def flushed(committable: Committable) -> dict[str, object]:
 def async_part_done(taken: TakeSnapshot) -> AsyncPartDone:
     """The asynchronous part as a kernel reports it: payloads flushed, marks not carried."""
     committables = tuple(
-        Committable(sink=c.sink, position=c.position, payload=flushed(c)) for c in taken.committables
+        Committable(sink=c.sink, position=c.position, payload=flushed(c))
+        for c in taken.committables
     )
-    state = TaskState(vertex=VERTEX, position=taken.position, operators=(), committables=committables)
+    state = TaskState(
+        vertex=VERTEX, position=taken.position, operators=(), committables=committables
+    )
     return AsyncPartDone(checkpoint_id=taken.checkpoint_id, state=state, metrics=METRICS)

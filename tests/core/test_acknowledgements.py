@@ -31,11 +31,15 @@ def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[Coord
     """Ask the coordinator itself, since the job master keeps the answer to itself."""
     metrics = SnapshotMetrics(sync_duration_ms=4, checkpointed_size=9)
     state = task_state(vertex, files=("f",))
-    event = AcknowledgeCheckpoint(vertex=vertex, attempt=1, checkpoint_id=n, state=state, metrics=metrics)
+    event = AcknowledgeCheckpoint(
+        vertex=vertex, attempt=1, checkpoint_id=n, state=state, metrics=metrics
+    )
     return subject.master.coordinator.acknowledge(event, subject.now_ms)
 
 
-def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_with_duplicate() -> None:
+def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_with_duplicate() -> (
+    None
+):
     """The second changes nothing."""
     subject = world()
     n = pending(subject)
@@ -53,7 +57,9 @@ def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unkno
     assert subject.master.stats(0).history[0].state_size == 0
 
 
-def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_and_deleted() -> None:
+def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_and_deleted() -> (
+    None
+):
     """Its figures land in the entry of the failed checkpoint."""
     subject = world()
     n = pending(subject)
@@ -75,7 +81,8 @@ def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate
 
 
 def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unknown() -> None:
-    """Sixteen aborted ids are remembered; late figures still land in a history that reaches further back."""
+    """Sixteen aborted ids are remembered; late figures still land in a history that reaches further
+    back."""
     subject = world()
     ids = [pending(subject)]
     subject.decline(ids[0], "a")

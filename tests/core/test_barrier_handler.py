@@ -1,4 +1,5 @@
-"""Alignment over several channels: held channels, newer barriers, cancelled checkpoints, ended channels (MISSION B3, D)."""
+"""Alignment over several channels: held channels, newer barriers, cancelled checkpoints, ended
+channels (MISSION B3, D)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,11 @@ from weir.errors import InvariantError
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
     """A barrier of a checkpoint."""
     return CheckpointBarrier(
-        checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None, full=False
+        checkpoint_id=checkpoint_id,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        target=None,
+        full=False,
     )
 
 
@@ -45,7 +50,8 @@ def test_a_channel_that_has_ended_counts_as_aligned() -> None:
 
 
 def test_a_newer_barrier_ends_an_older_alignment() -> None:
-    """The older is declined as subsumed; the channel that was held for it is read again, up to the newer barrier."""
+    """The older is declined as subsumed; the channel that was held for it is read again, up to the
+    newer barrier."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
     assert handler.barrier("b", barrier(2), 3) == [
@@ -59,7 +65,9 @@ def test_a_cancelled_checkpoint_is_waited_for_no_more() -> None:
     """The marker of one channel frees the others, and is said once."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
-    cancelled = Misaligned(checkpoint_id=1, reason=Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)
+    cancelled = Misaligned(
+        checkpoint_id=1, reason=Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER
+    )
     assert handler.cancelled(1) == [cancelled]
     assert not handler.holds("a")
     assert handler.cancelled(1) == []
@@ -117,7 +125,8 @@ def test_a_held_channel_that_is_read_is_a_bug() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_every_checkpoint_is_aligned_or_declined_once_whatever_the_order(seed: int) -> None:
-    """Channels with the same barriers, some cancelled, read in any order that the handler allows."""
+    """Channels with the same barriers, some cancelled, read in any order that the handler
+    allows."""
     chance = random.Random(seed)
     names = "abcd"[: chance.randint(1, 4)]
     ids = range(1, chance.randint(2, 8))
@@ -140,6 +149,7 @@ def test_every_checkpoint_is_aligned_or_declined_once_whatever_the_order(seed: i
                 outcomes = handler.ended(name, 0)
         handler.validate()
         told += [
-            one.barrier.checkpoint_id if isinstance(one, Aligned) else one.checkpoint_id for one in outcomes
+            one.barrier.checkpoint_id if isinstance(one, Aligned) else one.checkpoint_id
+            for one in outcomes
         ]
     assert sorted(told) == list(ids)

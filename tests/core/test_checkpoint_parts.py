@@ -37,7 +37,8 @@ COUNTED = {
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
 
-# -- reasons and their count --------------------------------------------------------------------------------
+# -- reasons and their count
+# --------------------------------------------------------------------------------
 
 
 def test_there_are_twenty_four_reasons_of_which_five_count() -> None:
@@ -49,10 +50,14 @@ def test_there_are_twenty_four_reasons_of_which_five_count() -> None:
 @pytest.mark.parametrize("reason", list(Reason))
 def test_each_reason_counts_exactly_if_it_is_one_of_the_five(reason: Reason) -> None:
     """The policy is an attribute of the member."""
-    assert CheckpointFailureManager(tolerable_failures=0).handle_failure(reason, 1) == (reason in COUNTED)
+    assert CheckpointFailureManager(tolerable_failures=0).handle_failure(reason, 1) == (
+        reason in COUNTED
+    )
 
 
-def test_uncounted_reasons_do_not_break_the_streak_and_the_third_counted_fails_at_tolerance_two() -> None:
+def test_uncounted_reasons_do_not_break_the_streak_and_the_third_counted_fails_at_tolerance_two() -> (
+    None
+):
     """Failures are continuous unless a checkpoint succeeds."""
     manager = CheckpointFailureManager(tolerable_failures=2)
     assert not manager.handle_failure(Reason.IO_EXCEPTION, 1)
@@ -86,7 +91,8 @@ def test_failures_at_or_below_the_last_success_are_ignored() -> None:
     assert manager.handle_failure(Reason.CHECKPOINT_DECLINED, 6)
 
 
-# -- deciding -----------------------------------------------------------------------------------------------
+# -- deciding
+# ----------------------------------------------------------------------------------------------
 
 
 def ask(origin: RequestOrigin, name: str | None = None) -> CheckpointRequest:
@@ -94,7 +100,9 @@ def ask(origin: RequestOrigin, name: str | None = None) -> CheckpointRequest:
 
 
 def decider(**changes: int) -> CheckpointRequestDecider:
-    return CheckpointRequestDecider(**{"max_concurrent_checkpoints": 1, "min_pause_ms": 0} | changes)
+    return CheckpointRequestDecider(
+        **{"max_concurrent_checkpoints": 1, "min_pause_ms": 0} | changes
+    )
 
 
 def choose(subject: CheckpointRequestDecider, **changes: object) -> object:
@@ -124,7 +132,9 @@ def test_a_forced_request_runs_although_too_many_are_pending_and_another_waits()
         subject = decider()
         subject.enqueue(ask(origin))
         verdict = choose(subject, pending=1).verdict
-        assert verdict is (Verdict.RUN if origin.forced else Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS)
+        assert verdict is (
+            Verdict.RUN if origin.forced else Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS
+        )
         assert origin.forced or choose(subject, pending=0).verdict is Verdict.RUN
 
 
@@ -168,7 +178,8 @@ def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
     subject.validate()
 
 
-# -- plan ---------------------------------------------------------------------------------------------------
+# -- plan
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_ones() -> None:
@@ -187,7 +198,9 @@ def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_one
     )
 
 
-@pytest.mark.parametrize("status", [TaskStatus.INITIALIZING, TaskStatus.FAILED, TaskStatus.CANCELED])
+@pytest.mark.parametrize(
+    "status", [TaskStatus.INITIALIZING, TaskStatus.FAILED, TaskStatus.CANCELED]
+)
 def test_there_is_no_plan_while_a_task_is_neither_running_nor_finished(status: TaskStatus) -> None:
     """Not all required tasks are running."""
     statuses = {"a": TaskStatus.RUNNING, "b": status}
@@ -200,7 +213,8 @@ def test_there_is_no_plan_when_every_task_is_finished() -> None:
     assert calculate_plan({"a": TaskStatus.FINISHED}, {}) is None
 
 
-# -- pending ------------------------------------------------------------------------------------------------
+# -- pending
+# ----------------------------------------------------------------------------------------------
 
 
 def pending(*tasks: str) -> PendingCheckpoint:
@@ -224,10 +238,14 @@ def pending(*tasks: str) -> PendingCheckpoint:
 
 def ack(vertex: str) -> AcknowledgeCheckpoint:
     state, metrics = task_state(vertex), SnapshotMetrics()
-    return AcknowledgeCheckpoint(vertex=vertex, attempt=1, checkpoint_id=1, state=state, metrics=metrics)
+    return AcknowledgeCheckpoint(
+        vertex=vertex, attempt=1, checkpoint_id=1, state=state, metrics=metrics
+    )
 
 
-def test_an_acknowledgement_is_answered_with_success_then_duplicate_and_unknown_for_strangers() -> None:
+def test_an_acknowledgement_is_answered_with_success_then_duplicate_and_unknown_for_strangers() -> (
+    None
+):
     """Lateness is a result, not an exception."""
     subject = pending("a", "b")
     assert subject.acknowledge(ack("a")) is TaskAcknowledgeResult.SUCCESS
@@ -268,7 +286,8 @@ def test_completed_and_aborted_are_the_ends_of_the_pending_states() -> None:
     assert ends == {PendingState.COMPLETED, PendingState.ABORTED}
 
 
-# -- completed store ----------------------------------------------------------------------------------------
+# -- completed store
+# ----------------------------------------------------------------------------------------
 
 
 def test_the_store_keeps_the_newest_num_retained_checkpoints() -> None:
@@ -302,7 +321,9 @@ def test_a_released_checkpoint_keeps_files_that_a_deferred_one_shares() -> None:
     assert store.release({}) == [Subsumed(checkpoint_id=2, files=("x", "y"))]
 
 
-def test_restoring_an_older_checkpoint_drops_newer_ones_from_the_store_without_deleting_them() -> None:
+def test_restoring_an_older_checkpoint_drops_newer_ones_from_the_store_without_deleting_them() -> (
+    None
+):
     """They could not be used."""
     store = CompletedCheckpointStore(num_retained=3)
     for checkpoint_id in (1, 2, 3):
@@ -312,7 +333,8 @@ def test_restoring_an_older_checkpoint_drops_newer_ones_from_the_store_without_d
     assert store.release({}) == []
 
 
-# -- epochs -------------------------------------------------------------------------------------------------
+# -- epochs
+# ----------------------------------------------------------------------------------------------
 
 
 def test_an_epoch_is_the_smallest_completed_checkpoint_at_or_above_the_barrier() -> None:
@@ -342,7 +364,8 @@ def test_epochs_that_no_snapshot_can_name_any_more_are_forgotten() -> None:
     assert epochs._completed == [99]
 
 
-# -- stop with savepoint ------------------------------------------------------------------------------------
+# -- stop with savepoint
+# ------------------------------------------------------------------------------------
 
 
 def test_each_move_that_the_stop_table_does_not_list_raises_and_leaves_the_state() -> None:

@@ -1,11 +1,17 @@
-"""Nothing starts while too many checkpoints are being cleaned up (Flink: ``CheckpointsCleaner`` and the decider)."""
+"""Nothing starts while too many checkpoints are being cleaned up (Flink: ``CheckpointsCleaner`` and
+the decider)."""
 
 from __future__ import annotations
 
 import pytest
 from master_harness import World, of, only
 
-from weir.core.checkpoints.requests import CheckpointRequest, CheckpointRequestDecider, RequestOrigin, Verdict
+from weir.core.checkpoints.requests import (
+    CheckpointRequest,
+    CheckpointRequestDecider,
+    RequestOrigin,
+    Verdict,
+)
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,
@@ -124,7 +130,8 @@ def test_a_deletion_that_a_fenced_driver_drops_does_not_count() -> None:
 
 
 def test_deferred_deletions_that_a_fenced_driver_drops_do_not_count_either() -> None:
-    """They were owed before the record was lost, and would have been carried out after the tasks stopped."""
+    """They were owed before the record was lost, and would have been carried out after the tasks
+    stopped."""
     subject = world(max_concurrent_checkpoints=2)
     first, _ = subject.allocate(request(subject))
     subject.allocate(request(subject))

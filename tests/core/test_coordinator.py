@@ -34,7 +34,8 @@ def request(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str 
 
 
 def test_a_checkpoint_completes_only_after_every_task_has_acknowledged() -> None:
-    """MISSION A7: the record is written after the last acknowledgement; a duplicate changes nothing."""
+    """MISSION A7: the record is written after the last acknowledgement; a duplicate changes
+    nothing."""
     world = World().running()
     n, effects = world.allocate(request(world))
     assert [t.vertex for t in of(effects, TriggerCheckpoint)] == ["a", "b"]
@@ -58,7 +59,9 @@ def test_nothing_is_notified_before_the_record_is_won() -> None:
 
 def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() -> None:
     """One decline discards the checkpoint; later declines and acknowledgements of it do no harm."""
-    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    world = World(
+        config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
+    ).running()
     n, _ = world.allocate(request(world))
     effects = world.decline(n, "a")
     assert [e.vertex for e in of(effects, NotifyCheckpointAborted)] == ["a", "b"]
@@ -69,7 +72,9 @@ def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() 
 
 def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
     """Checkpoints are aborted one by one."""
-    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2, tolerable_failed_checkpoints=5)
+    config = CheckpointConfig(
+        interval_ms=None, max_concurrent_checkpoints=2, tolerable_failed_checkpoints=5
+    )
     world = World(config=config).running()
     older, _ = world.allocate(request(world, name="1"))
     newer, _ = world.allocate(request(world, name="2"))
@@ -78,8 +83,11 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
 
 
 def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_again() -> None:
-    """A snapshot that ends after its abort leaves nothing behind, and its figures land in the history."""
-    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    """A snapshot that ends after its abort leaves nothing behind, and its figures land in the
+    history."""
+    world = World(
+        config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
+    ).running()
     n, _ = world.allocate(request(world))
     world.decline(n, "a")
     effects = world.acknowledge(n, task_state("b", files=("f",)))
@@ -126,7 +134,8 @@ def test_nothing_aborts_a_checkpoint_whose_record_is_being_written() -> None:
 
 
 def test_the_first_periodic_trigger_is_random_and_the_next_come_at_a_fixed_rate() -> None:
-    """MISSION A2: uniformly in [min pause, interval], then every interval; ids and timestamps increase."""
+    """MISSION A2: uniformly in [min pause, interval], then every interval; ids and timestamps
+    increase."""
     world = World(config=with_interval(100, min_pause_ms=20))
     world.submit(chance=0.5)
     world.status(TaskStatus.RUNNING)
@@ -179,7 +188,9 @@ def test_a_savepoint_runs_although_the_limit_of_pending_checkpoints_is_reached()
     """Forced requests skip the limit on concurrency."""
     world = World().running()
     world.allocate(request(world, name="1"))
-    assert only(request(world, RequestKind.SAVEPOINT, "2"), AllocateLocation).target == "/savepoints"
+    assert (
+        only(request(world, RequestKind.SAVEPOINT, "2"), AllocateLocation).target == "/savepoints"
+    )
 
 
 def test_a_request_during_a_trigger_in_progress_waits_for_it() -> None:
@@ -214,11 +225,15 @@ def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:
     assert only(effects, AnswerRequest).failure
 
 
-def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_pending_one() -> None:
+def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_pending_one() -> (
+    None
+):
     """MISSION A9, and at tolerance 0 the job fails."""
     world = World().running()
     allocation = only(request(world), AllocateLocation).allocation
-    effects = world.handle(LocationFailed(allocation=allocation, message="no space", timestamp_ms=2_000_000))
+    effects = world.handle(
+        LocationFailed(allocation=allocation, message="no space", timestamp_ms=2_000_000)
+    )
     assert "no space" in (only(effects, AnswerRequest).failure or "")
     assert world.master.coordinator.pending == ()
     assert world.master.stats(world.now_ms).counts.failed == 1
@@ -235,14 +250,21 @@ def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() ->
     for vertex, inputs in (("a", ()), ("b", ("a",))):
         state = next(task for task in record.tasks if task.vertex == vertex)
         assert state.fully_finished
-        assert (state.inputs, state.entries, state.files, state.committables) == (inputs, {}, (), ())
+        assert (state.inputs, state.entries, state.files, state.committables) == (
+            inputs,
+            {},
+            (),
+            (),
+        )
 
 
 @pytest.mark.parametrize(
     ("status", "sentence"),
     [(TaskStatus.FINISHED, "task is closing"), (TaskStatus.FAILED, "Task has failed.")],
 )
-def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(status: TaskStatus, sentence: str) -> None:
+def test_a_checkpoint_is_aborted_when_a_task_that_it_awaits_ends(
+    status: TaskStatus, sentence: str
+) -> None:
     """PROTOCOL P32."""
     world = World().running()
     world.allocate(request(world))
@@ -283,7 +305,9 @@ def test_records_are_written_one_at_a_time_and_in_order() -> None:
     second, _ = world.allocate(request(world, name="2"))
     recording = world.acknowledge(first)
     staged = Committable(sink="s", position=0, payload={}, barrier=first)
-    assert not of(world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint)
+    assert not of(
+        world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint
+    )
     record = only(world.record(recording), RecordCheckpoint)
     assert record.checkpoint_id == second
     assert record.tasks[0].committables[0].epoch == first
@@ -291,12 +315,16 @@ def test_records_are_written_one_at_a_time_and_in_order() -> None:
 
 def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_completes() -> None:
     """PROTOCOL P12."""
-    world = World(config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)).running()
+    world = World(
+        config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
+    ).running()
     first, _ = world.allocate(request(world, name="1"))
     world.decline(first, "b")
     second, _ = world.allocate(request(world, name="2"))
     staged = Committable(sink="s", position=0, payload={}, barrier=first)
-    record = only(world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint)
+    record = only(
+        world.acknowledge(second, task_state("a", committables=(staged,)), "b"), RecordCheckpoint
+    )
     assert record.tasks[0].committables[0].epoch == second
 
 
@@ -416,6 +444,8 @@ def test_what_an_older_attempt_says_is_ignored() -> None:
     world = World().running()
     n, _ = world.allocate(request(world))
     state, metrics = task_state("a"), SnapshotMetrics()
-    late = AcknowledgeCheckpoint(vertex="a", attempt=0, checkpoint_id=n, state=state, metrics=metrics)
+    late = AcknowledgeCheckpoint(
+        vertex="a", attempt=0, checkpoint_id=n, state=state, metrics=metrics
+    )
     assert world.handle(late) == []
     assert "a" in world.master.coordinator.pending[0].not_yet_acknowledged

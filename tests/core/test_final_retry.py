@@ -1,4 +1,5 @@
-"""How a final checkpoint that failed is tried again (MISSION A9, E3; PROTOCOL P29), driven through ``JobMaster``."""
+"""How a final checkpoint that failed is tried again (MISSION A9, E3; PROTOCOL P29), driven through
+``JobMaster``."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def hook_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEf
 
 def location_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
     allocation = only(effects, AllocateLocation).allocation
-    return world.handle(LocationFailed(allocation=allocation, message="no space left", timestamp_ms=1))
+    return world.handle(
+        LocationFailed(allocation=allocation, message="no space left", timestamp_ms=1)
+    )
 
 
 def triggered(world: World, effects: list[JobMasterEffect]) -> int:
@@ -51,7 +54,9 @@ def record_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMaster
     return world.record(world.acknowledge(triggered(world, effects)), Recorded.FAILED)
 
 
-def at_the_end(*, tolerable: int, interval_ms: int | None = None) -> tuple[World, list[JobMasterEffect]]:
+def at_the_end(
+    *, tolerable: int, interval_ms: int | None = None
+) -> tuple[World, list[JobMasterEffect]]:
     """A job of one task that has ended its records, and the request for its final checkpoint."""
     config = CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=tolerable)
     world = World("a", config=config, hooks=("h",)).running()
@@ -85,7 +90,13 @@ def test_a_final_checkpoint_that_fails_counts_against_the_tolerance(fail: Fail) 
 
 def test_the_delay_grows_to_ten_seconds_and_no_further() -> None:
     """However often it failed."""
-    assert [delay_ms(failures) for failures in (1, 2, 7, 8, 1_000_000)] == [100, 200, 6_400, 10_000, 10_000]
+    assert [delay_ms(failures) for failures in (1, 2, 7, 8, 1_000_000)] == [
+        100,
+        200,
+        6_400,
+        10_000,
+        10_000,
+    ]
     world, effects = at_the_end(tolerable=1_000)
     for _ in range(20):
         hook_fails(world, effects)
@@ -107,7 +118,8 @@ def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
 
 
 def test_what_a_user_asks_for_meanwhile_serves_as_well_and_begins_the_count_anew() -> None:
-    """A checkpoint that completes has the last records; were there more failures later, the first delay comes first."""
+    """A checkpoint that completes has the last records; were there more failures later, the first
+    delay comes first."""
     world, effects = at_the_end(tolerable=1_000)
     for _ in range(3):
         hook_fails(world, effects)

@@ -1,4 +1,5 @@
-"""Which checkpoints are full: scenarios of Flink's ``CheckpointCoordinatorTriggeringTest`` and PROTOCOL P40."""
+"""Which checkpoints are full: scenarios of Flink's ``CheckpointCoordinatorTriggeringTest`` and
+PROTOCOL P40."""
 
 from __future__ import annotations
 
@@ -17,11 +18,17 @@ from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, T
 FOREIGN = checkpoint(7, task_state("a"), job_id="f" * 32)
 OWN = checkpoint(7, task_state("a"))
 OWN_SAVEPOINT = checkpoint(7, task_state("a"), kind=SnapshotKind.SAVEPOINT)
-CONFIGURED, FULL, INCREMENTAL = CheckpointType.CONFIGURED, CheckpointType.FULL, CheckpointType.INCREMENTAL
+CONFIGURED, FULL, INCREMENTAL = (
+    CheckpointType.CONFIGURED,
+    CheckpointType.FULL,
+    CheckpointType.INCREMENTAL,
+)
 
 
 def world(restored: CompletedCheckpoint | None = None) -> World:
-    config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=3, tolerable_failed_checkpoints=9)
+    config = CheckpointConfig(
+        interval_ms=None, max_concurrent_checkpoints=3, tolerable_failed_checkpoints=9
+    )
     subject = World("a", config=config)
     subject.next_id = 8
     return subject.running(restored=restored)
@@ -52,7 +59,9 @@ def next_attempt(subject: World, restored: CompletedCheckpoint | None) -> None:
 
 
 @pytest.mark.parametrize("restored", [None, FOREIGN, OWN_SAVEPOINT])
-def test_checkpoints_are_full_until_the_first_one_completed(restored: CompletedCheckpoint | None) -> None:
+def test_checkpoints_are_full_until_the_first_one_completed(
+    restored: CompletedCheckpoint | None,
+) -> None:
     """After a start from nothing, from another job's snapshot or from a savepoint."""
     subject = world(restored)
     first, full = trigger(subject)
@@ -75,8 +84,12 @@ def test_the_type_that_a_user_asks_for_is_overridden_by_the_duty(type_: Checkpoi
     assert trigger(world(FOREIGN), type_=type_)[1]
 
 
-@pytest.mark.parametrize(("type_", "full"), [(CONFIGURED, False), (INCREMENTAL, False), (FULL, True)])
-def test_without_the_duty_a_checkpoint_is_what_the_user_asks_for(type_: CheckpointType, full: bool) -> None:
+@pytest.mark.parametrize(
+    ("type_", "full"), [(CONFIGURED, False), (INCREMENTAL, False), (FULL, True)]
+)
+def test_without_the_duty_a_checkpoint_is_what_the_user_asks_for(
+    type_: CheckpointType, full: bool
+) -> None:
     """CONFIGURED means incremental."""
     assert trigger(world(OWN), type_=type_)[1] is full
 

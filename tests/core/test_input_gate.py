@@ -1,4 +1,5 @@
-"""What a task may read of its channels, and when it acts on what else they carry (PROTOCOL P7, P28)."""
+"""What a task may read of its channels, and when it acts on what else they carry (PROTOCOL P7,
+P28)."""
 
 from __future__ import annotations
 
@@ -33,12 +34,17 @@ def watermark(timestamp_ms: int) -> Watermark:
 def barrier(checkpoint_id: int) -> CheckpointBarrier:
     """A barrier of a checkpoint."""
     return CheckpointBarrier(
-        checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None, full=False
+        checkpoint_id=checkpoint_id,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        target=None,
+        full=False,
     )
 
 
 def gate_of(channels: str = "a", *, batch: int = 100) -> InputGate:
-    """A gate of channels with names of one letter, whose next batch may read so many bytes of each."""
+    """A gate of channels with names of one letter, whose next batch may read so many bytes of
+    each."""
     gate = InputGate(channels)
     gate.batch.size = batch
     return gate
@@ -171,7 +177,8 @@ def test_a_cancelled_checkpoint_lets_the_channel_be_read_again() -> None:
 
 
 def test_a_batch_reads_exactly_what_was_admitted() -> None:
-    """Neither less nor more (P7): records would be lost, or in the state before their barrier was looked at."""
+    """Neither less nor more (P7): records would be lost, or in the state before their barrier was
+    looked at."""
     gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert gate.misread({}) is None
@@ -207,7 +214,8 @@ def test_an_entry_after_the_end_is_a_bug() -> None:
 
 
 def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
-    """It holds from the batch after that one, so no row is late against its own watermark, and none waits longer (P25)."""
+    """It holds from the batch after that one, so no row is late against its own watermark, and none
+    waits longer (P25)."""
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1))
     assert gate.tell_watermarks() == {}

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from master_harness import World, checkpoint, of, only, task_state, with_interval
 
-from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType, RetainExternalized
+from weir.core.config import (
+    CheckpointConfig,
+    RestartConfig,
+    RestartStrategyType,
+    RetainExternalized,
+)
 from weir.core.messages.job import (
     AllocateLocation,
     AnswerRequest,
@@ -38,12 +43,15 @@ def snapshot(world: World, kind: RequestKind = RequestKind.CHECKPOINT, name: str
 
 
 def fail(world: World, vertex: str = "a", cause: Cause = UNKNOWN) -> list:
-    failed = TaskFailed(vertex=vertex, attempt=world.master.attempt, message="out of memory", cause=cause)
+    failed = TaskFailed(
+        vertex=vertex, attempt=world.master.attempt, message="out of memory", cause=cause
+    )
     return world.handle(failed)
 
 
 def fail_again(world: World, cause: Cause, *, times: int) -> None:
-    """Let attempt after attempt fail of one cause, the first of them the one that runs, until the job ends."""
+    """Let attempt after attempt fail of one cause, the first of them the one that runs, until the
+    job ends."""
     for _ in range(times):
         fail(world, cause=cause)
         stopped(world)
@@ -120,7 +128,9 @@ def test_the_scheduler_runs_only_while_the_job_is_running() -> None:
     )
 
 
-def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_have_stopped() -> None:
+def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_have_stopped() -> (
+    None
+):
     """Until then a snapshot may still be writing."""
     world = World().running()
     n, _ = world.allocate(snapshot(world))
@@ -144,7 +154,9 @@ def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_
     n, _ = world.allocate(snapshot(world))
     world.acknowledge(n, "a")
     world.status(TaskStatus.FINISHED, "a")
-    effects = world.handle(CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message="disk full"))
+    effects = world.handle(
+        CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message="disk full")
+    )
     assert world.master.status is JobStatus.RUNNING
     assert only(effects, RecordEnd).status is JobStatus.FINISHED
 
@@ -172,12 +184,18 @@ PATIENT = RestartConfig(
 
 
 def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_that_cause() -> None:
-    """The third failure says so; after the time of ``weir.restart.give-up-after`` the job fails for good."""
+    """The third failure says so; after the time of ``weir.restart.give-up-after`` the job fails for
+    good."""
     world = World(restart=PATIENT).running()
     fail_again(world, Cause(key="KeyError in lookup", trace="Traceback"), times=100)
-    failing = [one for one in of(world.effects, JobStatusChanged) if one.status is JobStatus.FAILING]
+    failing = [
+        one for one in of(world.effects, JobStatusChanged) if one.status is JobStatus.FAILING
+    ]
     assert [one.message for one in failing[:2]] == ["Task 'a' failed: out of memory"] * 2
-    assert "(failure 3 of the same cause in 2 s without a completed checkpoint between;" in failing[2].message
+    assert (
+        "(failure 3 of the same cause in 2 s without a completed checkpoint between;"
+        in failing[2].message
+    )
     assert {(one.trace, one.vertex) for one in failing} == {("Traceback", "a")}
     end = only(world.effects, RecordEnd)
     assert (end.status, len(failing)) == (JobStatus.FAILED, 11)
@@ -185,7 +203,8 @@ def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_tha
 
 
 def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up() -> None:
-    """It gets further each time; an intermediate savepoint is nothing that a restart goes on from."""
+    """It gets further each time; an intermediate savepoint is nothing that a restart goes on
+    from."""
     for kind, given_up in ((RequestKind.CHECKPOINT, False), (RequestKind.SAVEPOINT, True)):
         world = World(restart=PATIENT).running()
         for _ in range(20):
@@ -228,7 +247,11 @@ def test_a_final_checkpoint_is_triggered_at_once_when_all_tasks_wait() -> None:
     assert {e.checkpoint_id for e in of(effects, NotifyCheckpointComplete)} == {n}
     assert not of(effects, AllocateLocation)
     end = only(world.status(TaskStatus.FINISHED), RecordEnd)
-    assert (end.status, end.savepoint, world.master.status) == (JobStatus.FINISHED, None, JobStatus.RUNNING)
+    assert (end.status, end.savepoint, world.master.status) == (
+        JobStatus.FINISHED,
+        None,
+        JobStatus.RUNNING,
+    )
     ended = only(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
     assert (ended.status, ended.fenced) == (JobStatus.FINISHED, False)
 
@@ -295,7 +318,8 @@ def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None
     assert only(world.effects, RecordEnd).status is JobStatus.FINISHED
 
 
-# -- stop with savepoint ------------------------------------------------------------------------------------
+# -- stop with savepoint
+# ------------------------------------------------------------------------------------
 
 
 def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> None:
@@ -343,7 +367,8 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
 
 
 def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> None:
-    """The failure is a global failover, its cause is kept, and the scheduler runs again afterwards."""
+    """The failure is a global failover, its cause is kept, and the scheduler runs again
+    afterwards."""
     world = World(config=with_interval(100)).running()
     n, _ = world.allocate(snapshot(world, RequestKind.STOP))
     effects = world.decline(n, "b")
@@ -369,7 +394,9 @@ def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_go_on() ->
     """No task knows of it, so no failover is needed."""
     world = World(config=with_interval(100)).running()
     allocation = only(snapshot(world, RequestKind.STOP), AllocateLocation).allocation
-    effects = world.handle(LocationFailed(allocation=allocation, message="no space", timestamp_ms=1))
+    effects = world.handle(
+        LocationFailed(allocation=allocation, message="no space", timestamp_ms=1)
+    )
     assert "no space" in (only(effects, AnswerRequest).failure or "")
     assert world.master.status is JobStatus.RUNNING
     assert world.master.coordinator.trigger.scheduling
@@ -409,7 +436,8 @@ def test_a_savepoint_without_a_directory_says_how_to_give_one() -> None:
     assert only(world.handle(given), AllocateLocation).target == "/there"
 
 
-# -- cancel, suspend, fencing -------------------------------------------------------------------------------
+# -- cancel, suspend, fencing
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("retention", list(RetainExternalized))
@@ -494,9 +522,11 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     assert "FAILING" in (only(snapshot(world), AnswerRequest).failure or "")
     stopped(world)
     refused = only(snapshot(world, RequestKind.STOP), AnswerRequest).failure
-    assert refused == (
-        "The job is RESTARTING, so nothing can be taken of it: ask again when it is RUNNING, or end it with 'weir cancel',"
-        " which keeps its completed checkpoints; it failed because: Task 'a' failed: out of memory"
+    assert (
+        refused
+        == "The job is RESTARTING, so nothing can be taken of it: ask again when it is RUNNING, or"
+        " end it with 'weir cancel', which keeps its completed checkpoints; it failed because:"
+        " Task 'a' failed: out of memory"
     )
     world.pass_time(1_000)
     world.begin(2)
@@ -512,12 +542,3 @@ def test_the_store_is_seeded_with_the_restored_checkpoint_but_not_with_a_savepoi
         world = World("a")
         world.submit(checkpoint(3, task_state("a"), kind=kind))
         assert world.master.coordinator.store.ids == ids
-
-
-def test_the_story_tells_the_newest_events() -> None:
-    """It is bounded."""
-    world = World().running()
-    assert [entry.event for entry in world.master.story[:2]] == ["JobSubmitted", "AttemptBegan"]
-    for _ in range(300):
-        fail(world)
-    assert len(world.master.story) == 200

@@ -1,8 +1,9 @@
-"""Random but legal histories of a job: whatever order answers come in, the laws of the protocol hold.
+"""Random but legal histories of a job: whatever order answers come in, the laws of the protocol
+hold.
 
-The world below answers what the job master owes an answer for, in an order, with delays and with outcomes that a
-seed chooses (hypothesis draws it, and names it when a law breaks), and lets users, tasks and the clock interfere in
-between. ``validate()`` runs after every event.
+The world below answers what the job master owes an answer for, in an order, with delays and with
+outcomes that a seed chooses (hypothesis draws it, and names it when a law breaks), and lets users,
+tasks and the clock interfere in between. ``validate()`` runs after every event.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class RandomWorld(World):
         self.full: set[int] = set()
         #: Hooks that have not answered, by checkpoint.
         self.hooks: dict[int, set[str]] = {}
-        #: What the files of each task's next snapshot are built on: what it was told of as completed.
+        #: What the files of each task's next snapshot are built on: what it was told of as
+        #: completed.
         self.base: dict[str, tuple[str, ...]] = {}
         #: The base at the moment of the trigger, by checkpoint and task.
         self.based_on: dict[tuple[int, str], tuple[str, ...]] = {}
@@ -103,7 +105,9 @@ class RandomWorld(World):
         for effect in effects:
             match effect:
                 case NotifyCheckpointComplete():
-                    assert effect.checkpoint_id in self.won, "told of a checkpoint without a won record"
+                    assert effect.checkpoint_id in self.won, (
+                        "told of a checkpoint without a won record"
+                    )
                     state = self.won[effect.checkpoint_id].task(effect.vertex)
                     assert state is not None
                     if not self.won[effect.checkpoint_id].kind.is_savepoint:
@@ -117,13 +121,17 @@ class RandomWorld(World):
                     self.owed.append(effect)
                 case AllocateLocation():
                     cleaning = of(self.owed, DiscardCheckpoint)
-                    assert len(cleaning) <= CONFIG.max_concurrent_checkpoints, "too much is being cleaned up"
+                    assert len(cleaning) <= CONFIG.max_concurrent_checkpoints, (
+                        "too much is being cleaned up"
+                    )
                     self.owed.append(effect)
                 case TriggerHook():
                     self.hooks.setdefault(effect.checkpoint_id, set()).add(effect.identifier)
                     self.owed.append(effect)
                 case TriggerCheckpoint():
-                    assert not self.hooks[effect.checkpoint_id], "tasks are triggered before hooks are done"
+                    assert not self.hooks[effect.checkpoint_id], (
+                        "tasks are triggered before hooks are done"
+                    )
                     assert effect.full or not (self.owes_full or effect.kind.is_savepoint)
                     self.full |= {effect.checkpoint_id} if effect.full else set()
                     key = (effect.checkpoint_id, effect.vertex)
@@ -181,10 +189,15 @@ class RandomWorld(World):
         attempt = self.master.attempt
         if move == "fail":
             return (
-                self.handle(TaskFailed(vertex=vertex, attempt=attempt, message="boom")) if number < 8 else []
+                self.handle(TaskFailed(vertex=vertex, attempt=attempt, message="boom"))
+                if number < 8
+                else []
             )
         forward = FORWARD.get(self.master.task_status(vertex))
-        late = forward in (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED) and number < 54
+        late = (
+            forward in (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED)
+            and number < 54
+        )
         if forward is None or late:
             return []
         return self.handle(TaskStatusChanged(vertex=vertex, attempt=attempt, status=forward))
@@ -227,12 +240,18 @@ class RandomWorld(World):
             case RecordCheckpoint():
                 return self.recorded(effect, number)
             case RecordEnd():
-                return self.handle(EndRecorded(outcome=Recorded.FAILED if number < 5 else Recorded.WON))
+                return self.handle(
+                    EndRecorded(outcome=Recorded.FAILED if number < 5 else Recorded.WON)
+                )
         raise AssertionError(effect)
 
-    def allocated(self, effect: AllocateLocation, number: int, timestamp_ms: int) -> list[JobMasterEffect]:
+    def allocated(
+        self, effect: AllocateLocation, number: int, timestamp_ms: int
+    ) -> list[JobMasterEffect]:
         if number == 7:
-            failed = LocationFailed(allocation=effect.allocation, message="x", timestamp_ms=timestamp_ms)
+            failed = LocationFailed(
+                allocation=effect.allocation, message="x", timestamp_ms=timestamp_ms
+            )
             return self.handle(failed)
         checkpoint_id, self.next_id = self.next_id, self.next_id + 1
         return self.handle(
@@ -257,7 +276,11 @@ class RandomWorld(World):
         if number < 3:
             return self.handle(
                 DeclineCheckpoint(
-                    vertex=vertex, attempt=attempt, checkpoint_id=n, reason="CHECKPOINT_DECLINED", message="x"
+                    vertex=vertex,
+                    attempt=attempt,
+                    checkpoint_id=n,
+                    reason="CHECKPOINT_DECLINED",
+                    message="x",
                 )
             )
         files: tuple[str, ...] = ()
@@ -273,7 +296,9 @@ class RandomWorld(World):
 
     def recorded(self, record: RecordCheckpoint, number: int) -> list[JobMasterEffect]:
         assert record.checkpoint_id not in self.won, "a checkpoint completes twice"
-        outcome = {0: Recorded.FENCED, 1: Recorded.FAILED, 2: Recorded.FAILED}.get(number, Recorded.WON)
+        outcome = {0: Recorded.FENCED, 1: Recorded.FAILED, 2: Recorded.FAILED}.get(
+            number, Recorded.WON
+        )
         if outcome is Recorded.WON:
             self.won[record.checkpoint_id] = completed(record)
             if record.kind is SnapshotKind.CHECKPOINT and record.checkpoint_id in self.full:
@@ -291,7 +316,8 @@ class RandomWorld(World):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_laws_hold_in_every_history_and_every_request_is_answered_by_the_end(seed: int) -> None:
-    """Safety after every event; then, once everything owed is answered, the job ends when it is cancelled."""
+    """Safety after every event; then, once everything owed is answered, the job ends when it is
+    cancelled."""
     random = Random(seed)
     world = RandomWorld()
     world.observe(world.handle(JobSubmitted()))

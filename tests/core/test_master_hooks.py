@@ -94,7 +94,8 @@ def test_without_hooks_tasks_are_triggered_at_once() -> None:
 
 
 def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trigger() -> None:
-    """MISSION A9: its location is removed, whoever asked is told, no task hears of it; success resets the count."""
+    """MISSION A9: its location is removed, whoever asked is told, no task hears of it; success
+    resets the count."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     effects = fail(subject, n, "broker")
@@ -183,19 +184,23 @@ def test_a_task_that_finishes_while_hooks_run_aborts_the_checkpoint_as_closing()
 
 
 def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
-    """A task that cannot be triggered any more aborts the checkpoint, also where nobody noticed its end."""
+    """A task that cannot be triggered any more aborts the checkpoint, also where nobody noticed its
+    end."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     subject.master._execution.set_status("b", TaskStatus.CANCELED)
     answer(subject, n, "audit")
     effects = answer(subject, n, "broker")
     assert not of(effects, TriggerCheckpoint)
-    assert "Not all required tasks are currently running." in (only(effects, AnswerRequest).failure or "")
+    assert "Not all required tasks are currently running." in (
+        only(effects, AnswerRequest).failure or ""
+    )
     assert only(effects, DiscardCheckpoint).checkpoint_id == n
 
 
 def test_a_task_that_begins_to_wait_while_hooks_run_is_covered_by_the_checkpoint() -> None:
-    """PROTOCOL P29: its barrier comes after the task's end, so no other final checkpoint is needed."""
+    """PROTOCOL P29: its barrier comes after the task's end, so no other final checkpoint is
+    needed."""
     subject = world("a")
     n, _ = subject.allocate(request(subject))
     assert subject.status(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT) == []

@@ -55,7 +55,9 @@ def world(**options: object) -> World:
 
 def ask(subject: World) -> tuple[int, list[JobMasterEffect]]:
     """A checkpoint whose id is there."""
-    return subject.allocate(subject.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT)))
+    return subject.allocate(
+        subject.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
+    )
 
 
 def taken(
@@ -66,9 +68,13 @@ def taken(
     )
 
 
-def send(subject: World, operator: str, subtask: int = 0, attempt: int = 1) -> list[JobMasterEffect]:
+def send(
+    subject: World, operator: str, subtask: int = 0, attempt: int = 1
+) -> list[JobMasterEffect]:
     return subject.handle(
-        CoordinatorSentEvent(operator=operator, attempt=attempt, subtask=subtask, payload={"go": True})
+        CoordinatorSentEvent(
+            operator=operator, attempt=attempt, subtask=subtask, payload={"go": True}
+        )
     )
 
 
@@ -76,7 +82,10 @@ def test_every_coordinator_is_reset_with_an_attempt_and_told_when_its_subtasks_r
     """C1."""
     subject = world()
     assert [one.operator for one in of(subject.effects, ResetCoordinator)] == ["x", "y"]
-    assert of(subject.effects, SubtasksReady) == [SubtasksReady(operator="x"), SubtasksReady(operator="y")]
+    assert of(subject.effects, SubtasksReady) == [
+        SubtasksReady(operator="x"),
+        SubtasksReady(operator="y"),
+    ]
 
 
 def test_coordinators_are_asked_before_the_hooks_and_the_hooks_before_the_tasks() -> None:
@@ -113,7 +122,10 @@ def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
     assert record.coordinator_states == {"x": {"sent": 3}}
     restored = World(coordinated=OPERATORS)
     restored.submit(completed(record))
-    resets = {one.operator: (one.checkpoint_id, one.state) for one in of(restored.effects, ResetCoordinator)}
+    resets = {
+        one.operator: (one.checkpoint_id, one.state)
+        for one in of(restored.effects, ResetCoordinator)
+    }
     assert resets == {"x": (n, {"sent": 3}), "y": (n, None)}
 
 
@@ -149,7 +161,11 @@ def test_coordinators_are_told_of_completion_after_the_tasks() -> None:
     taken(subject, "x", n)
     taken(subject, "y", n)
     effects = subject.record(subject.acknowledge(n))
-    kinds = [type(one) for one in effects if isinstance(one, NotifyCheckpointComplete | NotifyCoordinator)]
+    kinds = [
+        type(one)
+        for one in effects
+        if isinstance(one, NotifyCheckpointComplete | NotifyCoordinator)
+    ]
     assert kinds == [NotifyCheckpointComplete] * 2 + [NotifyCoordinator] * 2
 
 
@@ -157,7 +173,9 @@ def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
     """C7: behind a snapshot that does not have it, not before the task has taken its own."""
     subject = world()
     sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=1, number=5, payload={})
-    assert subject.handle(sent) == [HandleOperatorEvent(operator="x", subtask=1, number=5, payload={})]
+    assert subject.handle(sent) == [
+        HandleOperatorEvent(operator="x", subtask=1, number=5, payload={})
+    ]
     n, _ = ask(subject)
     taken(subject, "x", n)
     handled = OperatorEventHandled(operator="x", attempt=1, subtask=1, number=5)
@@ -168,7 +186,8 @@ def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
 
 
 def test_a_coordinator_that_throws_fails_the_job_once() -> None:
-    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``; what follows belongs to an attempt that is over."""
+    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``; what follows belongs to an
+    attempt that is over."""
     subject = world()
     failed = CoordinatorFailed(operator="x", attempt=1, message="ValueError: 7")
     effects = subject.handle(failed)
@@ -214,7 +233,9 @@ def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
     """P41: a restored job with fewer subtasks sends again what the others had sent."""
     subject = world()
     sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=5, number=1, payload={})
-    assert subject.handle(sent) == [HandleOperatorEvent(operator="x", subtask=1, number=1, payload={})]
+    assert subject.handle(sent) == [
+        HandleOperatorEvent(operator="x", subtask=1, number=1, payload={})
+    ]
     handled = OperatorEventHandled(operator="x", attempt=1, subtask=1, number=1)
     assert [one.acknowledges for one in of(subject.handle(handled), DeliverEvent)] == [1]
 
@@ -222,7 +243,9 @@ def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
 def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
     """The operator has lost it since the event became part of a checkpoint."""
     subject = world()
-    sent = OperatorEventSent(vertex="a", attempt=1, operator="gone", subtask=0, number=1, payload={})
+    sent = OperatorEventSent(
+        vertex="a", attempt=1, operator="gone", subtask=0, number=1, payload={}
+    )
     assert subject.handle(sent) == []
 
 

@@ -1,4 +1,5 @@
-"""Operator events in a ``StreamTask``: carried by steps, confirmed by complete ones, and kept until acknowledged."""
+"""Operator events in a ``StreamTask``: carried by steps, confirmed by complete ones, and kept until
+acknowledged."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def event(number: int, acknowledges: int | None = None) -> DeliverEvent:
 
 
 def confirmed(*numbers: int) -> EventsConfirmed:
-    return EventsConfirmed(vertex=VERTEX, attempt=3, events=tuple(("o", number) for number in numbers))
+    return EventsConfirmed(
+        vertex=VERTEX, attempt=3, events=tuple(("o", number) for number in numbers)
+    )
 
 
 def told(number: int) -> OperatorEventSent:

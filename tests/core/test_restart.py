@@ -73,13 +73,17 @@ def test_a_fixed_delay_with_no_attempts_never_restarts() -> None:
 def test_a_fixed_delay_is_the_same_each_time_and_has_no_jitter() -> None:
     """Neither the count of failures nor chance changes it."""
     strategy = make_restart_strategy(
-        RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=9, fixed_delay_ms=700)
+        RestartConfig(
+            type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=9, fixed_delay_ms=700
+        )
     )
     assert delays(strategy, [0, 1_000, 2_000]) == [700, 700, 700]
     assert strategy.delay_ms(0.0) == strategy.delay_ms(0.999) == 700
 
 
-def test_an_exponential_delay_starts_at_the_initial_backoff_and_multiplies_up_to_the_maximum() -> None:
+def test_an_exponential_delay_starts_at_the_initial_backoff_and_multiplies_up_to_the_maximum() -> (
+    None
+):
     """1 s, 2 s, then the maximum of 3 s for ever."""
     assert delays(exponential(), [0, 5_000, 10_000, 15_000]) == [1_000, 2_000, 3_000, 3_000]
 
@@ -87,19 +91,23 @@ def test_an_exponential_delay_starts_at_the_initial_backoff_and_multiplies_up_to
 def test_a_backoff_of_one_millisecond_grows_too() -> None:
     """Rounding must not swallow the multiplier."""
     strategy = make_restart_strategy(
-        RestartConfig(initial_backoff_ms=1, max_backoff_ms=100, backoff_multiplier=1.5, jitter_factor=0.0)
+        RestartConfig(
+            initial_backoff_ms=1, max_backoff_ms=100, backoff_multiplier=1.5, jitter_factor=0.0
+        )
     )
     assert delays(strategy, [0, 100, 200, 300]) == [1, 1, 2, 3]
 
 
 def test_the_first_failure_waits_the_initial_backoff_whatever_the_clock_says() -> None:
-    """The monotonic clock's zero is arbitrary, so the first failure must not be compared with it."""
+    """The monotonic clock's zero is arbitrary, so the first failure must not be compared with
+    it."""
     assert delays(exponential(), [5]) == [1_000]
     assert delays(exponential(), [9_000_000]) == [1_000]
 
 
 def test_an_exponential_delay_is_reset_after_a_run_of_the_threshold() -> None:
-    """The job restarted at 13 s; a failure at 73 s comes after 60 s of health and waits the initial backoff."""
+    """The job restarted at 13 s; a failure at 73 s comes after 60 s of health and waits the initial
+    backoff."""
     assert delays(exponential(), [0, 5_000, 10_000, 73_000]) == [1_000, 2_000, 3_000, 1_000]
 
 
@@ -119,7 +127,8 @@ def test_attempts_are_limited_between_two_resets() -> None:
 
 
 def test_a_reset_gives_all_attempts_back() -> None:
-    """After a healthy run the count starts over, with the failure that ended the run as its first."""
+    """After a healthy run the count starts over, with the failure that ended the run as its
+    first."""
     strategy = exponential(attempts=1)
     strategy.notify_failure(0)
     strategy.notify_failure(100_000)
@@ -137,7 +146,8 @@ def test_without_a_limit_there_is_always_another_attempt() -> None:
 
 
 def test_failures_within_one_attempt_count_once() -> None:
-    """Before the delay is over no new attempt has begun, so a second failure is part of the first."""
+    """Before the delay is over no new attempt has begun, so a second failure is part of the
+    first."""
     strategy = exponential(attempts=1)
     strategy.notify_failure(0)
     strategy.notify_failure(999)
@@ -148,7 +158,8 @@ def test_failures_within_one_attempt_count_once() -> None:
 
 
 def test_jitter_varies_the_delay_by_at_most_its_factor() -> None:
-    """A backoff of 2 s with a factor of 0.1 gives 1.8 s to 2.2 s, and its middle is the backoff itself."""
+    """A backoff of 2 s with a factor of 0.1 gives 1.8 s to 2.2 s, and its middle is the backoff
+    itself."""
     strategy = exponential(jitter_factor=0.1)
     strategy.notify_failure(0)
     strategy.notify_failure(5_000)
@@ -184,12 +195,15 @@ def test_time_never_runs_backwards() -> None:
 
 
 @pytest.mark.parametrize("kind", list(RestartStrategyType))
-def test_a_description_names_the_strategy_as_the_configuration_does(kind: RestartStrategyType) -> None:
+def test_a_description_names_the_strategy_as_the_configuration_does(
+    kind: RestartStrategyType,
+) -> None:
     """So that a message says which setting to change."""
     assert kind.value in make_restart_strategy(RestartConfig(type=kind)).describe()
 
 
-# -- failures that come again and again --------------------------------------------------------------------------
+# -- failures that come again and again
+# --------------------------------------------------------------------------
 
 
 def repeated(
@@ -239,7 +253,8 @@ def test_causes_that_take_turns_are_counted_each() -> None:
 
 
 def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
-    """What may pass by itself is tried for as long as the strategy says, and ends no streak of another cause."""
+    """What may pass by itself is tried for as long as the strategy says, and ends no streak of
+    another cause."""
     unknown = repeated([""] * 100)
     assert not unknown.is_worth_telling
     assert not unknown.gives_up

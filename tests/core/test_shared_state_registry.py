@@ -1,4 +1,5 @@
-"""``SharedStateRegistry`` and the store on top of it: what is needed stays, everything else goes."""
+"""``SharedStateRegistry`` and the store on top of it: what is needed stays, everything else
+goes."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ from weir.core.messages.job import (
     SnapshotRequested,
 )
 
-CONFIG = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9)
+CONFIG = CheckpointConfig(
+    interval_ms=None, max_concurrent_checkpoints=4, tolerable_failed_checkpoints=9
+)
 
 
 def take(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
@@ -36,7 +39,8 @@ def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
 
 
 def test_a_user_that_registers_a_file_again_counts_once() -> None:
-    """A pending checkpoint registers its files as they arrive, and all of them again when it completes."""
+    """A pending checkpoint registers its files as they arrive, and all of them again when it
+    completes."""
     registry = SharedStateRegistry()
     registry.register(1, ("x",))
     registry.register(1, ("x", "y"))
@@ -48,8 +52,12 @@ def test_a_checkpoint_that_is_not_registered_has_no_unused_files() -> None:
     assert SharedStateRegistry().unregister(7) == ()
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.frozensets(st.sampled_from("abcdef")))))
-def test_the_registry_agrees_with_a_naive_model(steps: list[tuple[bool, int, frozenset[str]]]) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(1, 5), st.frozensets(st.sampled_from("abcdef"))))
+)
+def test_the_registry_agrees_with_a_naive_model(
+    steps: list[tuple[bool, int, frozenset[str]]],
+) -> None:
     """The model keeps a set of files for each user and compares all of them."""
     registry, model = SharedStateRegistry(), dict[int, set[str]]()
     for registers, user, paths in steps:
@@ -95,9 +103,11 @@ def test_a_file_that_a_pending_checkpoint_has_acknowledged_is_not_deleted() -> N
 @settings(max_examples=150, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
-    """Random checkpoints, each based on the one that was newest when it was triggered; some are aborted."""
-    # Needed is what a retained checkpoint names, and what a pending one may name: all files of its base. When nothing is
-    # pending any more, the files of the retained checkpoints are all that is left.
+    """Random checkpoints, each based on the one that was newest when it was triggered; some are
+    aborted."""
+    # Needed is what a retained checkpoint names, and what a pending one may name: all files of its
+    # base. When nothing is pending any more, the files of the retained checkpoints are all that is
+    # left.
     random = Random(seed)
     store = CompletedCheckpointStore(num_retained=random.choice((1, 2, 3)))
     written: set[str] = set()

@@ -15,7 +15,13 @@ from weir.core.checkpoints.stats import (
     TaskCheckpointStats,
     summarize,
 )
-from weir.core.types import CompletedCheckpoint, SnapshotKind, SnapshotMetrics, StateHandle, TaskState
+from weir.core.types import (
+    CompletedCheckpoint,
+    SnapshotKind,
+    SnapshotMetrics,
+    StateHandle,
+    TaskState,
+)
 from weir.errors import InvariantError
 
 WALL_MS = 1_700_000_000_000
@@ -23,13 +29,17 @@ METRICS = SnapshotMetrics(sync_duration_ms=3, async_duration_ms=40, checkpointed
 
 
 def pending(
-    tracker: CheckpointStatsTracker, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+    tracker: CheckpointStatsTracker,
+    checkpoint_id: int,
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT,
 ) -> None:
     tracker.report_pending(checkpoint_id, kind, WALL_MS + checkpoint_id, ("a", "b"), now_ms=1_000)
     tracker.validate()
 
 
-def completed(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> CompletedCheckpoint:
+def completed(
+    checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+) -> CompletedCheckpoint:
     handle = StateHandle(key="k", path="shared/k", size=70, checksum="crc32:00000000")
     return CompletedCheckpoint(
         job_id="0" * 32,
@@ -47,7 +57,9 @@ def completed(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) 
 
 
 def complete(
-    tracker: CheckpointStatsTracker, checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT
+    tracker: CheckpointStatsTracker,
+    checkpoint_id: int,
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT,
 ) -> None:
     pending(tracker, checkpoint_id, kind)
     tracker.report_completed(completed(checkpoint_id, kind), now_ms=1_500)
@@ -68,9 +80,16 @@ def test_a_pending_checkpoint_is_shown_with_its_tasks_and_its_duration_up_to_now
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     (entry,) = tracker.snapshot(1_250).history
-    assert (entry.checkpoint_id, entry.status, entry.trigger_timestamp_ms) == (7, "IN_PROGRESS", WALL_MS + 7)
+    assert (entry.checkpoint_id, entry.status, entry.trigger_timestamp_ms) == (
+        7,
+        "IN_PROGRESS",
+        WALL_MS + 7,
+    )
     assert entry.end_to_end_duration_ms == 250
-    assert [(task.vertex, task.ack_timestamp_ms) for task in entry.tasks] == [("a", None), ("b", None)]
+    assert [(task.vertex, task.ack_timestamp_ms) for task in entry.tasks] == [
+        ("a", None),
+        ("b", None),
+    ]
     assert tracker.snapshot(0).counts == CheckpointCounts(total=1, in_progress=1)
 
 
@@ -146,7 +165,8 @@ def test_a_failed_checkpoint_says_when_and_why() -> None:
 
 
 def test_late_metrics_still_land_in_a_failed_entry() -> None:
-    """They tell which task was slow; status and duration stay, in the history and in the latest failed one."""
+    """They tell which task was slow; status and duration stay, in the history and in the latest
+    failed one."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     tracker.report_failed(7, "expired", WALL_MS, now_ms=1_900)
@@ -265,7 +285,9 @@ def test_durations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker.snapshot(0).durations_ms == (3, 4, 5)
 
 
-def test_sizes_and_durations_of_completed_checkpoints_and_savepoints_are_kept_for_the_summary() -> None:
+def test_sizes_and_durations_of_completed_checkpoints_and_savepoints_are_kept_for_the_summary() -> (
+    None
+):
     """Flink's summary is over all that completed, not only over what the history still shows."""
     tracker = CheckpointStatsTracker(1)
     for checkpoint_id, kind in ((1, SnapshotKind.CHECKPOINT), (2, SnapshotKind.SAVEPOINT)):
@@ -275,7 +297,11 @@ def test_sizes_and_durations_of_completed_checkpoints_and_savepoints_are_kept_fo
     pending(tracker, 3)
     tracker.report_failed(3, "expired", WALL_MS, now_ms=2_000)
     found = tracker.snapshot(0)
-    assert (found.durations_ms, found.state_sizes, found.checkpointed_sizes) == ((1, 2), (73, 73), (10, 10))
+    assert (found.durations_ms, found.state_sizes, found.checkpointed_sizes) == (
+        (1, 2),
+        (73, 73),
+        (10, 10),
+    )
 
 
 def test_each_task_shows_when_it_acknowledged_what_it_cost_and_both_sizes() -> None:

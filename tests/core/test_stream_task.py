@@ -41,7 +41,9 @@ def status(value: TaskStatus) -> TaskStatusChanged:
 
 
 def commit(checkpoint_id: int, **payloads: tuple[dict[str, object], ...]) -> CommitSinks:
-    return CommitSinks(vertex=VERTEX, checkpoint_id=checkpoint_id, payloads={"s1": (), "s2": (), **payloads})
+    return CommitSinks(
+        vertex=VERTEX, checkpoint_id=checkpoint_id, payloads={"s1": (), "s2": (), **payloads}
+    )
 
 
 def confirm(checkpoint_id: int) -> ConfirmBase:

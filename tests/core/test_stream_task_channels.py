@@ -1,4 +1,5 @@
-"""A task between channels: barriers, ends and backpressure (MISSION B2, B3; PROTOCOL P28 to P32)."""
+"""A task between channels: barriers, ends and backpressure (MISSION B2, B3; PROTOCOL P28 to
+P32)."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
 
 
 def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
-    """Spark runs a batch without data when a watermark has moved, but decides so after its planning call only."""
+    """Spark runs a batch without data when a watermark has moved, but decides so after its planning
+    call only."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(0))
@@ -59,7 +61,8 @@ def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
 
 
 def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
-    """B2: pre-barrier, broadcast, snapshot; records that come after it are behind it in the channel."""
+    """B2: pre-barrier, broadcast, snapshot; records that come after it are behind it in the
+    channel."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
@@ -89,7 +92,9 @@ def test_a_snapshot_is_taken_when_all_before_the_barrier_is_committed() -> None:
     task.get("a", barrier(1))
     effects = task.plan(0, a=0)
     assert kinds(effects) == ["SegmentsConsumed", "TakeSnapshot"]
-    assert effects[0] == SegmentsConsumed(vertex="a", consumer="v", position=0, batch_size=BATCH_SIZE)
+    assert effects[0] == SegmentsConsumed(
+        vertex="a", consumer="v", position=0, batch_size=BATCH_SIZE
+    )
 
 
 def test_no_record_behind_the_barrier_is_read_before_the_synchronous_part_is_done() -> None:
@@ -149,7 +154,8 @@ def test_an_aborted_alignment_lets_records_flow_again() -> None:
 
 
 def test_a_task_drains_when_every_channels_records_have_ended() -> None:
-    """P28: with its query alive, resting in a call that it hands over; then it tells its own consumers."""
+    """P28: with its query alive, resting in a call that it hands over; then it tells its own
+    consumers."""
     task = Task(inputs=("a", "b"), consumers=("x",))
     task.plan(-1)
     assert kinds(task.get("a", EndOfUserRecords())) == ["AnswerPlanning"]
@@ -161,7 +167,9 @@ def test_a_task_drains_when_every_channels_records_have_ended() -> None:
     assert task.machine.status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
 
 
-def test_the_final_barrier_comes_after_the_end_of_records_and_before_the_end_of_the_channel() -> None:
+def test_the_final_barrier_comes_after_the_end_of_records_and_before_the_end_of_the_channel() -> (
+    None
+):
     """P28: the order on a channel; the task takes its finished snapshot at that barrier."""
     task = Task(inputs=("a",), consumers=("x",))
     task.plan(-1)
@@ -173,7 +181,10 @@ def test_the_final_barrier_comes_after_the_end_of_records_and_before_the_end_of_
     assert effects[1].finished
     task.snapshot(1, 0)
     task.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1))
-    assert kinds(task.do(SinksCommitted(checkpoint_id=1))) == ["TaskStatusChanged", "EndOfPartition"]
+    assert kinds(task.do(SinksCommitted(checkpoint_id=1))) == [
+        "TaskStatusChanged",
+        "EndOfPartition",
+    ]
 
 
 def test_a_task_finishes_only_when_its_consumers_have_processed_everything() -> None:
@@ -215,7 +226,9 @@ def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> N
     assert kinds(effects)[1:] == ["CancelCheckpointMarker"]
 
 
-def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_have_read_all() -> None:
+def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_have_read_all() -> (
+    None
+):
     """Else no checkpoint would complete while they do, and a stop would fail the job over."""
     task = Task(consumers=("x",))
     _end_with_checkpoint(task, 1)
@@ -223,7 +236,8 @@ def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_hav
 
 
 def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
-    """One step that nobody has read, the end of the records, and the final checkpoint, committed."""
+    """One step that nobody has read, the end of the records, and the final checkpoint,
+    committed."""
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
     task.plan(0)
@@ -236,7 +250,8 @@ def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
 
 
 def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
-    """The producer's output watermark after a step comes behind what the step put out, and only when it has risen (P25)."""
+    """The producer's output watermark after a step comes behind what the step put out, and only
+    when it has risen (P25)."""
     task = Task(consumers=("x",))
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
@@ -266,24 +281,30 @@ def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:
 
 
 def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
-    """Backpressure: a full channel holds the planning call, and a checkpoint is taken all the same."""
+    """Backpressure: a full channel holds the planning call, and a checkpoint is taken all the
+    same."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
     bound = ChannelBound().segments
     for position in range(bound - 1):
         assert kinds(task.step(position))[-1] == "AnswerPlanning"
-        task.do(SegmentsConsumed(vertex="v", consumer="y", position=position, batch_size=BATCH_SIZE))
+        task.do(
+            SegmentsConsumed(vertex="v", consumer="y", position=position, batch_size=BATCH_SIZE)
+        )
     assert kinds(task.step(bound - 1)) == ["Segment", "Segment"]
     assert kinds(task.do(trigger(1)))[-1] == "TakeSnapshot"
     task.snapshot(1, bound - 1)
     assert (
-        kinds(task.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE)))[0]
+        kinds(
+            task.do(SegmentsConsumed(vertex="v", consumer="x", position=0, batch_size=BATCH_SIZE))
+        )[0]
         == "AnswerPlanning"
     )
 
 
 def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_steps() -> None:
-    """A barrier waits for all that is before it: one step's worth to read and one that waits keep a consumer busy."""
+    """A barrier waits for all that is before it: one step's worth to read and one that waits keep a
+    consumer busy."""
     channels = OutputChannels("v", ("x", "y"), ChannelBound())
 
     def put_out(position: int, size: int) -> None:
@@ -310,10 +331,16 @@ def test_segments_are_released_when_every_consumer_has_read_them() -> None:
     task.plan(-1)
     task.step(0)
     task.step(1)
-    assert task.do(SegmentsConsumed(vertex="v", consumer="x", position=1, batch_size=BATCH_SIZE)) == []
-    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=0, batch_size=BATCH_SIZE))
+    assert (
+        task.do(SegmentsConsumed(vertex="v", consumer="x", position=1, batch_size=BATCH_SIZE)) == []
+    )
+    released = task.do(
+        SegmentsConsumed(vertex="v", consumer="y", position=0, batch_size=BATCH_SIZE)
+    )
     assert released == [ReleaseSegments(vertex="v", position=0)]
-    released = task.do(SegmentsConsumed(vertex="v", consumer="y", position=1, batch_size=BATCH_SIZE))
+    released = task.do(
+        SegmentsConsumed(vertex="v", consumer="y", position=1, batch_size=BATCH_SIZE)
+    )
     assert released == [ReleaseSegments(vertex="v", position=1)]
 
 

@@ -1,4 +1,5 @@
-"""The contract of ``StreamTask`` for what its sinks staged: snapshots, acknowledgements, commits."""
+"""The contract of ``StreamTask`` for what its sinks staged: snapshots, acknowledgements,
+commits."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def test_a_snapshot_holds_what_is_staged_and_marks_it_with_its_barrier() -> None
 
 
 def test_a_snapshot_keeps_earlier_barriers_and_epochs() -> None:
-    """The first barrier after a committable stays its barrier, also if that checkpoint was aborted (P12)."""
+    """The first barrier after a committable stays its barrier, also if that checkpoint was aborted
+    (P12)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -78,7 +80,9 @@ def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() 
     harness.plan(1, 4)
     for committable in (staged(4), staged(5, "other"), staged(6)):
         with pytest.raises(InvariantError):
-            harness.send(StepStaged(position=min(committable.position, 5), committables=(committable,)))
+            harness.send(
+                StepStaged(position=min(committable.position, 5), committables=(committable,))
+            )
 
 
 # ---- acknowledging
@@ -110,7 +114,8 @@ def test_flushed_committables_replace_the_staged_ones() -> None:
 
 
 def test_flushed_committables_keep_an_epoch_that_they_got_meanwhile() -> None:
-    """Checkpoint 7 completes while 8 is being flushed: the committable stays in epoch 7 and is in no other."""
+    """Checkpoint 7 completes while 8 is being flushed: the committable stays in epoch 7 and is in
+    no other."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -167,7 +172,9 @@ def test_a_snapshot_is_full_exactly_if_its_trigger_says_so(full: bool) -> None:
     assert harness.taken[7].full is full
 
 
-def test_a_failed_asynchronous_part_is_declined_with_its_own_reason_and_names_the_operator() -> None:
+def test_a_failed_asynchronous_part_is_declined_with_its_own_reason_and_names_the_operator() -> (
+    None
+):
     """Reason and text are Flink's; records flow on."""
     harness = TaskHarness()
     harness.trigger(7)

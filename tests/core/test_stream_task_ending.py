@@ -1,4 +1,5 @@
-"""The contract of ``StreamTask`` at its end: stop with savepoint, drain and the final checkpoint."""
+"""The contract of ``StreamTask`` at its end: stop with savepoint, drain and the final
+checkpoint."""
 
 from __future__ import annotations
 
@@ -38,8 +39,11 @@ CLOSE = CloseOperators(vertex=VERTEX)
 # ---- stop with savepoint
 
 
-def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_task_finishes() -> None:
-    """The call is never answered: the kernel stops the query. The savepoint is no base (PROTOCOL P34)."""
+def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_task_finishes() -> (
+    None
+):
+    """The call is never answered: the kernel stops the query. The savepoint is no base
+    (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7, STOP)
@@ -55,7 +59,8 @@ def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_t
 
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_no_record_flows_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
-    """Consumers were told that none comes. The job fails over, and the next attempt goes on (PROTOCOL P34)."""
+    """Consumers were told that none comes. The job fails over, and the next attempt goes on
+    (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     harness.plan(1, 0)
@@ -97,7 +102,8 @@ def test_triggers_that_wait_when_the_final_epoch_is_committed_are_taken_first() 
 
 
 def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:
-    """The task has come to its end by itself: its windows fire, and what they put out is in the savepoint."""
+    """The task has come to its end by itself: its windows fire, and what they put out is in the
+    savepoint."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     assert harness.records_end(4) == [DRAIN]
@@ -124,7 +130,8 @@ def test_a_stop_without_drain_starts_none() -> None:
 
 
 def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last_window() -> None:
-    """The held call is given up, the drain follows, and the savepoint says that all is finished (MISSION E1, E4)."""
+    """The held call is given up, the drain follows, and the savepoint says that all is finished
+    (MISSION E1, E4)."""
     harness = TaskHarness()
     harness.stage(3)
     harness.trigger(7, STOP, drain=True)
@@ -139,7 +146,9 @@ def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
 
 
-def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_final_checkpoint() -> None:
+def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_final_checkpoint() -> (
+    None
+):
     """``requires_final_checkpoint`` concerns the end of the input only (PROTOCOL P36)."""
     harness = TaskHarness(requires_final_checkpoint=False)
     harness.trigger(7, STOP, drain=True)
@@ -349,7 +358,9 @@ def test_a_task_that_is_released_answers_a_snapshot_under_way_first() -> None:
     assert finished == status(TaskStatus.FINISHED)
 
 
-def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_committed_after_it() -> None:
+def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_committed_after_it() -> (
+    None
+):
     """Epochs stay in order at the very end too (PROTOCOL P13)."""
     harness = TaskHarness()
     harness.wait_for_final()
@@ -364,7 +375,8 @@ def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_commit
 
 
 def test_a_finished_task_declines_triggers_as_closing_and_ignores_completions() -> None:
-    """CHECKPOINT_DECLINED_TASK_CLOSING; a notification of an id without a snapshot has no effect."""
+    """CHECKPOINT_DECLINED_TASK_CLOSING; a notification of an id without a snapshot has no
+    effect."""
     harness = TaskHarness(requires_final_checkpoint=False)
     harness.wait_for_final()
     assert declined(harness.trigger(7)) == [(7, "CHECKPOINT_DECLINED_TASK_CLOSING")]
@@ -372,7 +384,8 @@ def test_a_finished_task_declines_triggers_as_closing_and_ignores_completions() 
 
 
 def test_a_task_finishes_only_when_an_aborted_snapshot_has_ended_and_is_deleted() -> None:
-    """A part that ends after its abort deletes what it wrote (PROTOCOL P43); the job may end with the task."""
+    """A part that ends after its abort deletes what it wrote (PROTOCOL P43); the job may end with
+    the task."""
     harness = TaskHarness(requires_final_checkpoint=False)
     harness.records_end(4)
     harness.trigger(7)
@@ -418,7 +431,8 @@ def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held(
 
 
 def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_step_first() -> None:
-    """Operators prepare for it as for any other (PROTOCOL P6); it is taken before the drain, and not finished."""
+    """Operators prepare for it as for any other (PROTOCOL P6); it is taken before the drain, and
+    not finished."""
     harness = TaskHarness(takes_barriers=True)
     harness.plan(1, -1)
     harness.trigger(7)

@@ -1,6 +1,7 @@
 """Random sequences of events against ``StreamTask``: the laws that must hold whatever the order.
 
-The model below is a kernel and a job master that do at random anything that they may do, and nothing else.
+The model below is a kernel and a job master that do at random anything that they may do, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class RandomStreamTask:
         self.harness = TaskHarness(sinks=SINKS, requires_final_checkpoint=requires_final)
         self.requires_final = requires_final
         self.position = -1
-        #: STEP: a step can end; CALL: a planning call is out; REST: no query runs; DRAIN: the drain step runs.
+        #: STEP: a step can end; CALL: a planning call is out; REST: no query runs; DRAIN: the drain
+        #: step runs.
         self.query = "STEP"
         self.call = 0
         self.newest_id = 0
@@ -55,7 +57,8 @@ class RandomStreamTask:
         self.committing: int | None = None
         self.staged_now: set[str] = set()
         self.epochs: dict[Key, int] = {}
-        #: The savepoint of a stop is over without having completed: the job is about to be restored.
+        #: The savepoint of a stop is over without having completed: the job is about to be
+        #: restored.
         self.fails_over = False
 
     # ---- what the effects mean
@@ -65,7 +68,9 @@ class RandomStreamTask:
             if isinstance(effect, AnswerPlanning):
                 assert effect.call == self.call
                 assert effect.call not in self.answers, "a planning call is answered at most once"
-                assert not self.syncing, "a planning call is answered only when no synchronous part runs"
+                assert not self.syncing, (
+                    "a planning call is answered only when no synchronous part runs"
+                )
                 self.answers.add(effect.call)
                 if self.query == "CALL":
                     self.query = "STEP"
@@ -73,18 +78,26 @@ class RandomStreamTask:
                 assert not self.syncing
                 assert effect.checkpoint_id in self.pending
                 for c in effect.committables:
-                    assert c.position <= effect.position, "what came later belongs to a later snapshot"
-                    assert c.barrier not in self.savepoints, "an intermediate savepoint marks nothing"
+                    assert c.position <= effect.position, (
+                        "what came later belongs to a later snapshot"
+                    )
+                    assert c.barrier not in self.savepoints, (
+                        "an intermediate savepoint marks nothing"
+                    )
                 self.syncing.add(effect.checkpoint_id)
             elif isinstance(effect, ContinueSnapshot):
                 self.copying.add(effect.checkpoint_id)
             elif isinstance(effect, AcknowledgeCheckpoint | DeclineCheckpoint):
-                assert effect.checkpoint_id not in self.replies, "a snapshot ends in at most one reply"
+                assert effect.checkpoint_id not in self.replies, (
+                    "a snapshot ends in at most one reply"
+                )
                 self.replies.add(effect.checkpoint_id)
                 if isinstance(effect, AcknowledgeCheckpoint):
                     self.acknowledged.add(effect.checkpoint_id)
             elif isinstance(effect, DropSnapshot):
-                assert effect.checkpoint_id not in self.syncing | self.copying, "dropped while it is written"
+                assert effect.checkpoint_id not in self.syncing | self.copying, (
+                    "dropped while it is written"
+                )
             elif isinstance(effect, StartDrain):
                 assert not self.syncing
                 self.query = "DRAIN"
@@ -109,7 +122,9 @@ class RandomStreamTask:
                 assert key in found, "what is committed was in the completed checkpoint"
                 assert key not in self.epochs, "nothing is committed under two epochs"
                 self.epochs[key] = epoch
-        assert found <= self.epochs.keys(), "a completed checkpoint leaves nothing uncommitted behind"
+        assert found <= self.epochs.keys(), (
+            "a completed checkpoint leaves nothing uncommitted behind"
+        )
 
     @property
     def ended(self) -> bool:
@@ -145,7 +160,9 @@ class RandomStreamTask:
         if sink not in self.staged_now:
             self.staged_now.add(sink)
             step = self.position + 1
-            self.send(self.harness.send(StepStaged(position=step, committables=(staged(step, sink),))))
+            self.send(
+                self.harness.send(StepStaged(position=step, committables=(staged(step, sink),)))
+            )
 
     def plan(self) -> None:
         if self.staged_now:
@@ -219,7 +236,9 @@ class RandomStreamTask:
     def fail_commit(self) -> None:
         assert self.committing is not None
         checkpoint_id, self.committing = self.committing, None
-        self.send(self.harness.send(SinkCommitFailed(checkpoint_id=checkpoint_id, message="conflict")))
+        self.send(
+            self.harness.send(SinkCommitFailed(checkpoint_id=checkpoint_id, message="conflict"))
+        )
 
     def come_to_rest(self) -> None:
         """Let all that is under way end: nothing hangs, and a task that can finish does."""

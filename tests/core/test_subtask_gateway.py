@@ -1,4 +1,5 @@
-"""``SubtaskGateway`` and its law: an event goes out once every checkpoint that it follows is open (MISSION C3 to C9)."""
+"""``SubtaskGateway`` and its law: an event goes out once every checkpoint that it follows is open
+(MISSION C3 to C9)."""
 
 from __future__ import annotations
 

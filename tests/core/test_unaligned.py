@@ -1,4 +1,5 @@
-"""Unaligned checkpoints: a barrier overtakes what was not read, which is part of the snapshot then (PROTOCOL P27)."""
+"""Unaligned checkpoints: a barrier overtakes what was not read, which is part of the snapshot then
+(PROTOCOL P27)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def in_flight(effects: list[Any]) -> list[tuple[str, int]]:
 def of(channel: str, *positions: int) -> tuple[InFlightSegment, ...]:
     """Segments as a port puts them into the snapshot."""
     return tuple(
-        InFlightSegment(channel=channel, position=one, size=1, payload={"kept": one}) for one in positions
+        InFlightSegment(channel=channel, position=one, size=1, payload={"kept": one})
+        for one in positions
     )
 
 
@@ -77,7 +79,8 @@ def test_without_the_setting_a_barrier_waits_for_what_is_before_it() -> None:
 
 
 def test_segments_that_were_overtaken_are_read_on() -> None:
-    """They stay where they are, and what stood behind the barrier follows them in the same batch."""
+    """They stay where they are, and what stood behind the barrier follows them in the same
+    batch."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     (_, answer) = task.do(SyncPartDone(checkpoint_id=1))
@@ -171,10 +174,17 @@ def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
 
 
 def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
-    """A restored producer tells its watermark anew, and one that had finished ends its channels anew."""
+    """A restored producer tells its watermark anew, and one that had finished ends its channels
+    anew."""
     task = unaligned("a")
     task.plan(-1)
-    for entry in (segment(0), segment(1), Watermark(timestamp_ms=5), EndOfUserRecords(), barrier(1)):
+    for entry in (
+        segment(0),
+        segment(1),
+        Watermark(timestamp_ms=5),
+        EndOfUserRecords(),
+        barrier(1),
+    ):
         task.get("a", entry)
     assert in_flight(task.plan(0, a=0)) == [("a", 1)]
     task.snapshot(1, 0, of("a", 1))
@@ -182,7 +192,8 @@ def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
 
 
 def test_the_task_under_backpressure_overtakes_at_once() -> None:
-    """Its call is held since its consumer is behind; its own barrier goes out behind what it has put out."""
+    """Its call is held since its consumer is behind; its own barrier goes out behind what it has
+    put out."""
     task = unaligned("a", consumers=("x",))
     task.plan(-1)
     for position in range(ChannelBound().segments):
@@ -223,7 +234,9 @@ def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str
     task.do(SyncPartDone(checkpoint_id=1))
     assert "SegmentsConsumed" not in kinds(task.plan(1, a=2))
     if end == "dropped":
-        assert "SegmentsConsumed" not in kinds(task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1)))
+        assert "SegmentsConsumed" not in kinds(
+            task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))
+        )
     effects = (
         task.do(SnapshotFailed(checkpoint_id=1, message="full"))
         if end == "failed"
@@ -262,7 +275,8 @@ def restored(*inputs: str, timeout_ms: int | None = 0) -> Task:
 
 
 def test_a_root_with_restored_segments_keeps_them_in_its_checkpoints() -> None:
-    """Its producer had finished, so the coordinator triggers it; what it has not read yet is still in flight."""
+    """Its producer had finished, so the coordinator triggers it; what it has not read yet is still
+    in flight."""
     task = restored("a")
     assert task.do(trigger(1)) == []
     assert in_flight(task.plan(0, a=3)) == [("a", 4)]
@@ -279,7 +293,8 @@ def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: Snapsho
     assert kinds(task.plan(0, a=3)) == ["SegmentsConsumed", "AnswerPlanning"]
     effects = task.plan(1, a=4)
     if kind is SnapshotKind.SYNC_SAVEPOINT:
-        # With its only producer it has come to its own end, so the savepoint of a stop is taken after the drain.
+        # With its only producer it has come to its own end, so the savepoint of a stop is taken
+        # after the drain.
         effects = task.do(Drained(position=2))
     assert in_flight(effects) == []
 

@@ -1,7 +1,8 @@
-"""The demo's killer: N kills at random moments of a running driver, told in the words of its newest lines.
+"""The demo's killer: N kills at random moments of a running driver, told in the words of its newest
+lines.
 
-A small script stands in for the driver: it prints the lines of ``weir run``, takes a while, and remembers in a file how
-far it came, so that a restarted one goes on from there.
+A small script stands in for the driver: it prints the lines of ``weir run``, takes a while, and
+remembers in a file how far it came, so that a restarted one goes on from there.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Scene:
 
     def start(self) -> Driver:
         """One more life."""
-        driver = Driver(self.command, directory=self.directory, environment={}, show=self.lines.append)
+        driver = Driver(
+            self.command, directory=self.directory, environment={}, show=self.lines.append
+        )
         self.drivers.append(driver)
         return driver
 
@@ -58,7 +61,9 @@ class Scene:
 
     def run(self, kills: int, seed: int = 1) -> Outcome:
         """Chaos with so many kills."""
-        chaos = Chaos(start=self.start, done=self.done, tell=self.told.append, generator=random.Random(seed))
+        chaos = Chaos(
+            start=self.start, done=self.done, tell=self.told.append, generator=random.Random(seed)
+        )
         return chaos.run(kills)
 
 
@@ -79,7 +84,9 @@ class Scene:
         (["checkpoint 7 triggered", "RUNNING: 9 rows in"], "while checkpoint 7 was being taken"),
     ],
 )
-def test_the_phase_of_a_kill_is_told_from_the_newest_line_that_says_one(lines: list[str], phase: str) -> None:
+def test_the_phase_of_a_kill_is_told_from_the_newest_line_that_says_one(
+    lines: list[str], phase: str
+) -> None:
     """Lines of checkpoints and of recovery decide, others do not."""
     read = Phase()
     for line in lines:
@@ -101,11 +108,14 @@ def test_completed_checkpoints_are_counted_with_their_durations() -> None:
 
 @pytest.mark.kill
 def test_every_kill_takes_place_and_then_the_job_finishes(tmp_path: Path) -> None:
-    """Three kills make four lives, each kill is told with its phase, and the last life ends the job."""
+    """Three kills make four lives, each kill is told with its phase, and the last life ends the
+    job."""
     scene = Scene(tmp_path, steps=60)
     outcome = scene.run(3)
     assert (outcome.kills, outcome.lives, outcome.problem) == (3, 4, None)
-    assert [line.split(":")[0] for line in scene.told] == [f"kill {number} of 3" for number in (1, 2, 3)]
+    assert [line.split(":")[0] for line in scene.told] == [
+        f"kill {number} of 3" for number in (1, 2, 3)
+    ]
     assert all("checkpoint" in line for line in scene.told)
     assert scene.done() == 1.0
     assert max(outcome.completed_ms) == 60
@@ -147,10 +157,14 @@ def test_a_kill_ends_what_the_driver_started_too(tmp_path: Path) -> None:
     )
     # Such as the JVM of tests that ran before.
     before = set(psutil.Process().children(recursive=True))
-    driver = Driver([sys.executable, "-c", script], directory=tmp_path, environment={}, show=lambda _: None)
+    driver = Driver(
+        [sys.executable, "-c", script], directory=tmp_path, environment={}, show=lambda _: None
+    )
     assert driver.watch_until(lambda phase: phase.submitted, deadline_s=time.monotonic() + 30)
     started = set(psutil.Process().children(recursive=True)) - before
     assert len(started) == 2
     assert driver.kill(orphans_gone_s=0.2)
-    assert not [process for process in started if process.is_running() and process.status() != "zombie"]
+    assert not [
+        process for process in started if process.is_running() and process.status() != "zombie"
+    ]
     assert not driver.kill()

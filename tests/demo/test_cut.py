@@ -1,4 +1,5 @@
-"""What the demo says of the tables after a kill: one checkpoint in all of them, and whether they agree there."""
+"""What the demo says of the tables after a kill: one checkpoint in all of them, and whether they
+agree there."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def commit(path: Path, rows: pa.Table, checkpoint: int) -> None:
     metadata["weir.checkpoint.id"] = str(checkpoint)
     partitions = ["origin"] if path.name == "flights_clean" else None
     properties = CommitProperties(custom_metadata=metadata)
-    write_deltalake(path, rows, mode="append", partition_by=partitions, commit_properties=properties)
+    write_deltalake(
+        path, rows, mode="append", partition_by=partitions, commit_properties=properties
+    )
 
 
 def test_before_all_tables_have_a_checkpoint_there_is_nothing_to_compare(tmp_path: Path) -> None:
@@ -45,7 +48,10 @@ def test_tables_are_compared_at_their_newest_common_checkpoint(tmp_path: Path) -
     commit(tmp_path / "anomalies", anomalies_of(flights(5, 130)), 1)
     commit(tmp_path / "flights_clean", flights(500), 2)
     cut = look(tmp_path, ["flights_clean", "anomalies"])
-    assert (cut.text, cut.problem) == ("all tables at checkpoint 1: flights_clean 2, anomalies 1", None)
+    assert (cut.text, cut.problem) == (
+        "all tables at checkpoint 1: flights_clean 2, anomalies 1",
+        None,
+    )
 
 
 def test_an_anomaly_that_is_missing_or_twice_at_the_cut_is_a_problem(tmp_path: Path) -> None:

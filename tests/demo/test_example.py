@@ -1,4 +1,5 @@
-"""The flights example's transformations against the independent batch computation, in plain Spark."""
+"""The flights example's transformations against the independent batch computation, in plain
+Spark."""
 
 from __future__ import annotations
 
@@ -50,13 +51,16 @@ def by_rule(example: ModuleType, candidates: pa.Table) -> pa.Table:
     operator = example.AnomaliesByRule()
     operator.rules = {"minutes": example.ANOMALY_MINUTES}
     batches = candidates.to_batches(max_chunksize=1_000)
-    return pa.Table.from_batches([out for batch in batches for out in operator.process_batch(batch)])
+    return pa.Table.from_batches(
+        [out for batch in batches for out in operator.process_batch(batch)]
+    )
 
 
 def test_the_example_computes_in_batch_what_is_expected_of_it(
     spark: SparkSession, example: ModuleType, tmp_path: Path
 ) -> None:
-    """Every row of all four tables, over all flights, from Spark's batch engine and from pyarrow."""
+    """Every row of all four tables, over all flights, from Spark's batch engine and from
+    pyarrow."""
     landing = land(tmp_path)
     expected = expected_tables(landing.directory)
     flights = spark.read.schema(example.FLIGHTS_SCHEMA).parquet(str(landing.flights.path))
@@ -75,8 +79,11 @@ def test_the_example_computes_in_batch_what_is_expected_of_it(
     assert [report for report in reports if not report.exact] == []
 
 
-def test_the_example_is_one_graph_that_is_cut_where_its_streams_part_and_meet(example: ModuleType) -> None:
-    """The flights are cleaned once, for a table and three readers; only the join reads two channels."""
+def test_the_example_is_one_graph_that_is_cut_where_its_streams_part_and_meet(
+    example: ModuleType,
+) -> None:
+    """The flights are cleaned once, for a table and three readers; only the join reads two
+    channels."""
     vertices = example.job.vertices()
     assert {vertex.name: (vertex.sinks, vertex.inputs) for vertex in vertices} == {
         "clean": (("flights_clean",), ()),

@@ -31,11 +31,14 @@ def landed_files(landed: Landed) -> list[Path]:
     return sorted(landed.path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
-@pytest.mark.parametrize(("source", "rows", "number"), [("flights", 336_776, 40), ("weather", 26_115, 10)])
+@pytest.mark.parametrize(
+    ("source", "rows", "number"), [("flights", 336_776, 40), ("weather", 26_115, 10)]
+)
 def test_every_row_lands_exactly_once_and_in_order_of_event_time(
     landing: Landing, source: str, rows: int, number: int
 ) -> None:
-    """All rows are there, no file has a temporary name, and none begins before the end of an older one: no row is late."""
+    """All rows are there, no file has a temporary name, and none begins before the end of an older
+    one: no row is late."""
     landed: Landed = getattr(landing, source)
     files = landed_files(landed)
     assert (landed.rows, landed.files) == (rows, number)
@@ -58,11 +61,17 @@ def test_only_the_first_flights_land_if_fewer_are_asked_for(tmp_path: Path) -> N
     """A small run takes the beginning of the year."""
     landing = land(tmp_path, files=4, flights=1_000)
     table = pq.read_table(landing.flights.path)
-    assert (landing.flights.rows, table.num_rows, len(landed_files(landing.flights))) == (1_000, 1_000, 4)
+    assert (landing.flights.rows, table.num_rows, len(landed_files(landing.flights))) == (
+        1_000,
+        1_000,
+        4,
+    )
     assert pc.max(table["time_hour"]).as_py() < "2013-01-03"
 
 
-def test_the_expected_tables_agree_with_figures_counted_by_hand(expected: dict[str, pa.Table]) -> None:
+def test_the_expected_tables_agree_with_figures_counted_by_hand(
+    expected: dict[str, pa.Table],
+) -> None:
     """8,255 flights were cancelled, the others count once in their carrier's day."""
     clean, delays = expected["flights_clean"], expected["carrier_delays"]
     assert clean.num_rows == 336_776 - 8_255
@@ -76,7 +85,9 @@ def test_a_carriers_day_is_added_up_from_its_own_flights(expected: dict[str, pa.
     start, end = datetime(2013, 7, 4, tzinfo=UTC), datetime(2013, 7, 5, tzinfo=UTC)
     delays = [
         row["arr_delay"]
-        for row in expected["flights_clean"].select(["event_time", "carrier", "arr_delay"]).to_pylist()
+        for row in expected["flights_clean"]
+        .select(["event_time", "carrier", "arr_delay"])
+        .to_pylist()
         if row["carrier"] == "B6" and start <= row["event_time"] < end
     ]
     known = [delay for delay in delays if delay is not None]
@@ -87,8 +98,11 @@ def test_a_carriers_day_is_added_up_from_its_own_flights(expected: dict[str, pa.
     )
 
 
-def test_each_flight_has_the_weather_of_its_own_airport_and_hour(expected: dict[str, pa.Table]) -> None:
-    """One flight for each flight, those of 108 hours that nobody observed without weather, and one looked up by hand."""
+def test_each_flight_has_the_weather_of_its_own_airport_and_hour(
+    expected: dict[str, pa.Table],
+) -> None:
+    """One flight for each flight, those of 108 hours that nobody observed without weather, and one
+    looked up by hand."""
     weather, clean = expected["flights_weather"], expected["flights_clean"]
     assert weather.num_rows == clean.num_rows
     unobserved = weather.filter(pc.is_null(weather["observed"]))
@@ -97,16 +111,20 @@ def test_each_flight_has_the_weather_of_its_own_airport_and_hour(expected: dict[
     rows = weather.filter(
         pc.equal(weather["event_time"], pa.scalar(datetime(2013, 1, 1, 10, 15, tzinfo=UTC)))
     )
-    assert [(row["flight"], row["observed"], row["temp"], row["visib"]) for row in rows.to_pylist()] == [
-        (1545, datetime(2013, 1, 1, 10, tzinfo=UTC), 39.02, 10.0)
-    ]
+    assert [
+        (row["flight"], row["observed"], row["temp"], row["visib"]) for row in rows.to_pylist()
+    ] == [(1545, datetime(2013, 1, 1, 10, tzinfo=UTC), 39.02, 10.0)]
 
 
-def test_anomalies_are_the_flights_that_left_two_hours_late_or_more(expected: dict[str, pa.Table]) -> None:
+def test_anomalies_are_the_flights_that_left_two_hours_late_or_more(
+    expected: dict[str, pa.Table],
+) -> None:
     """Counted in plain Python, with the latest flight of the year among them."""
     late = [
         row
-        for row in expected["flights_clean"].select(["flight", "dep_delay", "arr_delay"]).to_pylist()
+        for row in expected["flights_clean"]
+        .select(["flight", "dep_delay", "arr_delay"])
+        .to_pylist()
         if row["dep_delay"] >= 120
     ]
     anomalies = expected["anomalies"].to_pylist()
@@ -119,4 +137,6 @@ def test_anomalies_are_the_flights_that_left_two_hours_late_or_more(expected: di
         29,
     )
     assert {row["severity"] for row in anomalies} == {"long", "severe", "extreme"}
-    assert sum(row["made_up"] is None for row in anomalies) == sum(row["arr_delay"] is None for row in late)
+    assert sum(row["made_up"] is None for row in anomalies) == sum(
+        row["arr_delay"] is None for row in late
+    )

@@ -46,7 +46,8 @@ def test_the_same_rows_in_another_order_and_in_several_commits_are_exact(path: P
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
 def test_a_missing_row_is_found(path: Path, lost: int) -> None:
-    """A row that is there less often than expected counts as missing, also if an equal one is left."""
+    """A row that is there less often than expected counts as missing, also if an equal one is
+    left."""
     write_deltalake(path, rows(*ROWS[:lost], *ROWS[lost + 1 :]))
     report = verify_table(path, "flights", rows(*ROWS))
     assert (report.exact, report.duplicates, report.missing, report.unexpected) == (False, 0, 1, 0)
@@ -61,7 +62,8 @@ def test_a_doubled_row_is_found(path: Path, doubled: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"delay": 4}, {"delay": None}, {"carrier": "ua"}, {"event_time": TIME.replace(microsecond=1)}]
+    "change",
+    [{"delay": 4}, {"delay": None}, {"carrier": "ua"}, {"event_time": TIME.replace(microsecond=1)}],
 )
 def test_a_changed_row_is_found(path: Path, change: dict[str, object]) -> None:
     """A row with one changed value counts as one missing and one unexpected row."""
@@ -70,7 +72,9 @@ def test_a_changed_row_is_found(path: Path, change: dict[str, object]) -> None:
     assert (report.exact, report.duplicates, report.missing, report.unexpected) == (False, 0, 1, 1)
 
 
-def test_a_row_twice_in_place_of_another_is_found_although_the_number_of_rows_is_right(path: Path) -> None:
+def test_a_row_twice_in_place_of_another_is_found_although_the_number_of_rows_is_right(
+    path: Path,
+) -> None:
     """One row doubled and another lost do not cancel out."""
     write_deltalake(path, rows(ROWS[0], ROWS[0], *ROWS[1:3]))
     report = verify_table(path, "flights", rows(*ROWS))
@@ -86,7 +90,8 @@ def test_a_table_that_does_not_exist_misses_every_row(path: Path) -> None:
 
 
 def test_a_table_with_other_columns_is_not_exact() -> None:
-    """A column that is missing or too many makes the tables incomparable, and the report says which they are."""
+    """A column that is missing or too many makes the tables incomparable, and the report says which
+    they are."""
     report = compare("flights", rows(*ROWS), rows(*ROWS).drop_columns(["delay"]))
     assert (report.exact, report.missing, report.unexpected) == (False, 4, 4)
     assert report.problem is not None

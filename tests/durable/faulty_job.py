@@ -1,14 +1,17 @@
-"""A whole job over disk calls that fail for real, but for Spark: run as a process that has ``disk_faults.c`` preloaded.
+"""A whole job over disk calls that fail for real, but for Spark: run as a process that has
+``disk_faults.c`` preloaded.
 
-What runs is what runs in production: the machines and their dispatcher on threads, the durable part, job log, snapshots,
-and the sinks ``DeltaTable`` and ``Files``. A query is played: its directory is written by hand, and a step stages two rows
-that say its position. For each call of one kind that the disk sees within two checkpoints and a savepoint, one job is run
-in which that call fails, or it and all after it, until the disk is mended::
+What runs is what runs in production: the machines and their dispatcher on threads, the durable
+part, job log, snapshots, and the sinks ``DeltaTable`` and ``Files``. A query is played: its
+directory is written by hand, and a step stages two rows that say its position. For each call of one
+kind that the disk sees within two checkpoints and a savepoint, one job is run in which that call
+fails, or it and all after it, until the disk is mended::
 
     step, checkpoint | the fault is armed: step, checkpoint, savepoint, step, checkpoint | mended: step, checkpoint
 
-Then the machine loses what failed fsyncs had left in doubt, and the next driver restores: both tables must hold exactly
-the rows up to its checkpoint, and every checkpoint and savepoint that completed must be whole.
+Then the machine loses what failed fsyncs had left in doubt, and the next driver restores: both
+tables must hold exactly the rows up to its checkpoint, and every checkpoint and savepoint that
+completed must be whole.
 """
 
 from __future__ import annotations
@@ -44,7 +47,13 @@ from weir.core.messages.task import (
     TaskStarted,
 )
 from weir.core.status import JobStatus
-from weir.core.types import Committable, CompletedCheckpoint, OperatorState, SnapshotMetrics, TaskState
+from weir.core.types import (
+    Committable,
+    CompletedCheckpoint,
+    OperatorState,
+    SnapshotMetrics,
+    TaskState,
+)
 from weir.durable.hooks import CheckpointListeners, MasterHooks
 from weir.durable.job import DurableJob, DurableSettings
 from weir.durable.sink_port import CommitRetries, SinkPort
@@ -140,7 +149,9 @@ class PlayedTask(FakePort):
         self._start, self.attempt = start, start.attempt
         super().prepare_attempt(start)
 
-    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+    def start_task(
+        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
+    ) -> None:
         path = self._root / "work" / str(attempt) / "v"
         path.mkdir(parents=True)
         transfer = Transfer(lambda _: FILES)
@@ -197,13 +208,16 @@ class PlayedTask(FakePort):
         query.answered = query.call == effect.call
 
     def play(self) -> None:
-        """One batch of the query, up to its next planning call; a sink that cannot stage fails it."""
+        """One batch of the query, up to its next planning call; a sink that cannot stage fails
+        it."""
         query = self.query
         position = query.directory.step()
         try:
             staged = [
                 Committable(
-                    sink=name, position=position, payload=stage_rows(sink, position, self._root / "segments")
+                    sink=name,
+                    position=position,
+                    payload=stage_rows(sink, position, self._root / "segments"),
                 )
                 for name, sink in self._sinks.items()
             ]
@@ -273,9 +287,13 @@ class Driver:
             master=JobMaster(
                 job_id=JOB,
                 vertices={"v": OPERATORS},
-                config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=1000, num_retained=2),
+                config=CheckpointConfig(
+                    interval_ms=None, tolerable_failed_checkpoints=1000, num_retained=2
+                ),
                 restart=RestartConfig(
-                    type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=1_000_000, fixed_delay_ms=5
+                    type=RestartStrategyType.FIXED_DELAY,
+                    fixed_delay_attempts=1_000_000,
+                    fixed_delay_ms=5,
                 ),
                 savepoint_directory=str(self._savepoints),
             ),
@@ -296,7 +314,10 @@ class Driver:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.job.suspend()
         self._thread.join(PATIENCE_S)
@@ -319,7 +340,8 @@ class Driver:
         return False
 
     def complete(self, future: Future[CompletedCheckpoint]) -> CompletedCheckpoint | str:
-        """Step until a checkpoint or savepoint has completed, with its commits, or failed: then why."""
+        """Step until a checkpoint or savepoint has completed, with its commits, or failed: then
+        why."""
         deadline = time.monotonic() + PATIENCE_S
         commits = self.durable.commits
         next_step = 0.0
@@ -387,7 +409,8 @@ class Faults:
 
 
 def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
-    """One job, in which the n-th call fails (0: none); how many calls there were, and why what failed has failed."""
+    """One job, in which the n-th call fails (0: none); how many calls there were, and why what
+    failed has failed."""
     root.mkdir()
     (root / "disk").mkdir()
     completed: list[CompletedCheckpoint] = []

@@ -1,7 +1,8 @@
-"""Full and broken disks: each disk call of checkpoints, commits and a savepoint fails for real, one after the other (P23).
+"""Full and broken disks: each disk call of checkpoints, commits and a savepoint fails for real, one
+after the other (P23).
 
-The calls fail in a library that is compiled here and preloaded into a process of its own (``disk_faults.c``); the jobs
-that run there are described in ``faulty_job.py``.
+The calls fail in a library that is compiled here and preloaded into a process of its own
+(``disk_faults.c``); the jobs that run there are described in ``faulty_job.py``.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("library") / "disk_faults.so"
     source = Path(__file__).with_name("disk_faults.c")
     subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", made, source, "-ldl"], check=True
+        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", made, source, "-ldl"],
+        check=True,
     )
     return made
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Where the jobs lie: in memory if that is possible, since each of them syncs hundreds of files."""
+    """Where the jobs lie: in memory if that is possible, since each of them syncs hundreds of
+    files."""
     if not SHARED_MEMORY.is_dir():
         yield tmp_path
         return
@@ -56,7 +59,8 @@ def slow(sweep: str) -> ParameterSet:
 @pytest.mark.parametrize(
     "sweep",
     [
-        # The operation, its error, how often in a row it fails, and which of its calls: every so many-th.
+        # The operation, its error, how often in a row it fails, and which of its calls: every so
+        # many-th.
         "write ENOSPC 1 2",
         f"write ENOSPC {FOR_GOOD} 3",
         "rename EIO 1 4",
@@ -79,7 +83,8 @@ def slow(sweep: str) -> ParameterSet:
 def test_whichever_disk_call_fails_no_completed_checkpoint_is_harmed_and_the_job_goes_on(
     library: Path, disk: Path, sweep: str
 ) -> None:
-    """The next one completes once the disk is mended, and every row of it is in every table once, also after a crash."""
+    """The next one completes once the disk is mended, and every row of it is in every table once,
+    also after a crash."""
     swept = subprocess.run(
         [sys.executable, "-m", "tests.durable.faulty_job", str(library), str(disk), *sweep.split()],
         cwd=ROOT,

@@ -1,7 +1,8 @@
-"""The durable half of a job over real files: who may begin an attempt, and what is deleted when (P17, P20 to P22, P40).
+"""The durable half of a job over real files: who may begin an attempt, and what is deleted when
+(P17, P20 to P22, P40).
 
-No task runs and no thread: whatever comes in between two steps of a driver is done by a sink or a file system that is being
-called.
+No task runs and no thread: whatever comes in between two steps of a driver is done by a sink or a
+file system that is being called.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ class WatchedSink(FakeSink):
 
 def driver(directory: Path, sink: FakeSink | None = None, **how: Any) -> Driver:
     """The next driver of the job."""
-    return Driver(directory, JOB, sinks=sink_port(sink or FakeSink(), waits=ReentrantWaits()), **how)
+    return Driver(
+        directory, JOB, sinks=sink_port(sink or FakeSink(), waits=ReentrantWaits()), **how
+    )
 
 
 def record(of: Driver) -> JobRecord | None:
@@ -87,7 +90,9 @@ def end(
 ) -> Recorded:
     """The job comes to its end."""
     return of.job.record_end(
-        RecordEnd(status=status, savepoint=savepoint, failure=None, delete_checkpoints=delete_checkpoints)
+        RecordEnd(
+            status=status, savepoint=savepoint, failure=None, delete_checkpoints=delete_checkpoints
+        )
     )
 
 
@@ -101,7 +106,8 @@ def cleanings(sink: FakeSink) -> list[int]:
     return [call[2] for call in sink.calls if call[0] == "clean"]
 
 
-# -- what is cleaned ---------------------------------------------------------------------------------------------------
+# -- what is cleaned
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) -> None:
@@ -119,7 +125,8 @@ def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) ->
 def test_nothing_that_an_unusable_checkpoint_staged_is_cleaned_when_an_older_one_is_restored(
     tmp_path: Path,
 ) -> None:
-    """The checkpoint may be whole again at the next attempt, and is then committed again (P21, P22)."""
+    """The checkpoint may be whole again at the next attempt, and is then committed again (P21,
+    P22)."""
     first = driver(tmp_path, num_retained=2)
     first.job.begin_attempt()
     first.complete()
@@ -172,7 +179,8 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
 
 
 def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
-    """It would ask the sink that the commit uses; the sentence names the sink and what it does (P13)."""
+    """It would ask the sink that the commit uses; the sentence names the sink and what it does
+    (P13)."""
     sink = WatchedSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -200,14 +208,18 @@ def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: 
         refused.append(str(error.value))
         raise StorageError("away")
 
-    with patch.object(JobLog, "begin_attempt", end_meanwhile), pytest.raises(StorageError, match="away"):
+    with (
+        patch.object(JobLog, "begin_attempt", end_meanwhile),
+        pytest.raises(StorageError, match="away"),
+    ):
         running.job.begin_attempt()
     assert "still being written" in refused[0]
     running.job.begin_attempt()
     assert end(running, JobStatus.CANCELED) is Recorded.WON
 
 
-# -- who may begin -----------------------------------------------------------------------------------------------------
+# -- who may begin
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,7 +240,9 @@ def test_no_attempt_begins_once_the_job_has_come_to_its_end(
     first = driver(tmp_path)
     first.job.begin_attempt()
     end(first, status, savepoint=savepoint)
-    with pytest.raises(JobEndedError, match=f"was {recorded.value} by another driver.*run the command again"):
+    with pytest.raises(
+        JobEndedError, match=f"was {recorded.value} by another driver.*run the command again"
+    ):
         late.job.begin_attempt()
     newest = record(late)
     assert newest is not None
@@ -255,7 +269,9 @@ def test_an_attempt_begins_again_after_its_driver_died(tmp_path: Path) -> None:
     assert (start.attempt, start.restored) == (2, completed)
 
 
-def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(tmp_path: Path) -> None:
+def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
+    tmp_path: Path,
+) -> None:
     """It looks a second time, and goes on from that checkpoint; the old driver is fenced (P17)."""
     old = driver(tmp_path)
     old.job.begin_attempt()
@@ -271,7 +287,8 @@ def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
 def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_own_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records are there and may not last; the next attempt of the same driver goes on from them (P17, P23)."""
+    """Its records are there and may not last; the next attempt of the same driver goes on from them
+    (P17, P23)."""
     running = driver(tmp_path)
     running.job.begin_attempt()
     completed = running.complete()
@@ -323,7 +340,8 @@ def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:
 
 
 def test_a_driver_whose_job_was_taken_over_is_given_no_further_attempt(tmp_path: Path) -> None:
-    """Its tasks failed while another driver ran the job: it ends, instead of taking the job back (P17)."""
+    """Its tasks failed while another driver ran the job: it ends, instead of taking the job back
+    (P17)."""
     old, new = driver(tmp_path), driver(tmp_path)
     old.job.begin_attempt()
     new.job.begin_attempt()
@@ -343,12 +361,18 @@ def test_an_end_before_any_attempt_began_writes_nothing(tmp_path: Path) -> None:
     assert record(first) == before
 
 
-# -- deletions after a record that was won -----------------------------------------------------------------------------
+# -- deletions after a record that was won
+# -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [SinkError("The table is away."), RuntimeError("The JVM is gone.")])
-def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(tmp_path: Path, error: Exception) -> None:
-    """Whatever the sink raises: the job is FINISHED on record, so it must not be reported as failed (P17)."""
+@pytest.mark.parametrize(
+    "error", [SinkError("The table is away."), RuntimeError("The JVM is gone.")]
+)
+def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(
+    tmp_path: Path, error: Exception
+) -> None:
+    """Whatever the sink raises: the job is FINISHED on record, so it must not be reported as failed
+    (P17)."""
     sink = WatchedSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -359,7 +383,9 @@ def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(tmp_path: Path,
     assert (newest.status, cleanings(sink)) == (RecordStatus.FINISHED, [1, 2])
 
 
-def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(tmp_path: Path) -> None:
+def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(
+    tmp_path: Path,
+) -> None:
     """They lie there, and the job is CANCELED all the same (P17)."""
     files = FaultyFileSystem()
     running = driver(tmp_path, files=files)
@@ -372,7 +398,8 @@ def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(t
     assert (newest.status, newest.checkpoints) == (RecordStatus.CANCELED, ())
 
 
-# -- the claimed snapshot ----------------------------------------------------------------------------------------------
+# -- the claimed snapshot
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -386,7 +413,8 @@ def snapshot(tmp_path: Path) -> Path:
 def test_every_record_says_what_the_job_began_from_and_which_tables_it_writes(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """Also once the snapshot is gone, and another driver runs the job: readers of its tables go by it."""
+    """Also once the snapshot is gone, and another driver runs the job: readers of its tables go by
+    it."""
     sink = FakeSink()
     sink.table = "/tables/out"
     running = driver(tmp_path, sink, from_savepoint=str(snapshot), claims_snapshot=True)
@@ -429,7 +457,8 @@ def test_a_claimed_snapshot_goes_with_the_first_checkpoint(tmp_path: Path, snaps
 
 
 def test_a_later_driver_does_not_give_a_claim_back(tmp_path: Path, snapshot: Path) -> None:
-    """The claim is on record: a driver that was configured otherwise, or not at all, still deletes the snapshot."""
+    """The claim is on record: a driver that was configured otherwise, or not at all, still deletes
+    the snapshot."""
     driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True).job.begin_attempt()
     later = driver(tmp_path)
     later.job.begin_attempt()
@@ -477,7 +506,8 @@ def test_a_checkpoint_that_was_won_stays_so_whatever_the_deletion_of_the_claimed
 def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """Somebody may have put another savepoint there: a later driver knows that the claim is over."""
+    """Somebody may have put another savepoint there: a later driver knows that the claim is
+    over."""
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
     running.complete()
@@ -492,18 +522,25 @@ def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
 
 
 @pytest.mark.parametrize("place", ["work/{JOB}/1", "checkpoints/{JOB}", "link/deeper"])
-def test_a_savepoint_where_the_job_deletes_its_own_files_is_refused(tmp_path: Path, place: str) -> None:
-    """In its working directory, which goes when it ends, and in that of its checkpoints; links are followed."""
+def test_a_savepoint_where_the_job_deletes_its_own_files_is_refused(
+    tmp_path: Path, place: str
+) -> None:
+    """In its working directory, which goes when it ends, and in that of its checkpoints; links are
+    followed."""
     running = driver(tmp_path)
     running.job.begin_attempt()
     (tmp_path / "link").symlink_to(tmp_path / "work" / JOB)
     target = f"{tmp_path}/{place.format(JOB=JOB)}"
     with pytest.raises(StorageError, match="the job deletes its own files: name another directory"):
-        running.job.allocate(AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=target))
+        running.job.allocate(
+            AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=target)
+        )
     assert not list(tmp_path.rglob("savepoint-*"))
 
 
-def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(tmp_path: Path, snapshot: Path) -> None:
+def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(
+    tmp_path: Path, snapshot: Path
+) -> None:
     """As with --dispose: nobody said that those may go."""
     (snapshot / "notes.txt").write_text("mine")
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
@@ -516,7 +553,8 @@ def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(tmp_path: Path,
 def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_that_has_ended(
     tmp_path: Path,
 ) -> None:
-    """Its driver refers to the files again; what was won is won, and the next checkpoint tries once more."""
+    """Its driver refers to the files again; what was won is won, and the next checkpoint tries once
+    more."""
     origin = Driver(tmp_path / "origin", ORIGIN)
     origin.job.begin_attempt()
     claimed = Path(origin.complete().external_path)
@@ -540,7 +578,8 @@ def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_th
     assert not claimed.exists()
 
 
-# -- restoring ---------------------------------------------------------------------------------------------------------
+# -- restoring
+# ----------------------------------------------------------------------------------------------
 
 
 class NotedHook(MasterHook):
@@ -560,7 +599,9 @@ class NotedHook(MasterHook):
         self._calls.append(("restore", checkpoint_id))
 
 
-def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after_it(tmp_path: Path) -> None:
+def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after_it(
+    tmp_path: Path,
+) -> None:
     """A hook that refuses its state keeps the tables as they are."""
     first = driver(tmp_path)
     first.job.begin_attempt()
@@ -593,7 +634,9 @@ def test_a_savepoint_behind_what_its_job_has_committed_since_is_refused_unless_d
     if accepted:
         later.job.begin_attempt()
         return
-    with pytest.raises(DuplicatesError, match=r"has committed checkpoint 10 .* --accept-duplicates"):
+    with pytest.raises(
+        DuplicatesError, match=r"has committed checkpoint 10 .* --accept-duplicates"
+    ):
         later.job.begin_attempt()
     assert [call[2] for call in sink.calls if call[0] == "open"] == [JOB, ORIGIN]
     assert [call for call in sink.calls if call[0] in ("commit", "clean")] == []

@@ -1,4 +1,5 @@
-"""Master hooks as the durable half of a job calls them: by identifier, and never two calls of one hook at once (P44)."""
+"""Master hooks as the durable half of a job calls them: by identifier, and never two calls of one
+hook at once (P44)."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from weir.runtime.concurrency import ThreadWaits
 
 
 class NotedHook(MasterHook):
-    """Notes its calls in a list that several hooks may share; ``during`` is called within each of them."""
+    """Notes its calls in a list that several hooks may share; ``during`` is called within each of
+    them."""
 
     def __init__(self, identifier: str, calls: list[tuple[Any, ...]]) -> None:
         self._identifier = identifier
@@ -52,7 +54,9 @@ class Hooks:
 
     def trigger(self, identifier: str) -> Payload | None:
         """Ask one hook for its state at checkpoint 7."""
-        return self.all.trigger(TriggerHook(identifier=identifier, checkpoint_id=7, timestamp_ms=1_000))
+        return self.all.trigger(
+            TriggerHook(identifier=identifier, checkpoint_id=7, timestamp_ms=1_000)
+        )
 
 
 def checkpoint(**hook_states: Payload) -> CompletedCheckpoint:
@@ -78,7 +82,8 @@ def refused(call: Callable[[], object]) -> str:
 
 
 def test_a_hook_is_triggered_by_its_identifier() -> None:
-    """It is told the checkpoint and its time, its state is handed on, and no other hook is called."""
+    """It is told the checkpoint and its time, its state is handed on, and no other hook is
+    called."""
     hooks = Hooks()
     assert hooks.trigger("b") == {"of": "b"}
     assert hooks.calls == [("trigger", "b", 7, 1_000)]
@@ -101,7 +106,9 @@ def test_without_a_checkpoint_every_hook_is_reset() -> None:
 def test_a_state_that_no_hook_claims_is_refused_in_one_sentence() -> None:
     """It names the hook and both ways out, and no hook is restored before."""
     hooks = Hooks()
-    with pytest.raises(JobError, match=r"'gone'.*Job\.master_hook.*--allow-non-restored-state\.$") as caught:
+    with pytest.raises(
+        JobError, match=r"'gone'.*Job\.master_hook.*--allow-non-restored-state\.$"
+    ) as caught:
         hooks.all.restore(checkpoint(a={"of": "a"}, gone={"of": "gone"}))
     assert len(str(caught.value).splitlines()) == 1
     assert hooks.calls == []
@@ -115,7 +122,8 @@ def test_a_state_that_no_hook_claims_can_be_left_out() -> None:
 
 
 def test_a_hook_that_has_not_come_back_is_not_called_again() -> None:
-    """Neither by the next checkpoint nor by a new attempt; the sentence names the hook and its limit."""
+    """Neither by the next checkpoint nor by a new attempt; the sentence names the hook and its
+    limit."""
     hooks, said = Hooks(), list[str]()
 
     def meanwhile() -> None:
@@ -132,7 +140,9 @@ def test_a_hook_that_has_not_come_back_is_not_called_again() -> None:
 
 
 @pytest.mark.parametrize("restored", [None, checkpoint()], ids=["reset", "restore"])
-def test_a_hook_that_is_being_restored_is_not_triggered(restored: CompletedCheckpoint | None) -> None:
+def test_a_hook_that_is_being_restored_is_not_triggered(
+    restored: CompletedCheckpoint | None,
+) -> None:
     """Whether it is given a state or told to begin anew."""
     hooks, said = Hooks(), list[str]()
     hooks.b.during = lambda: said.append(refused(lambda: hooks.trigger("b")))

@@ -1,4 +1,5 @@
-"""Checkpoint listeners: which functions are one, and what they are told when (MISSION E6; PROTOCOL P13, P36, P43)."""
+"""Checkpoint listeners: which functions are one, and what they are told when (MISSION E6;
+PROTOCOL P13, P36, P43)."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def test_an_ordinary_function_takes_no_part() -> None:
     assert listener_of("text".join) is None
 
 
-def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_committed(tmp_path: Path) -> None:
+def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_committed(
+    tmp_path: Path,
+) -> None:
     """What a listener sees of a sink's target has the checkpoint (P13)."""
     calls: list[tuple[Any, ...]] = []
     told = [Told("first", calls), Told("second", calls)]
@@ -94,6 +97,9 @@ def test_a_listener_that_raises_fails_its_task_in_a_sentence_that_names_it(tmp_p
 
     driver = Driver(tmp_path, "0" * 32, listeners=[Broken()])
     driver.job.begin_attempt()
-    named = r"Broken.notify_checkpoint_complete .* 'a' .* checkpoint 1 completed: OSError: the other system is away"
+    named = (
+        r"Broken.notify_checkpoint_complete .* 'a' .* checkpoint 1 completed: OSError: the other"
+        r" system is away"
+    )
     with pytest.raises(ListenerError, match=named):
         driver.job.commit_sinks(CommitSinks(vertex="a", checkpoint_id=1, payloads={"out": ()}))

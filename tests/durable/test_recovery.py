@@ -1,4 +1,5 @@
-"""Which checkpoint a job goes on from: the newest good one, and when an older one is refused (P20, P21, P40)."""
+"""Which checkpoint a job goes on from: the newest good one, and when an older one is refused (P20,
+P21, P40)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from tests.storage.faulty_filesystem import FaultyFileSystem
 
 from weir.core.types import CompletedCheckpoint, OperatorState, SnapshotKind, StateHandle, TaskState
 from weir.durable.recovery import older_checkpoints, restore_point
-from weir.errors import CheckpointDamagedError, CheckpointNotFoundError, DuplicatesError, StorageError
+from weir.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    DuplicatesError,
+    StorageError,
+)
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.job_log import CheckpointReference, JobRecord, RecordKind
 
@@ -23,7 +29,9 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.files = FaultyFileSystem()
-        self.storage = CheckpointStorage(fs=lambda _: self.files, base_directory=str(directory), job_id=JOB)
+        self.storage = CheckpointStorage(
+            fs=lambda _: self.files, base_directory=str(directory), job_id=JOB
+        )
         self.storage.make_job_directory()
         self.references: list[CheckpointReference] = []
         self.sink = FakeSink()
@@ -31,16 +39,22 @@ class World:
 
     def complete(self, checkpoint_id: int) -> None:
         """Write a checkpoint as the port does."""
-        handle = self._file(self.storage.shared_directory(checkpoint_id), f"shared/{checkpoint_id}/state")
+        handle = self._file(
+            self.storage.shared_directory(checkpoint_id), f"shared/{checkpoint_id}/state"
+        )
         path = self.storage.checkpoint_directory(checkpoint_id)
         checksum = self.storage.write_metadata(self._checkpoint(checkpoint_id, path, handle))
-        self.references.append(CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum=checksum))
+        self.references.append(
+            CheckpointReference(checkpoint_id=checkpoint_id, path=path, checksum=checksum)
+        )
 
     def savepoint(self, directory: Path) -> str:
         """Write a savepoint of another job."""
         handle = self._file(str(directory), "state")
         self.storage.write_metadata(
-            self._checkpoint(3, str(directory), handle, kind=SnapshotKind.SAVEPOINT, job_id="f" * 32)
+            self._checkpoint(
+                3, str(directory), handle, kind=SnapshotKind.SAVEPOINT, job_id="f" * 32
+            )
         )
         return str(directory)
 
@@ -97,7 +111,9 @@ class World:
             timestamp_ms=0,
             completion_timestamp_ms=0,
             attempt=1,
-            tasks=(TaskState(vertex="v", position=checkpoint_id, operators=operators, files=(handle,)),),
+            tasks=(
+                TaskState(vertex="v", position=checkpoint_id, operators=operators, files=(handle,)),
+            ),
             external_path=path,
         )
 
@@ -135,7 +151,9 @@ def test_an_older_checkpoint_replaces_a_damaged_one_if_no_sink_is_beyond_it(worl
     world.sink.newest = 5
     assert restored_id(world) == 5
     assert "shared/6/state" in world.notes[0]
-    assert world.notes[-1] == "Checkpoint 6 is damaged: going on from the older checkpoint 5 instead."
+    assert (
+        world.notes[-1] == "Checkpoint 6 is damaged: going on from the older checkpoint 5 instead."
+    )
 
 
 def test_an_older_checkpoint_is_refused_if_a_sink_has_committed_beyond_it(world: World) -> None:
@@ -166,7 +184,9 @@ def test_the_refusal_looks_at_the_checkpoint_that_would_be_used(world: World) ->
 
 def test_metadata_that_the_job_record_does_not_know_is_damaged(world: World) -> None:
     """The record holds its checksum, so another good file in its place is seen."""
-    newest, older = (Path(world.storage.checkpoint_directory(number), "_metadata") for number in (6, 5))
+    newest, older = (
+        Path(world.storage.checkpoint_directory(number), "_metadata") for number in (6, 5)
+    )
     newest.write_bytes(older.read_bytes())
     assert restored_id(world) == 5
     assert "_metadata" in world.notes[0]
@@ -178,8 +198,11 @@ def test_metadata_that_is_gone_counts_as_damaged(world: World) -> None:
     assert restored_id(world) == 5
 
 
-def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_replaced_by_an_older_one(world: World) -> None:
-    """Such a read says nothing of the checkpoint: the attempt fails, and the next one uses it after all (P21)."""
+def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_replaced_by_an_older_one(
+    world: World,
+) -> None:
+    """Such a read says nothing of the checkpoint: the attempt fails, and the next one uses it after
+    all (P21)."""
     world.files.unreadable = 1
     with pytest.raises(StorageError, match="the network is down") as caught:
         world.restore(accept_duplicates=True)
@@ -223,7 +246,9 @@ def test_a_savepoint_that_is_gone_is_an_error_and_no_new_beginning(tmp_path: Pat
         World(tmp_path / "checkpoints").restore(restored_from=str(tmp_path / "savepoint"))
 
 
-def test_after_the_first_checkpoint_the_savepoint_is_not_needed(world: World, tmp_path: Path) -> None:
+def test_after_the_first_checkpoint_the_savepoint_is_not_needed(
+    world: World, tmp_path: Path
+) -> None:
     """The user may delete it."""
     restored = world.restore(restored_from=str(tmp_path / "gone"))
     assert restored is not None

@@ -1,4 +1,5 @@
-"""The sinks of a job as the port drives them: order of commits, retries, and what is refused (P5, P13, P21)."""
+"""The sinks of a job as the port drives them: order of commits, retries, and what is refused (P5,
+P13, P21)."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def test_a_commit_names_every_sink_also_those_without_rows() -> None:
     assert (port.rows_committed(["a"]), port.rows_committed(["a", "b"])) == (2, 2)
 
 
-# -- staged files that are gone ------------------------------------------------------------------------------------
+# -- staged files that are gone
+# ------------------------------------------------------------------------------------
 
 
 class DamagedSink(FakeSink):
@@ -123,9 +125,12 @@ class DamagedSink(FakeSink):
 
 
 def test_a_snapshot_is_not_taken_of_staged_output_that_is_gone() -> None:
-    """Also of what an aborted checkpoint has flushed: the attempt fails, and its rows are computed again (P5, P12)."""
+    """Also of what an aborted checkpoint has flushed: the attempt fails, and its rows are computed
+    again (P5, P12)."""
     sink = DamagedSink()
-    with pytest.raises(LostWriteError, match=r"FakeSink\('out'\) staged in step 1 .* /t/1\.parquet is gone"):
+    with pytest.raises(
+        LostWriteError, match=r"FakeSink\('out'\) staged in step 1 .* /t/1\.parquet is gone"
+    ):
         sink_port(sink).flush([item("out", 0), item("out", 1)])
     assert [call[0] for call in sink.calls] == ["damaged", "damaged"]
 
@@ -155,7 +160,8 @@ def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:
     assert len(sink.calls) == 1
 
 
-# -- retries -------------------------------------------------------------------------------------------------------
+# -- retries
+# ----------------------------------------------------------------------------------------------
 
 
 class NotedPauses(ThreadWaits):
@@ -258,7 +264,8 @@ class HangingSink(FakeSink):
 
 
 def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> None:
-    """Not the sinks after it, nor its own once more: that is the newer attempt's business by now (P13)."""
+    """Not the sinks after it, nor its own once more: that is the newer attempt's business by now
+    (P13)."""
     calls: list[tuple[Any, ...]] = []
     hanging, other = HangingSink("a", calls), FakeSink("b", calls)
     port = sink_port(hanging, other)
@@ -309,11 +316,13 @@ def test_a_retry_of_an_older_attempt_does_not_go_on_when_the_next_one_begins() -
     assert len(sink.calls) <= 2
 
 
-# -- committing again ----------------------------------------------------------------------------------------------
+# -- committing again
+# ----------------------------------------------------------------------------------------------
 
 
 def test_what_a_checkpoint_had_pending_is_committed_again_by_epoch() -> None:
-    """In the order of epochs for each sink; what had no epoch yet belongs to this checkpoint (P5)."""
+    """In the order of epochs for each sink; what had no epoch yet belongs to this checkpoint
+    (P5)."""
     calls: list[tuple[Any, ...]] = []
     first, second = FakeSink("a", calls), FakeSink("b", calls)
     pending = checkpoint(
@@ -348,7 +357,8 @@ def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
 
 
 def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_path: Path) -> None:
-    """A commit that moved them between the question and the copy would make the savepoint fail (P14)."""
+    """A commit that moved them between the question and the copy would make the savepoint fail
+    (P14)."""
     sink = StagingSink(tmp_path)
     port = sink_port(sink)
     kept_paths: list[tuple[str, str]] = []
@@ -367,7 +377,9 @@ def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_pat
     assert port.flush([item("out", 4)])[0].files == ()
 
 
-def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_committed(tmp_path: Path) -> None:
+def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_committed(
+    tmp_path: Path,
+) -> None:
     """What is there is left as it is (P14)."""
     sink = StagingSink(tmp_path)
     (tmp_path / "4-b").touch()
@@ -384,13 +396,18 @@ def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_commi
 
 
 def test_a_staged_file_that_was_cut_short_is_put_back_too(tmp_path: Path) -> None:
-    """What has the size of its copy is only made durable: who put it back may have died before that (P14, P23)."""
+    """What has the size of its copy is only made durable: who put it back may have died before that
+    (P14, P23)."""
     sink = StagingSink(tmp_path)
     (tmp_path / "4-a").write_bytes(b"torn")
     (tmp_path / "4-b").write_bytes(b"whole")
     put_back: list[str] = []
-    pending = replace(item("out", 4), files=(replace(kept("a"), size=5), replace(kept("b"), size=5)))
-    sink_port(sink).commit_again(checkpoint((pending,)), lambda handle, path: put_back.append(handle.key))
+    pending = replace(
+        item("out", 4), files=(replace(kept("a"), size=5), replace(kept("b"), size=5))
+    )
+    sink_port(sink).commit_again(
+        checkpoint((pending,)), lambda handle, path: put_back.append(handle.key)
+    )
     assert put_back == ["a"]
 
 
@@ -403,28 +420,36 @@ def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Pa
     assert commits(sink) == [("out", 9, [4])]
 
 
-def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error(tmp_path: Path) -> None:
-    """A checkpoint of another job has no copy of them: at another target they are missing, and nothing is committed."""
+def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error(
+    tmp_path: Path,
+) -> None:
+    """A checkpoint of another job has no copy of them: at another target they are missing, and
+    nothing is committed."""
     sink = StagingSink(tmp_path)
-    with pytest.raises(JobError, match=rf"checkpoint 9 .*sink 'out'.*{tmp_path}/4-a.*start from a savepoint"):
+    with pytest.raises(
+        JobError, match=rf"checkpoint 9 .*sink 'out'.*{tmp_path}/4-a.*start from a savepoint"
+    ):
         sink_port(sink).commit_again(checkpoint((item("out", 4),)), never, foreign=True)
     assert commits(sink) == []
 
 
 def test_the_jobs_own_rows_are_the_sinks_business_wherever_they_are_by_now(tmp_path: Path) -> None:
-    """It may have committed them before the crash, and need not be able to tell: the commit is idempotent (P13)."""
+    """It may have committed them before the crash, and need not be able to tell: the commit is
+    idempotent (P13)."""
     sink = StagingSink(tmp_path)
     sink_port(sink).commit_again(checkpoint((item("out", 4),)), never)
     assert commits(sink) == [("out", 9, [4])]
 
 
 @pytest.mark.parametrize(
-    ("barrier", "epoch", "under"), [(7, None, 7), (None, None, 9), (7, 8, 8), (None, 10, 9), (10, None, 9)]
+    ("barrier", "epoch", "under"),
+    [(7, None, 7), (None, None, 9), (7, 8, 8), (None, 10, 9), (10, None, 9)],
 )
 def test_what_a_savepoint_had_pending_is_committed_under_the_id_that_its_origin_may_have_given_it(
     barrier: int | None, epoch: int | None, under: int
 ) -> None:
-    """Savepoint 9 may have overtaken a checkpoint, or been overtaken; no id lies beyond it (P14, P19, P21)."""
+    """Savepoint 9 may have overtaken a checkpoint, or been overtaken; no id lies beyond it (P14,
+    P19, P21)."""
     sink = FakeSink()
     pending = replace(item("out", 4), barrier=barrier, epoch=epoch)
     savepoint = replace(checkpoint((pending,)), kind=SnapshotKind.SAVEPOINT)
@@ -433,14 +458,16 @@ def test_what_a_savepoint_had_pending_is_committed_under_the_id_that_its_origin_
 
 
 def test_a_snapshot_is_refused_once_its_job_has_committed_beyond_it() -> None:
-    """Rows would be there twice, or be left out; the sentence names both ids, the target and the ways out (P21)."""
+    """Rows would be there twice, or be left out; the sentence names both ids, the target and the
+    ways out (P21)."""
     sink = FakeSink()
     port = sink_port(sink)
     for sink.newest in (None, 8, 9):
         port.check_newest(checkpoint())
     sink.newest = 10
     with pytest.raises(
-        DuplicatesError, match=r"/chk-9 is checkpoint 9 .* committed checkpoint 10 to FakeSink\('out'\)"
+        DuplicatesError,
+        match=r"/chk-9 is checkpoint 9 .* committed checkpoint 10 to FakeSink\('out'\)",
     ):
         port.check_newest(checkpoint())
 
@@ -453,7 +480,8 @@ def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
 
 
 def test_sinks_finish_in_their_order_and_what_they_held_back_is_staged_in_that_step() -> None:
-    """One that holds nothing back stages nothing; sinks of other tasks are left alone (MISSION E2)."""
+    """One that holds nothing back stages nothing; sinks of other tasks are left alone
+    (MISSION E2)."""
     calls: list[tuple[Any, ...]] = []
     first, second, other = (FakeSink(name, calls) for name in ("first", "second", "other"))
     second.held_back = {"step": 5}
@@ -477,8 +505,12 @@ def test_cleaning_reaches_every_sink() -> None:
     assert calls == [("clean", "a", 3), ("clean", "b", 3)]
 
 
-@pytest.mark.parametrize(("newest", "refused"), [(None, False), (4, False), (5, False), (6, True), (7, True)])
-def test_going_back_is_refused_once_a_sink_has_committed_beyond(newest: int | None, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("newest", "refused"), [(None, False), (4, False), (5, False), (6, True), (7, True)]
+)
+def test_going_back_is_refused_once_a_sink_has_committed_beyond(
+    newest: int | None, refused: bool
+) -> None:
     """From damaged checkpoint 7 to checkpoint 5: not if any sink has committed 6 or more (P21)."""
     sink, other = FakeSink(), FakeSink("other")
     sink.newest = newest

@@ -1,4 +1,5 @@
-"""Which changes of a pipeline its state survives, and which would lose or double rows (MISSION D5, PROTOCOL P35)."""
+"""Which changes of a pipeline its state survives, and which would lose or double rows (MISSION D5,
+PROTOCOL P35)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from weir.durable.state_mapping import StateMapping
 from weir.errors import JobError
 from weir.runtime.failures import is_fatal
 
-#: A chain for each vertex: its sources, transformations and sinks in order, by the first letter of their names.
+#: A chain for each vertex: its sources, transformations and sinks in order, by the first letter of
+#: their names.
 Chains = dict[str, tuple[str, ...]]
 
 #: The sinks hang on the last step in front of them, which names the vertex.
@@ -32,7 +34,10 @@ def operators(names: tuple[str, ...], *, finished: bool = False) -> tuple[Operat
 
 
 def checkpoint(
-    chains: Chains = BEFORE, *, finished: tuple[str, ...] = (), kind: SnapshotKind = SnapshotKind.CHECKPOINT
+    chains: Chains = BEFORE,
+    *,
+    finished: tuple[str, ...] = (),
+    kind: SnapshotKind = SnapshotKind.CHECKPOINT,
 ) -> CompletedCheckpoint:
     """A checkpoint of a job with these chains, of which some have ``finished``."""
     return CompletedCheckpoint(
@@ -43,7 +48,9 @@ def checkpoint(
         completion_timestamp_ms=0,
         attempt=1,
         tasks=tuple(
-            TaskState(vertex=vertex, position=3, operators=operators(names, finished=vertex in finished))
+            TaskState(
+                vertex=vertex, position=3, operators=operators(names, finished=vertex in finished)
+            )
             for vertex, names in chains.items()
         ),
         external_path="/c/chk-7",
@@ -54,12 +61,15 @@ def checkpoint(
 def check(now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False) -> None:
     """Restore the checkpoint into a pipeline of the chains ``now``."""
     mapping = StateMapping(
-        vertices={vertex: operators(names) for vertex, names in now.items()}, allow_non_restored_state=allow
+        vertices={vertex: operators(names) for vertex, names in now.items()},
+        allow_non_restored_state=allow,
     )
     mapping.check(restored or checkpoint())
 
 
-def refusal(now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False) -> str:
+def refusal(
+    now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False
+) -> str:
     """The sentence with which it is refused."""
     with pytest.raises(JobError) as raised:
         check(now, restored, allow=allow)
@@ -77,7 +87,8 @@ def without(vertex: str) -> Chains:
     return {known: names for known, names in BEFORE.items() if known != vertex}
 
 
-# -- what goes on ---------------------------------------------------------------------------------------------------
+# -- what goes on
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -116,7 +127,8 @@ def test_a_drained_savepoint_of_the_same_pipeline_is_accepted() -> None:
     check(BEFORE, checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT))
 
 
-# -- a step is gone -------------------------------------------------------------------------------------------------
+# -- a step is gone
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -127,8 +139,11 @@ def test_a_drained_savepoint_of_the_same_pipeline_is_accepted() -> None:
         ("s_users", without("s_users")),
     ],
 )
-def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(gone: str, now: Chains) -> None:
-    """A transformation, a sink, and a whole vertex: the sentence names the checkpoint, the step and the ways out."""
+def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(
+    gone: str, now: Chains
+) -> None:
+    """A transformation, a sink, and a whole vertex: the sentence names the checkpoint, the step and
+    the ways out."""
     message = refusal(now)
     assert message.startswith("Cannot map checkpoint 7 (/c/chk-7) to the pipeline")
     assert f"the state of step {gone!r}, which the pipeline does not have" in message
@@ -150,7 +165,8 @@ def test_a_savepoint_is_called_one() -> None:
     assert refusal(without("s_users"), restored).startswith("Cannot map savepoint 7 (/c/chk-7)")
 
 
-# -- a step belongs to another vertex -------------------------------------------------------------------------------
+# -- a step belongs to another vertex
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -170,10 +186,14 @@ def test_a_savepoint_is_called_one() -> None:
 def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
     vertex: str, chain: tuple[str, ...], changes: str, allow: bool
 ) -> None:
-    """The vertex would read its input again, into a sink that has its rows: the sentence says what has changed."""
+    """The vertex would read its input again, into a sink that has its rows: the sentence says what
+    has changed."""
     message = refusal({**without("t_count"), vertex: chain}, allow=allow)
     assert f"(step {changes})" in message
-    assert f"chain that ends in 't_count', and now belongs to the chain that ends in {vertex!r}" in message
+    assert (
+        f"chain that ends in 't_count', and now belongs to the chain that ends in {vertex!r}"
+        in message
+    )
     assert "put the chain back as it was" in message
     assert "--fresh into new tables" in message
     assert "--allow-non-restored-state" not in message
@@ -181,8 +201,11 @@ def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_known_sink_on_new_steps_is_refused(allow: bool) -> None:
-    """Another source with another name would write everything again into the sink that was there before."""
-    message = refusal({**without("s_users"), "s_people": ("s_people", "o_users", "o_copy")}, allow=allow)
+    """Another source with another name would write everything again into the sink that was there
+    before."""
+    message = refusal(
+        {**without("s_users"), "s_people": ("s_people", "o_users", "o_copy")}, allow=allow
+    )
     assert "'o_users'" in message
     assert "step 's_users' was removed, step 's_people' was added" in message
 
@@ -190,13 +213,16 @@ def test_a_known_sink_on_new_steps_is_refused(allow: bool) -> None:
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_source_that_moved_to_a_vertex_with_state_is_refused(allow: bool) -> None:
     """That state says nothing of how far this source was read."""
-    now = {"t_count": ("s_orders", "s_users", "t_clean", "t_count", "o_counts", "o_users", "o_copy")}
+    now = {
+        "t_count": ("s_orders", "s_users", "t_clean", "t_count", "o_counts", "o_users", "o_copy")
+    }
     message = refusal(now, allow=allow)
     assert "'s_users' has its state with the chain that ends in 's_users'" in message
     assert "(step" not in message
 
 
-# -- sources of a vertex --------------------------------------------------------------------------------------------
+# -- sources of a vertex
+# --------------------------------------------------------------------------------------------
 
 JOINED: Chains = {"t_join": ("s_orders", "s_users", "t_join", "o_joined")}
 
@@ -204,18 +230,28 @@ JOINED: Chains = {"t_join": ("s_orders", "s_users", "t_join", "o_joined")}
 @pytest.mark.parametrize("allow", [False, True])
 @pytest.mark.parametrize(
     "sources",
-    [("s_users", "s_orders"), ("s_orders",), ("s_orders", "s_people"), ("s_orders", "s_users", "s_new")],
+    [
+        ("s_users", "s_orders"),
+        ("s_orders",),
+        ("s_orders", "s_people"),
+        ("s_orders", "s_users", "s_new"),
+    ],
 )
 def test_other_sources_of_a_vertex_or_another_order_are_refused(
     sources: tuple[str, ...], allow: bool
 ) -> None:
-    """A query keeps its progress by the order of its sources: one would go on from where another one was."""
+    """A query keeps its progress by the order of its sources: one would go on from where another
+    one was."""
     message = refusal({"t_join": (*sources, "t_join", "o_joined")}, checkpoint(JOINED), allow=allow)
-    assert f"has read 's_orders', 's_users' there and reads {', '.join(map(repr, sources))} now" in message
+    assert (
+        f"has read 's_orders', 's_users' there and reads {', '.join(map(repr, sources))} now"
+        in message
+    )
     assert "--allow-non-restored-state" not in message
 
 
-# -- finished -------------------------------------------------------------------------------------------------------
+# -- finished
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -227,11 +263,15 @@ def test_other_sources_of_a_vertex_or_another_order_are_refused(
         ("o_more", ("s_orders", "t_clean", "t_count", "o_counts", "o_more")),
     ],
 )
-def test_a_new_step_in_a_finished_chain_is_refused(added: str, chain: tuple[str, ...], allow: bool) -> None:
-    """In front of a finished step as behind it, since the chain is not started again (MISSION D5)."""
+def test_a_new_step_in_a_finished_chain_is_refused(
+    added: str, chain: tuple[str, ...], allow: bool
+) -> None:
+    """In front of a finished step as behind it, since the chain is not started again
+    (MISSION D5)."""
     message = refusal(changed("t_count", *chain), checkpoint(finished=("t_count",)), allow=allow)
     assert (
-        f"step {added!r} was added to the chain that ends in 't_count', which has finished there" in message
+        f"step {added!r} was added to the chain that ends in 't_count', which has finished there"
+        in message
     )
 
 
@@ -243,11 +283,13 @@ def test_a_drained_savepoint_with_new_input_is_refused(allow: bool) -> None:
     assert "all of the job had finished there, and step 's_new' would bring new input" in message
 
 
-# -- the labels -----------------------------------------------------------------------------------------------------
+# -- the labels
+# ----------------------------------------------------------------------------------------------
 
 
 def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
-    """Sources are told by the labels that a real graph gives, also where a step has a treacherous name."""
+    """Sources are told by the labels that a real graph gives, also where a step has a treacherous
+    name."""
     job = weir.Job("orders")
     one = job.source("one", lambda spark: spark.readStream.load())
     two = job.source("two", lambda spark: spark.readStream.load())
@@ -261,7 +303,8 @@ def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
         mapping.check(restored)
 
 
-# -- channels -------------------------------------------------------------------------------------------------------
+# -- channels
+# ----------------------------------------------------------------------------------------------
 
 #: A chain that reads another one's channel.
 LINKED: Chains = {"s_orders": ("s_orders", "o_all"), "t_count": ("t_count", "o_counts")}
@@ -270,10 +313,12 @@ LINKED: Chains = {"s_orders": ("s_orders", "o_all"), "t_count": ("t_count", "o_c
 def linked(
     now: dict[str, tuple[str, ...]], *, chains: Chains = LINKED, finished: tuple[str, ...] = ()
 ) -> str | None:
-    """Restore a checkpoint in which ``t_count`` read ``s_orders`` into chains that read the channels ``now``."""
+    """Restore a checkpoint in which ``t_count`` read ``s_orders`` into chains that read the
+    channels ``now``."""
     restored = checkpoint(LINKED, finished=finished)
     tasks = tuple(
-        replace(task, inputs=("s_orders",)) if task.vertex == "t_count" else task for task in restored.tasks
+        replace(task, inputs=("s_orders",)) if task.vertex == "t_count" else task
+        for task in restored.tasks
     )
     mapping = StateMapping(
         vertices={vertex: operators(names) for vertex, names in chains.items()},
@@ -303,7 +348,9 @@ def test_a_chain_that_reads_other_channels_is_refused() -> None:
 def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
     """What it puts out would be read by nobody (D5)."""
     chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
-    sentence = linked({"t_count": ("s_orders", "s_users")}, chains=chains, finished=("s_orders", "t_count"))
+    sentence = linked(
+        {"t_count": ("s_orders", "s_users")}, chains=chains, finished=("s_orders", "t_count")
+    )
     assert sentence is not None
     assert "'t_count' has read 's_orders' there" in sentence
 
@@ -315,7 +362,9 @@ def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
     assert linked(now, chains=chains) is None
     sentence = linked(now, chains=chains, finished=("s_orders",))
     assert sentence is not None
-    assert "the new chain that ends in 't_more' reads 's_orders', which has finished there" in sentence
+    assert (
+        "the new chain that ends in 't_more' reads 's_orders', which has finished there" in sentence
+    )
 
 
 def test_a_coordinator_that_is_gone_is_refused_unless_its_state_may_be_dropped() -> None:
@@ -325,6 +374,6 @@ def test_a_coordinator_that_is_gone_is_refused_unless_its_state_may_be_dropped()
     assert "the state of the coordinator of step 't_clean', which has none now" in says
     check(BEFORE, restored, allow=True)
     vertices = {vertex: operators(names) for vertex, names in BEFORE.items()}
-    StateMapping(vertices=vertices, coordinated=frozenset({"t_clean"}), allow_non_restored_state=False).check(
-        restored
-    )
+    StateMapping(
+        vertices=vertices, coordinated=frozenset({"t_clean"}), allow_non_restored_state=False
+    ).check(restored)

@@ -1,4 +1,5 @@
-"""A job does not begin, and no attempt of it, over rows at its targets that it does not know of (P19, P21)."""
+"""A job does not begin, and no attempt of it, over rows at its targets that it does not know of
+(P19, P21)."""
 
 from __future__ import annotations
 
@@ -59,12 +60,14 @@ def driver(directory: Path, sink: FakeSink, **how: Any) -> Driver:
     return Driver(directory, JOB, sinks=sink_port(sink), **how)
 
 
-# -- an attempt over older records -------------------------------------------------------------------------------------
+# -- an attempt over older records
+# -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """The job's records as they were after checkpoint 2, put back after the job has gone on to checkpoint 4."""
+    """The job's records as they were after checkpoint 2, put back after the job has gone on to
+    checkpoint 4."""
     live = driver(tmp_path, FakeSink())
     live.job.begin_attempt()
     live.complete()
@@ -78,10 +81,12 @@ def backup(tmp_path: Path) -> Path:
 
 
 def test_an_attempt_is_refused_where_a_target_is_beyond_the_newest_record(backup: Path) -> None:
-    """Ids would begin again below what the table has, and its sink would take new epochs for old ones (P19)."""
+    """Ids would begin again below what the table has, and its sink would take new epochs for old
+    ones (P19)."""
     sink = told(commit(JOB, 4))
     with pytest.raises(
-        DuplicatesError, match=r"FakeSink.*checkpoint 4 of this job.*end with checkpoint 2.*--accept"
+        DuplicatesError,
+        match=r"FakeSink.*checkpoint 4 of this job.*end with checkpoint 2.*--accept",
     ):
         driver(backup, sink).job.begin_attempt()
     assert sink.calls == []
@@ -95,7 +100,9 @@ def test_a_refused_attempt_leaves_no_record(backup: Path) -> None:
     assert sorted((backup / "checkpoints" / JOB / "log").iterdir()) == log
 
 
-def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(tmp_path: Path) -> None:
+def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(
+    tmp_path: Path,
+) -> None:
     """The directory of the job was deleted, and its name still stands for it."""
     with pytest.raises(DuplicatesError, match="have no completed checkpoint"):
         driver(tmp_path, told(commit(JOB, 4))).job.begin_attempt()
@@ -111,21 +118,28 @@ def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -
 
 
 @pytest.mark.parametrize("newest", [1, 2])
-def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(backup: Path, newest: int) -> None:
+def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(
+    backup: Path, newest: int
+) -> None:
     """The copy is as new as the tables, so that nothing is lost or doubled."""
     start = driver(backup, told(commit(JOB, newest))).job.begin_attempt()
     assert start.restored is not None
     assert start.restored.checkpoint_id == 2
 
 
-def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_has(backup: Path) -> None:
-    """No epoch and no staging directory is one that was used before the records went back (P19, P22)."""
+def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_has(
+    backup: Path,
+) -> None:
+    """No epoch and no staging directory is one that was used before the records went back (P19,
+    P22)."""
     later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     assert later.job.begin_attempt().attempt == 10
     assert later.complete().checkpoint_id == 5
 
 
-def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_completed(backup: Path) -> None:
+def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_completed(
+    backup: Path,
+) -> None:
     """Its records go as far as its targets by then."""
     later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     later.job.begin_attempt()
@@ -133,11 +147,13 @@ def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_compl
     assert driver(backup, told(commit(JOB, 4, attempt=9))).job.begin_attempt().attempt == 11
 
 
-# -- other generations -------------------------------------------------------------------------------------------------
+# -- other generations
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(backup: Path) -> None:
-    """The names were part of the copy, and a job that began from a savepoint since has written to the same table."""
+    """The names were part of the copy, and a job that began from a savepoint since has written to
+    the same table."""
     sink = told(commit(STRANGER, 1), commit(JOB, 2))
     with pytest.raises(DuplicatesError, match=f"another job of the same name, {STRANGER}"):
         driver(backup, sink).job.begin_attempt()
@@ -159,14 +175,17 @@ def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: 
     assert driver(tmp_path, sink).job.begin_attempt().attempt == 2
 
 
-# -- a job that is to begin --------------------------------------------------------------------------------------------
+# -- a job that is to begin
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_new_job_is_refused_a_target_that_its_namesake_wrote_to_and_is_told_where_that_ones_records_are() -> (
     None
 ):
     """The command was given in another directory, or the volume with the records is not mounted."""
-    with pytest.raises(DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"):
+    with pytest.raises(
+        DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"
+    ):
         check_before_begin(sink_port(told(commit(STRANGER, 5))), JOB, None)
 
 
@@ -185,7 +204,9 @@ def test_a_namesake_is_found_behind_a_job_of_another_name() -> None:
 @pytest.mark.parametrize("name", ["orders", "returns"])
 def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path, name: str) -> None:
     """It may have begun from that snapshot too, under whatever name."""
-    with pytest.raises(DuplicatesError, match=f"job {name!r} .{STRANGER}. has committed checkpoint 1"):
+    with pytest.raises(
+        DuplicatesError, match=f"job {name!r} .{STRANGER}. has committed checkpoint 1"
+    ):
         sink = told(commit(STRANGER, 1, name=name), commit(ORIGIN, 7))
         check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
 
@@ -237,7 +258,8 @@ def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: P
         driver(tmp_path, FakeSink(), **how).job.begin_attempt()
 
 
-# -- a volume that is not mounted ------------------------------------------------------------------------------------
+# -- a volume that is not mounted
+# ------------------------------------------------------------------------------------
 
 
 def marked(directory: Path) -> FakeSink:
@@ -249,7 +271,8 @@ def marked(directory: Path) -> FakeSink:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """The job has made rows visible at a target, and has completed a checkpoint since; then the target was moved away."""
+    """The job has made rows visible at a target, and has completed a checkpoint since; then the
+    target was moved away."""
     made = tmp_path / "table"
     made.mkdir()
     live = driver(tmp_path, marked(made))
@@ -267,10 +290,13 @@ def table(tmp_path: Path) -> Path:
 def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
     tmp_path: Path, table: Path
 ) -> None:
-    """Whatever it wrote there would be hidden as soon as the volume is mounted again: the sink is not even opened."""
+    """Whatever it wrote there would be hidden as soon as the volume is mounted again: the sink is
+    not even opened."""
     log = sorted((tmp_path / "checkpoints" / JOB / "log").iterdir())
     sink = marked(table)
-    with pytest.raises(StorageError, match=r"FakeSink.*has rows of this job, and nothing is found there now"):
+    with pytest.raises(
+        StorageError, match=r"FakeSink.*has rows of this job, and nothing is found there now"
+    ):
         driver(tmp_path, sink).job.begin_attempt()
     assert sink.calls == []
     assert sorted((tmp_path / "checkpoints" / JOB / "log").iterdir()) == log
@@ -279,7 +305,9 @@ def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
     driver(tmp_path, sink).job.begin_attempt()
 
 
-def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(tmp_path: Path, table: Path) -> None:
+def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(
+    tmp_path: Path, table: Path
+) -> None:
     """Once is enough, though the next driver comes before the first rows do."""
     driver(tmp_path, marked(table), accept_duplicates=True).job.begin_attempt()
     assert driver(tmp_path, marked(table)).job.begin_attempt().restored is not None

@@ -1,4 +1,5 @@
-"""The numbers as ``FileSource`` reads them, copied as they are: what drivers are killed with in ``test_file_source.py``."""
+"""The numbers as ``FileSource`` reads them, copied as they are: what drivers are killed with in
+``test_file_source.py``."""
 
 from __future__ import annotations
 

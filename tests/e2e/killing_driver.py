@@ -2,9 +2,10 @@
 
     killing_driver.py SIGKILL|SIGSTOP POINT NTH MARK ARGUMENTS...
 
-The points are wrapped around functions from outside, so that the code of Weir knows nothing of them. Right before the
-signal the point's name is written to the file MARK: without it, the point was never reached. Of a point ``stop/...``
-only passages count that come after somebody has asked for a stop with savepoint.
+The points are wrapped around functions from outside, so that the code of Weir knows nothing of
+them. Right before the signal the point's name is written to the file MARK: without it, the point
+was never reached. Of a point ``stop/...`` only passages count that come after somebody has asked
+for a stop with savepoint.
 """
 
 from __future__ import annotations
@@ -47,8 +48,11 @@ def before(
     setattr(owner, name, wrapper)
 
 
-def after(owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True) -> None:
-    """Call ``reached`` after each call of the function whose result and arguments satisfy ``when``."""
+def after(
+    owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True
+) -> None:
+    """Call ``reached`` after each call of the function whose result and arguments satisfy
+    ``when``."""
     original = getattr(owner, name)
 
     def wrapper(*arguments: Any, **named: Any) -> Any:
@@ -87,7 +91,8 @@ def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
     return kind is RecordKind.CHECKPOINT_COMPLETED
 
 
-#: What happens in one checkpoint, in its order, and then what happens when a job is restored and when it ends.
+#: What happens in one checkpoint, in its order, and then what happens when a job is restored and
+#: when it ends.
 POINTS: dict[str, Callable[[Reached], None]] = {
     "after-the-synchronous-part": lambda reached: after(TaskSnapshots, "take", reached),
     "before-the-acknowledgement": lambda reached: after(TaskSnapshots, "proceed", reached),
@@ -149,7 +154,10 @@ if __name__ == "__main__":
     if point.startswith("stop/"):
         killer.armed = False
         before(
-            JobMaster, "_snapshot_requested", killer.arm, lambda _, event, __: event.kind is RequestKind.STOP
+            JobMaster,
+            "_snapshot_requested",
+            killer.arm,
+            lambda _, event, __: event.kind is RequestKind.STOP,
         )
     POINTS[point.removeprefix("stop/")](killer.reached)
     sys.argv[1:] = rest

@@ -1,11 +1,14 @@
-"""One job in this process, on the tests' own Spark session: cheap enough to look closely at many checkpoints.
+"""One job in this process, on the tests' own Spark session: cheap enough to look closely at many
+checkpoints.
 
 Rules of these tests:
 
-1. A test never guesses how long something takes. It holds a sink at a ``Gate``, looks at the job, and lets it go on.
-2. What a job left on disk is checked by code that knows the file formats, but shares nothing with Weir's own.
-3. Leaving ``LiveJob`` suspends a job that still runs, so that none survives its test. A gate is entered after it: it
-   is opened before, and nothing hangs there.
+1. A test never guesses how long something takes. It holds a sink at a ``Gate``, looks at the job,
+   and lets it go on.
+2. What a job left on disk is checked by code that knows the file formats, but shares nothing with
+   Weir's own.
+3. Leaving ``LiveJob`` suspends a job that still runs, so that none survives its test. A gate is
+   entered after it: it is opened before, and nothing hangs there.
 """
 
 from __future__ import annotations
@@ -44,8 +47,11 @@ RESTARTED = {
 }
 
 
-def settings(place: Place, changes: dict[str, str] | None = None, **checkpointing: str) -> dict[str, str]:
-    """The configuration of a job whose files all lie in the place; ``min_pause`` stands for Flink's ``min-pause``.
+def settings(
+    place: Place, changes: dict[str, str] | None = None, **checkpointing: str
+) -> dict[str, str]:
+    """The configuration of a job whose files all lie in the place; ``min_pause`` stands for Flink's
+    ``min-pause``.
 
     Unless told otherwise there are no periodic checkpoints, and a job that fails is not restarted.
     """
@@ -68,7 +74,8 @@ def settings(place: Place, changes: dict[str, str] | None = None, **checkpointin
     }
 
 
-# -- jobs ------------------------------------------------------------------------------------------------------
+# -- jobs
+# ----------------------------------------------------------------------------------------------
 
 
 class Gate:
@@ -113,10 +120,15 @@ def pass_by() -> None:
 
 
 class WatchedFiles(weir.sinks.Files):
-    """``Files`` that calls a function of the test before each step is staged, and before each flush."""
+    """``Files`` that calls a function of the test before each step is staged, and before each
+    flush."""
 
     def __init__(
-        self, path: Path, *, stage: Callable[[], None] = pass_by, flush: Callable[[], None] = pass_by
+        self,
+        path: Path,
+        *,
+        stage: Callable[[], None] = pass_by,
+        flush: Callable[[], None] = pass_by,
     ) -> None:
         super().__init__(str(path))
         self._before_stage = stage
@@ -211,14 +223,18 @@ class LiveJob:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if not self._result.done():
             self.gateway.suspend()
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"the job does not end: {self.notes}"
 
-    # -- what the run tells ------------------------------------------------------------------------------------
+    # -- what the run tells
+    # ------------------------------------------------------------------------------------
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
         """The run has begun."""
@@ -236,7 +252,8 @@ class LiveJob:
         """One line for people."""
         self.notes.append(message)
 
-    # -- what the test asks ------------------------------------------------------------------------------------
+    # -- what the test asks
+    # ------------------------------------------------------------------------------------
 
     @property
     def job_id(self) -> str:
@@ -272,18 +289,26 @@ class LiveJob:
     def wait_until_it_runs(self) -> None:
         """Wait until every task runs."""
         running = TaskStatus.RUNNING
-        self.wait_for(lambda view: all(v.status is running for v in view.vertices), "every task runs")
+        self.wait_for(
+            lambda view: all(v.status is running for v in view.vertices), "every task runs"
+        )
 
     def wait_for_steps(self, steps: int) -> None:
         """Wait until every task has taken so many steps."""
-        self.wait_for(lambda view: min(v.position for v in view.vertices) >= steps - 1, f"{steps} steps")
+        self.wait_for(
+            lambda view: min(v.position for v in view.vertices) >= steps - 1, f"{steps} steps"
+        )
 
     def wait_for_records(self, records: int) -> None:
-        """Wait until every task has read so many. Steps do not say it: Spark adds some without data."""
-        self.wait_for(lambda view: min(v.records_in for v in view.vertices) >= records, f"{records} records")
+        """Wait until every task has read so many. Steps do not say it: Spark adds some without
+        data."""
+        self.wait_for(
+            lambda view: min(v.records_in for v in view.vertices) >= records, f"{records} records"
+        )
 
     def checkpoint(self) -> CompletedCheckpoint:
-        """Take a checkpoint as soon as the tasks run; raises ``JobError`` with the reason if it fails."""
+        """Take a checkpoint as soon as the tasks run; raises ``JobError`` with the reason if it
+        fails."""
         self.wait_until_it_runs()
         return self.gateway.trigger_checkpoint().result(PATIENCE_S)
 
@@ -311,7 +336,8 @@ class LiveJob:
                 self._known.set_exception(error)
 
 
-# -- what lies on disk -----------------------------------------------------------------------------------------
+# -- what lies on disk
+# -----------------------------------------------------------------------------------------
 
 
 def retained(job_directory: Path) -> list[Path]:
@@ -333,7 +359,8 @@ def metadata_of(snapshot: Path) -> dict[str, Any]:
 
 
 def files_of(checkpoint: Path) -> set[str]:
-    """The files of a checkpoint, by their paths below its job's directory; fails if one is not whole."""
+    """The files of a checkpoint, by their paths below its job's directory; fails if one is not
+    whole."""
     files = {f"{checkpoint.name}/_metadata"}
     for task in metadata_of(checkpoint)["tasks"]:
         for handle in task["files"]:

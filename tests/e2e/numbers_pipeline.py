@@ -1,9 +1,11 @@
-"""The pipeline of the end-to-end tests: numbers with times, copied as they are, and counted by the minute.
+"""The pipeline of the end-to-end tests: numbers with times, copied as they are, and counted by the
+minute.
 
-Two queries with a channel between them, three sinks: the first has a Delta table and files, the second a stateful window
-into ``Files``, which closes by the watermark of the first. All paths are relative to the directory in which the command
-runs. The environment variable ``NUMBERS`` is ``bounded`` (all files that are there at the start, then the end) or
-``unbounded``; ``NUMBERS_RAW`` names another directory for the sinks.
+Two queries with a channel between them, three sinks: the first has a Delta table and files, the
+second a stateful window into ``Files``, which closes by the watermark of the first. All paths are
+relative to the directory in which the command runs. The environment variable ``NUMBERS`` is
+``bounded`` (all files that are there at the start, then the end) or ``unbounded``; ``NUMBERS_RAW``
+names another directory for the sinks.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""What the end-to-end tests share: small inputs, ``weir`` as a child process, and an independent look at the sinks.
+"""What the end-to-end tests share: small inputs, ``weir`` as a child process, and an independent
+look at the sinks.
 
 Rules of these tests:
 
-1. The command runs as a person would run it, in a directory of its own; what it left is all that the next run knows.
-2. Results are compared as multisets with a computation over the input that knows neither Weir nor Spark.
-3. Each command begins a session of its own, by whose id every process that it started can be found again, even after
-   its parent has died. Nothing else is ever signalled.
+1. The command runs as a person would run it, in a directory of its own; what it left is all that
+   the next run knows.
+2. Results are compared as multisets with a computation over the input that knows neither Weir nor
+   Spark.
+3. Each command begins a session of its own, by whose id every process that it started can be found
+   again, even after its parent has died. Nothing else is ever signalled.
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
 SOURCES = HERE.parents[1] / "src"
 
-#: A JVM of these tests lives for seconds: it starts faster with the quick compiler alone. Java says on standard error that
-#: it has picked these up, unless its log is off.
+#: A JVM of these tests lives for seconds: it starts faster with the quick compiler alone. Java says
+#: on standard error that it has picked these up, unless its log is off.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
 
 Rows = Counter[tuple[Any, ...]]
@@ -56,10 +59,12 @@ class Place:
         self._files = 0
         self._mark = directory / "mark"
 
-    # -- input -------------------------------------------------------------------------------------------------
+    # -- input
+    # ------------------------------------------------------------------------------------------
 
     def land(self, files: int) -> None:
-        """Add so many files of numbers to ``in``; each appears whole, and they are read in order."""
+        """Add so many files of numbers to ``in``; each appears whole, and they are read in
+        order."""
         landing = self.directory / "in"
         landing.mkdir(exist_ok=True)
         for number in range(self._files, self._files + files):
@@ -84,7 +89,8 @@ class Place:
         counts = Counter(ts.replace(second=0, microsecond=0) for _, ts in self.rows().elements())
         return Rows(counts.items())
 
-    # -- output ------------------------------------------------------------------------------------------------
+    # -- output
+    # ------------------------------------------------------------------------------------------
 
     def assert_exact(self, out: str = "out") -> None:
         """Every sink of a finished bounded job holds exactly what it must."""
@@ -96,7 +102,8 @@ class Place:
         assert_same(delta_rows(self.directory / out / "raw"), self.rows(), "the Delta table")
         assert_same(files_rows(self.directory / out / "raw_files"), self.rows(), "the files")
 
-    # -- commands ----------------------------------------------------------------------------------------------
+    # -- commands
+    # ------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -121,7 +128,8 @@ class Place:
         number: signal.Signals,
         environment: dict[str, str] | None = None,
     ) -> Run:
-        """Start ``weir run``; it sends itself the signal at the Nth passage of the point (``killing_driver.py``)."""
+        """Start ``weir run``; it sends itself the signal at the Nth passage of the point
+        (``killing_driver.py``)."""
         self._mark.unlink(missing_ok=True)
         script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
         return self.start(*arguments, script=script, environment=environment)
@@ -131,16 +139,21 @@ class Place:
         return self._mark.read_text()
 
     def die_at(self, point: str, nth: int, *arguments: str) -> None:
-        """One life that ends by SIGKILL at the Nth passage of the point; fails if it is never reached."""
+        """One life that ends by SIGKILL at the Nth passage of the point; fails if it is never
+        reached."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL, run.story()
         assert self.mark() == point
 
     def sleep_at(self, point: str, nth: int, *arguments: str) -> Run:
-        """A driver that stopped itself by SIGSTOP at the Nth passage of the point; fails if it is never reached."""
+        """A driver that stopped itself by SIGSTOP at the Nth passage of the point; fails if it is
+        never reached."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGSTOP)
         driver = psutil.Process(run.process.pid)
-        wait_until(lambda: driver.status() == psutil.STATUS_STOPPED or run.process.poll() is not None, point)
+        wait_until(
+            lambda: driver.status() == psutil.STATUS_STOPPED or run.process.poll() is not None,
+            point,
+        )
         assert self.mark() == point, run.story()
         return run
 
@@ -187,7 +200,9 @@ class Place:
 class Run:
     """One child process, with its output in files, so that it never waits for a reader."""
 
-    def __init__(self, command: list[str], directory: Path, number: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], directory: Path, number: int, environment: dict[str, str]
+    ) -> None:
         self._output = directory / f"output-{number}"
         self._errors = directory / f"errors-{number}"
         with self._output.open("wb") as output, self._errors.open("wb") as errors:
@@ -240,7 +255,8 @@ class Run:
             raise AssertionError(f"it did not end within {timeout_s} s: {self.story()}") from None
 
     def error(self) -> str:
-        """The one line that tells why it ended with exit code 1; fails if there is a stack trace or more."""
+        """The one line that tells why it ended with exit code 1; fails if there is a stack trace or
+        more."""
         assert self.wait() == 1, self.story()
         return error_line(self.output, self.errors)
 
@@ -265,7 +281,9 @@ class Run:
         """Wait until nothing of its session lives any more."""
         deadline = time.monotonic() + timeout_s
         while left := self.processes():
-            assert time.monotonic() < deadline, f"still there: {[process.cmdline() for process in left]}"
+            assert time.monotonic() < deadline, (
+                f"still there: {[process.cmdline() for process in left]}"
+            )
             time.sleep(_POLL_S)
 
     def end(self) -> None:
@@ -287,7 +305,8 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def environment_of(changes: dict[str, str]) -> dict[str, str]:
-    """The environment of a command: it finds this Weir, installed or not, and no proxy or colour stands in its way."""
+    """The environment of a command: it finds this Weir, installed or not, and no proxy or colour
+    stands in its way."""
     paths = [str(SOURCES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **os.environ,
@@ -328,7 +347,9 @@ def rows_of_files(files: list[Path]) -> Rows:
 
 def visible_files(directory: Path) -> list[Path]:
     """The files that a reader of a ``Files`` sink sees."""
-    return sorted(file for file in directory.glob("*") if file.is_file() and file.name[0] not in "._")
+    return sorted(
+        file for file in directory.glob("*") if file.is_file() and file.name[0] not in "._"
+    )
 
 
 def delta_rows(path: Path) -> Rows:
@@ -342,8 +363,12 @@ def delta_rows(path: Path) -> Rows:
 def assert_same(found: Rows, expected: Rows, what: str) -> None:
     """Fails with the rows that are missing and those that are too many."""
     missing, surplus = expected - found, found - expected
-    assert not missing, f"{what}: {missing.total()} rows are missing, such as {missing.most_common(3)}"
-    assert not surplus, f"{what}: {surplus.total()} rows are too many, such as {surplus.most_common(3)}"
+    assert not missing, (
+        f"{what}: {missing.total()} rows are missing, such as {missing.most_common(3)}"
+    )
+    assert not surplus, (
+        f"{what}: {surplus.total()} rows are too many, such as {surplus.most_common(3)}"
+    )
 
 
 def _rows_of(table: pa.Table) -> Rows:

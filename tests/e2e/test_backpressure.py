@@ -1,7 +1,9 @@
-"""A consumer that does not keep up with its producer: what lies between them is bounded, and a checkpoint restores exactly.
+"""A consumer that does not keep up with its producer: what lies between them is bounded, and a
+checkpoint restores exactly.
 
-The consumer's sink holds its first batch until the channel is full. An aligned checkpoint waits until the consumer has read
-what came before its barrier; an unaligned one takes that with it (PROTOCOL P27).
+The consumer's sink holds its first batch until the channel is full. An aligned checkpoint waits
+until the consumer has read what came before its barrier; an unaligned one takes that with it
+(PROTOCOL P27).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ BOUND = ChannelBound().segments
 
 
 def two_queries(place: Place, gate: Gate) -> weir.Job:
-    """Numbers as they are, and again behind a channel, by a sink that comes to the gate with each batch."""
+    """Numbers as they are, and again behind a channel, by a sink that comes to the gate with each
+    batch."""
     out = place.directory / "out"
     job = weir.Job("slow")
     read = job.source("numbers", numbers(place), bounded=True)
@@ -37,7 +40,9 @@ def two_queries(place: Place, gate: Gate) -> weir.Job:
 
 def segments(place: Place) -> int:
     """How many segments lie in the channel."""
-    return len([path for path in place.directory.glob("work/*/*/_channels/numbers/*") if path.is_dir()])
+    return len(
+        [path for path in place.directory.glob("work/*/*/_channels/numbers/*") if path.is_dir()]
+    )
 
 
 def producer_has_acknowledged(view: JobView) -> bool:
@@ -53,7 +58,8 @@ def producer_has_acknowledged(view: JobView) -> bool:
 def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     place: Place, spark: SparkSession, unaligned: bool
 ) -> None:
-    """The producer stops at the bound; the checkpoint is triggered then, and the job is left and run again."""
+    """The producer stops at the bound; the checkpoint is triggered then, and the job is left and
+    run again."""
     del spark
     place.land(BOUND * 2)
     changes = {"execution.checkpointing.unaligned.enabled": str(unaligned).lower()}

@@ -1,4 +1,5 @@
-"""Bad input, as a person gives it: exit code 1, one sentence that names the thing and the way out, no stack trace.
+"""Bad input, as a person gives it: exit code 1, one sentence that names the thing and the way out,
+no stack trace.
 
 But for the last test, no JVM is started: what can be told without one is told at once.
 """
@@ -37,7 +38,8 @@ def conf(key: str, value: object) -> tuple[str, str]:
     return "--conf", f"{key}={value}"
 
 
-# -- the pipeline ----------------------------------------------------------------------------------------------
+# -- the pipeline
+# ----------------------------------------------------------------------------------------------
 
 
 def test_two_steps_of_one_name_are_refused(place: Place) -> None:
@@ -64,11 +66,13 @@ def test_a_directory_that_holds_something_else_is_no_sink(place: Place, sink: st
     assert [path.name for path in (place.directory / "out").iterdir()] == ["letter.txt"]
 
 
-# -- checkpoints and savepoints --------------------------------------------------------------------------------
+# -- checkpoints and savepoints
+# --------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_directory_below_a_file_is_refused(place: Place) -> None:
-    """The directory and its key are told (a file, because the permissions of root forbid nothing)."""
+    """The directory and its key are told (a file, because the permissions of root forbid
+    nothing)."""
     blocked = place.write("blocked", "") / "checkpoints"
     message = refusal(place, GOOD, *conf("execution.checkpointing.dir", blocked))
     assert str(blocked) in message
@@ -84,7 +88,8 @@ def test_a_savepoint_that_does_not_exist_is_refused(place: Place) -> None:
 
 
 def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: Place) -> None:
-    """One flipped byte: the file, the checksum that it has and the one that it should have are told."""
+    """One flipped byte: the file, the checksum that it has and the one that it should have are
+    told."""
     savepoint = make_savepoint(place.directory / "savepoint-1", b"precious state")
     file = savepoint / "state-1"
     file.write_bytes(b"pretious state")
@@ -99,7 +104,9 @@ def make_savepoint(directory: Path, content: bytes) -> Path:
     directory.mkdir()
     (directory / "state-1").write_bytes(content)
     fs = LocalFileSystem()
-    storage = CheckpointStorage(fs=lambda _: fs, base_directory=str(directory.parent), job_id="0" * 32)
+    storage = CheckpointStorage(
+        fs=lambda _: fs, base_directory=str(directory.parent), job_id="0" * 32
+    )
     size, checksum = fs.checksum(str(directory / "state-1"))
     handle = StateHandle(key="state/0/0/1.zip", path="state-1", size=size, checksum=checksum)
     task = TaskState(
@@ -125,7 +132,8 @@ def make_savepoint(directory: Path, content: bytes) -> Path:
     return directory
 
 
-# -- the machine -----------------------------------------------------------------------------------------------
+# -- the machine
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_taken_port_is_refused(place: Place) -> None:
@@ -169,15 +177,19 @@ def test_an_unknown_job_is_told_to_look_for_a_driver(place: Place) -> None:
 
 
 def test_a_working_directory_that_cannot_be_made_is_refused(place: Place) -> None:
-    """Below a file: its path and its key are told, before a JVM would try to put its log beside it."""
+    """Below a file: its path and its key are told, before a JVM would try to put its log beside
+    it."""
     blocked = place.write("blocked", "") / "work"
-    message = refusal(place, GOOD, *conf("weir.working-dir", blocked), "--master", "local-cluster[1,1,1024]")
+    message = refusal(
+        place, GOOD, *conf("weir.working-dir", blocked), "--master", "local-cluster[1,1,1024]"
+    )
     assert str(blocked) in message
     assert "weir.working-dir" in message
 
 
 class _Cluster:
-    """What ``check_reachable`` needs of a session on a cluster; ``parquet`` writes as its executors would."""
+    """What ``check_reachable`` needs of a session on a cluster; ``parquet`` writes as its executors
+    would."""
 
     master = "spark://somewhere:7077"
 
@@ -206,12 +218,14 @@ class _Cluster:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(None, "cannot be seen by the driver"), (OSError("disk"), "executors cannot write")]
+    ("error", "told"),
+    [(None, "cannot be seen by the driver"), (OSError("disk"), "executors cannot write")],
 )
 def test_a_working_directory_that_executors_do_not_share_is_refused(
     tmp_path: Path, error: Exception | None, told: str
 ) -> None:
-    """An executor that writes to a disk of its own, or not at all: the directory and its key are told."""
+    """An executor that writes to a disk of its own, or not at all: the directory and its key are
+    told."""
     session: Any = _Cluster(error)
     with pytest.raises(StorageError, match=told) as raised:
         check_reachable(session, LocalFileSystem(), str(tmp_path / "work"))
@@ -219,7 +233,8 @@ def test_a_working_directory_that_executors_do_not_share_is_refused(
     assert "weir.working-dir" in str(raised.value)
 
 
-# -- with a JVM ------------------------------------------------------------------------------------------------
+# -- with a JVM
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark

@@ -1,9 +1,10 @@
 """Cutting a chain changes no result (PROTOCOL P25): the law of channels, on real Spark.
 
-Two sources of different length, so that one branch ends early; a left outer join over time, whose unmatched rows come late
-and would be dropped if a watermark were derived anew from them; session windows over what it puts out; and a count that
-reads both sources. Every step is a plain function of DataFrames, so the same functions over the whole input at once, as an
-ordinary batch of Spark's, say what each table must hold.
+Two sources of different length, so that one branch ends early; a left outer join over time, whose
+unmatched rows come late and would be dropped if a watermark were derived anew from them; session
+windows over what it puts out; and a count that reads both sources. Every step is a plain function
+of DataFrames, so the same functions over the whole input at once, as an ordinary batch of Spark's,
+say what each table must hold.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def land(directory: Path, *, files: int, rows: int, every: int) -> None:
         ids = [one for one in range(number * rows, (number + 1) * rows) if one % every == 0]
         columns = {
             "id": pa.array(ids, pa.int64()),
-            "ts": pa.array([_FIRST + timedelta(seconds=one) for one in ids], pa.timestamp("us", tz="UTC")),
+            "ts": pa.array(
+                [_FIRST + timedelta(seconds=one) for one in ids], pa.timestamp("us", tz="UTC")
+            ),
         }
         path = directory / f"{number:03}.parquet"
         pq.write_table(pa.table(columns), path)
@@ -69,7 +72,8 @@ def matched(orders: DataFrame, paid: DataFrame) -> DataFrame:
 
 
 def sessions(frame: DataFrame) -> DataFrame:
-    """How many orders in a row were not paid, of the odd and of the even: those less than 2.5 seconds apart."""
+    """How many orders in a row were not paid, of the odd and of the even: those less than 2.5
+    seconds apart."""
     unpaid = frame.filter("paid_ts IS NULL").withColumn("parity", F.expr("id % 2"))
     counted = unpaid.groupBy(F.session_window("ts", "2500 milliseconds"), "parity").agg(
         F.count("*").alias("n")
@@ -101,7 +105,9 @@ def pipeline(place: Place, cuts: tuple[str, ...]) -> weir.Job:
 
     job = weir.Job("chaining")
     orders = job.source("orders", source("orders", 1), bounded=True).transform("timed", timed)
-    payments = job.source("payments", source("payments", 3), bounded=True).transform("paid_timed", paid_timed)
+    payments = job.source("payments", source("payments", 3), bounded=True).transform(
+        "paid_timed", paid_timed
+    )
     joined = job.transform("matched", [orders, payments], matched)
     streaks = joined.transform("sessions", sessions)
     streaks.sink("streaks", weir.sinks.DeltaTable(str(out / "streaks")))
@@ -129,7 +135,9 @@ def expected(spark: SparkSession, place: Place) -> dict[str, Rows]:
         "streaks": sessions(matched(orders, payments)),
         "minutes": per_minute(orders.union(as_orders(payments))),
     }
-    return {name: Counter(_values(row) for row in frame.collect()) for name, frame in tables.items()}
+    return {
+        name: Counter(_values(row) for row in frame.collect()) for name, frame in tables.items()
+    }
 
 
 def _values(row: Any) -> tuple[Any, ...]:

@@ -1,4 +1,5 @@
-"""A pipeline that was changed between two lives of its job, on real Spark: its state must fit, or nothing is touched."""
+"""A pipeline that was changed between two lives of its job, on real Spark: its state must fit, or
+nothing is touched."""
 
 from __future__ import annotations
 
@@ -9,12 +10,17 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 
 @pytest.mark.slow
-def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(place: Place) -> None:
-    """Killed with rows to commit, and run with a renamed step: refused, nothing committed; as it was: exact."""
+def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(
+    place: Place,
+) -> None:
+    """Killed with rows to commit, and run with a renamed step: refused, nothing committed; as it
+    was: exact."""
     place.land(8)
     place.die_at("after-the-record", 3)
     committed = tables(place)
-    renamed = place.write("pipeline.py", PIPELINE.read_text().replace('"by_minute"', '"per_minute"'))
+    renamed = place.write(
+        "pipeline.py", PIPELINE.read_text().replace('"by_minute"', '"per_minute"')
+    )
 
     for arguments in ((), ("--allow-non-restored-state",)):
         message = place.start(*arguments, pipeline=renamed).error()

@@ -1,6 +1,8 @@
-"""What the settings of checkpoints promise, on real Spark: timeout, tolerated failures, concurrency, pause, retention.
+"""What the settings of checkpoints promise, on real Spark: timeout, tolerated failures,
+concurrency, pause, retention.
 
-The jobs run in this process (``live_job.py``); what they leave is compared with a computation of its own.
+The jobs run in this process (``live_job.py``); what they leave is compared with a computation of
+its own.
 """
 
 from __future__ import annotations
@@ -44,20 +46,26 @@ NUM_RETAINED = "execution.checkpointing.num-retained"
 CLAIM_MODE = "execution.state-recovery.claim-mode"
 
 
-# -- timeout, tolerable-failed-checkpoints ---------------------------------------------------------------------
+# -- timeout, tolerable-failed-checkpoints
+# ---------------------------------------------------------------------
 
 
 def test_a_checkpoint_expires_in_a_slow_batch_and_the_next_one_completes(place: Place) -> None:
-    """The third batch takes longer than the timeout: a checkpoint fails, the job goes on, and the result is exact."""
+    """The third batch takes longer than the timeout: a checkpoint fails, the job goes on, and the
+    result is exact."""
     place.land(5)
     gate = Gate(nth=3)
     job = numbers_job(place, bounded=True, stage=gate)
     conf = settings(place, interval="200ms", timeout="1s", tolerable_failed_checkpoints="1000")
     with LiveJob(job, conf) as live, gate:
-        live.wait_for(lambda view: view.checkpoints.latest_failed is not None, "a checkpoint expires")
+        live.wait_for(
+            lambda view: view.checkpoints.latest_failed is not None, "a checkpoint expires"
+        )
         gate.open()
         assert live.result().status is JobStatus.FINISHED
-    failed = [known for known in live.history("FAILED") if SUSPENDING not in str(known.failure_message)]
+    failed = [
+        known for known in live.history("FAILED") if SUSPENDING not in str(known.failure_message)
+    ]
     assert failed
     for checkpoint in failed:
         assert str(checkpoint.failure_message).startswith(EXPIRED)
@@ -71,7 +79,10 @@ def declining_job(place: Place, how: str, monkeypatch: pytest.MonkeyPatch) -> we
     """A job whose first snapshot with rows fails, in its synchronous or its asynchronous part."""
     if how == "asynchronous":
         return numbers_job(place, bounded=True, flush=RaiseOnce(SinkError("the press has jammed")))
-    fail_once, log_entries = RaiseOnce(StorageError("the press has jammed")), QueryDirectory.log_entries
+    fail_once, log_entries = (
+        RaiseOnce(StorageError("the press has jammed")),
+        QueryDirectory.log_entries,
+    )
 
     def failing(directory: QueryDirectory, position: int) -> dict[str, str]:
         fail_once()
@@ -91,7 +102,8 @@ def declining_job(place: Place, how: str, monkeypatch: pytest.MonkeyPatch) -> we
 def test_a_declined_checkpoint_is_counted_with_its_reason_and_the_next_one_completes(
     place: Place, monkeypatch: pytest.MonkeyPatch, how: str, reason: str
 ) -> None:
-    """One failure is tolerated: it names reason, checkpoint and cause, and the next one commits what it had staged."""
+    """One failure is tolerated: it names reason, checkpoint and cause, and the next one commits
+    what it had staged."""
     place.land(4)
     job = declining_job(place, how, monkeypatch)
     conf = settings(place, interval="100ms", tolerable_failed_checkpoints="1")
@@ -112,7 +124,8 @@ def test_a_declined_checkpoint_is_counted_with_its_reason_and_the_next_one_compl
 def test_one_declined_checkpoint_more_than_is_tolerated_restarts_the_job(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is tolerated: the job fails over because of it, begins a second attempt, and the result is exact."""
+    """None is tolerated: the job fails over because of it, begins a second attempt, and the result
+    is exact."""
     place.land(4)
     job = declining_job(place, "asynchronous", monkeypatch)
     restart = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10ms"}
@@ -126,22 +139,30 @@ def test_one_declined_checkpoint_more_than_is_tolerated_restarts_the_job(
     assert_copied(place)
 
 
-# -- max-concurrent-checkpoints, min-pause ---------------------------------------------------------------------
+# -- max-concurrent-checkpoints, min-pause
+# ---------------------------------------------------------------------
 
 
 def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> None:
-    """While a sink's flush is held a second one begins and records flow on; a third waits, as REST says too."""
+    """While a sink's flush is held a second one begins and records flow on; a third waits, as REST
+    says too."""
     place.land(2)
     gate = Gate(nth=1)
     job = numbers_job(place, bounded=False, flush=gate)
-    with LiveJob(job, settings(place, interval="100ms", max_concurrent_checkpoints="2")) as live, gate:
+    with (
+        LiveJob(job, settings(place, interval="100ms", max_concurrent_checkpoints="2")) as live,
+        gate,
+    ):
         live.wait_for(lambda view: view.checkpoints.counts.in_progress == 2, "two are in flight")
         in_flight = [checkpoint.checkpoint_id for checkpoint in live.history("IN_PROGRESS")]
         place.land(2)
         live.wait_for_steps(4)
         time.sleep(1.0)
         assert [checkpoint.checkpoint_id for checkpoint in live.history("IN_PROGRESS")] == in_flight
-        assert max(known.checkpoint_id for known in live.gateway.view().checkpoints.history) == in_flight[1]
+        assert (
+            max(known.checkpoint_id for known in live.gateway.view().checkpoints.history)
+            == in_flight[1]
+        )
         with JobClient(live.address, live.job_id) as client:
             assert client.checkpoints().counts.in_progress == 2
         assert raw_rows(place).total() == 0
@@ -155,7 +176,8 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
 
 
 def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(place: Place) -> None:
-    """Each takes 300 ms of the interval's 500: without the pause of 400 ms the next one would come after 200."""
+    """Each takes 300 ms of the interval's 500: without the pause of 400 ms the next one would come
+    after 200."""
     place.land(1)
 
     def slow_flush() -> None:
@@ -180,11 +202,15 @@ def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(pla
     assert_copied(place)
 
 
-# -- num-retained ----------------------------------------------------------------------------------------------
+# -- num-retained
+# ----------------------------------------------------------------------------------------------
 
 
-def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothing_else(place: Place) -> None:
-    """Two are retained: each is whole, no other file is left, and the job goes on from the newest one exactly."""
+def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothing_else(
+    place: Place,
+) -> None:
+    """Two are retained: each is whole, no other file is left, and the job goes on from the newest
+    one exactly."""
     conf = settings(place, num_retained="2")
     place.land(1)
     with LiveJob(minutes_job(place, bounded=False), conf) as live:
@@ -195,13 +221,20 @@ def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothi
             newest = max(request.result(PATIENCE_S).checkpoint_id for request in requests)
         directory = place.directory / "checkpoints" / live.job_id
         wait_until(
-            lambda: checkpoint_files(directory) == retained_files(directory), "what nobody needs is deleted"
+            lambda: checkpoint_files(directory) == retained_files(directory),
+            "what nobody needs is deleted",
         )
     assert newest == 50
     assert [path.name for path in retained(directory)] == ["chk-49", "chk-50"]
     kept = retained_files(directory)
     assert checkpoint_files(directory) == kept
-    assert {path.name for path in directory.iterdir()} == {"log", "ids", "shared", "chk-49", "chk-50"}
+    assert {path.name for path in directory.iterdir()} == {
+        "log",
+        "ids",
+        "shared",
+        "chk-49",
+        "chk-50",
+    }
     writers = {path.split("/")[1] for path in kept if path.startswith("shared/")}
     assert len(writers - {"49", "50"}) > 1, "they share files with checkpoints that are long gone"
 
@@ -211,7 +244,8 @@ def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothi
     assert_counted(place)
 
 
-# -- claim mode ------------------------------------------------------------------------------------------------
+# -- claim mode
+# ----------------------------------------------------------------------------------------------
 
 
 def a_snapshot(place: Place, kind: str, conf: dict[str, str]) -> Path:
@@ -235,8 +269,11 @@ def assert_goes_on_exactly(place: Place, conf: dict[str, str], newest: int) -> N
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
-def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(place: Place, kind: str) -> None:
-    """NO_CLAIM: after several checkpoints no byte of it has changed, and the job goes on without it."""
+def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
+    place: Place, kind: str
+) -> None:
+    """NO_CLAIM: after several checkpoints no byte of it has changed, and the job goes on without
+    it."""
     conf = settings(place)
     snapshot = a_snapshot(place, kind, conf | {NUM_RETAINED: "2"})
     owned = snapshot if kind == "savepoint" else snapshot.parent
@@ -253,8 +290,11 @@ def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(place:
 
 
 @pytest.mark.parametrize("kind", ["savepoint", "checkpoint"])
-def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(place: Place, kind: str) -> None:
-    """CLAIM with num-retained 2: it is there after one checkpoint, gone after two, and the job goes on without it."""
+def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(
+    place: Place, kind: str
+) -> None:
+    """CLAIM with num-retained 2: it is there after one checkpoint, gone after two, and the job goes
+    on without it."""
     conf = settings(place) | {NUM_RETAINED: "2"}
     snapshot = a_snapshot(place, kind, conf)
     conf |= {CLAIM_MODE: "CLAIM"}

@@ -1,4 +1,5 @@
-"""The same pipeline on masters with executors in processes of their own: one is lost, or master and worker are real."""
+"""The same pipeline on masters with executors in processes of their own: one is lost, or master and
+worker are real."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_a_lost_executor_changes_no_result(place: Place) -> None:
     run = place.start("--master", "local-cluster[2,1,1024]", environment=ENVIRONMENT)
     run.wait_for(r"checkpoint 2 completed")
     executors = [
-        process for process in run.processes() if "CoarseGrainedExecutorBackend" in _command(process)
+        process
+        for process in run.processes()
+        if "CoarseGrainedExecutorBackend" in _command(process)
     ]
     assert len(executors) == 2, run.story()
     executors[0].kill()
@@ -65,7 +68,8 @@ def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
 
 @pytest.mark.slow
 def test_the_demo_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
-    """``weir demo``, with --master alone: it compares every table itself, and finds each row once."""
+    """``weir demo``, with --master alone: it compares every table itself, and finds each row
+    once."""
     command = [sys.executable, "-m", "weir", "demo", "--kill", "0", "--master", master]
     demo = place.launch(command, ENVIRONMENT)
     assert demo.wait() == 0, demo.story()

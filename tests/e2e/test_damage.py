@@ -1,4 +1,5 @@
-"""A newest checkpoint that is damaged: the one before it is used if that doubles no row, else the job refuses (P21)."""
+"""A newest checkpoint that is damaged: the one before it is used if that doubles no row, else the
+job refuses (P21)."""
 
 from __future__ import annotations
 
@@ -37,18 +38,24 @@ def flip_a_byte(file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond_it(place: Place) -> None:
-    """Killed before the newest one's rows were committed: the run says what it does, and every sink is exact."""
+def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond_it(
+    place: Place,
+) -> None:
+    """Killed before the newest one's rows were committed: the run says what it does, and every sink
+    is exact."""
     older, newest = killed_and_damaged(place, "after-the-record", 3)
     run = place.finish(*RETAIN)
     assert "has checksum crc32:" in run.output
-    assert f"Checkpoint {newest} is damaged: going on from the older checkpoint {older}" in run.output
+    assert (
+        f"Checkpoint {newest} is damaged: going on from the older checkpoint {older}" in run.output
+    )
     assert f"recovered from checkpoint {older}" in run.output
     place.assert_exact()
 
 
 def test_a_damaged_checkpoint_that_a_sink_has_committed_is_not_stepped_over(place: Place) -> None:
-    """One sink has its rows: refused, naming both ids. --accept-duplicates overrides, and then no row is missing."""
+    """One sink has its rows: refused, naming both ids. --accept-duplicates overrides, and then no
+    row is missing."""
     older, newest = killed_and_damaged(place, "between-two-sinks", 3)
     message = place.start(*RETAIN).error()
     assert f"Checkpoint {newest} is damaged" in message

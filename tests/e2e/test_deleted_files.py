@@ -1,4 +1,5 @@
-"""Staged files that somebody deletes before their checkpoint is taken: the job stages those rows again (P5, P23)."""
+"""Staged files that somebody deletes before their checkpoint is taken: the job stages those rows
+again (P5, P23)."""
 
 from __future__ import annotations
 
@@ -27,10 +28,16 @@ class Deletion:
                 self.deleted += 1
 
 
-def test_rows_whose_staged_files_are_gone_are_staged_again_by_the_next_attempt(place: Place) -> None:
-    """No checkpoint without them completes, though failed ones are tolerated; every row is in the table once."""
+def test_rows_whose_staged_files_are_gone_are_staged_again_by_the_next_attempt(
+    place: Place,
+) -> None:
+    """No checkpoint without them completes, though failed ones are tolerated; every row is in the
+    table once."""
     place.land(5)
-    restarts = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10 ms"}
+    restarts = {
+        "restart-strategy.type": "fixed-delay",
+        "restart-strategy.fixed-delay.delay": "10 ms",
+    }
     conf = settings(place, restarts, tolerable_failed_checkpoints="1000")
     deletion = Deletion(place)
     with LiveJob(numbers_job(place, bounded=True, stage=deletion), conf) as live:

@@ -1,9 +1,11 @@
-"""Stop with drain on real Spark: every window and timer fires, and the tables equal the batch computation (MISSION E1).
+"""Stop with drain on real Spark: every window and timer fires, and the tables equal the batch
+computation (MISSION E1).
 
-One unbounded job holds every kind of state that event time closes: session windows, a left outer join, deduplication within
-the watermark, two chained aggregations, and timers of a Python function. It is drained once it has read its input. Each
-table must then equal the same functions over the whole input as an ordinary batch of Spark's; the one of the timers, whose
-function Spark runs only on streams, a computation in Python.
+One unbounded job holds every kind of state that event time closes: session windows, a left outer
+join, deduplication within the watermark, two chained aggregations, and timers of a Python function.
+It is drained once it has read its input. Each table must then equal the same functions over the
+whole input as an ordinary batch of Spark's; the one of the timers, whose function Spark runs only
+on streams, a computation in Python.
 
 Beside it: what Spark alone holds back of the same input.
 """
@@ -57,7 +59,9 @@ def sessions(frame: DataFrame) -> DataFrame:
 def joined(frame: DataFrame) -> DataFrame:
     """Every even number, with the one five later where that is divisible by three."""
     left = frame.filter("id % 2 = 0")
-    right = frame.filter("id % 3 = 0").select((F.col("id") - 5).alias("before"), F.col("ts").alias("later"))
+    right = frame.filter("id % 3 = 0").select(
+        (F.col("id") - 5).alias("before"), F.col("ts").alias("later")
+    )
     near = F.expr("id = before AND later >= ts AND later <= ts + INTERVAL 10 SECONDS")
     return left.join(right, near, "left_outer").select("id", "later")
 
@@ -71,7 +75,11 @@ def distinct(frame: DataFrame) -> DataFrame:
 def chained(frame: DataFrame) -> DataFrame:
     """How many seconds of each minute have two numbers: an aggregation over another one."""
     seconds = frame.groupBy(F.window("ts", "1 second")).agg(F.count("*").alias("n"))
-    full = seconds.filter("n = 2").groupBy(F.window("window", "1 minute")).agg(F.count("*").alias("seconds"))
+    full = (
+        seconds.filter("n = 2")
+        .groupBy(F.window("window", "1 minute"))
+        .agg(F.count("*").alias("seconds"))
+    )
     return full.select("window.start", "seconds")
 
 
@@ -123,7 +131,13 @@ def timers(frame: DataFrame) -> DataFrame:
     )
 
 
-STEPS = {"sessions": sessions, "joined": joined, "distinct": distinct, "chained": chained, "timers": timers}
+STEPS = {
+    "sessions": sessions,
+    "joined": joined,
+    "distinct": distinct,
+    "chained": chained,
+    "timers": timers,
+}
 
 
 def pipeline(place: Place) -> weir.Job:
@@ -193,12 +207,16 @@ def test_a_drained_job_has_put_out_all_that_its_state_held(
     assert_same(files_rows(drained.place.directory / "out" / name), wanted, name)
 
 
-def test_a_drained_job_has_finished_and_its_savepoint_goes_straight_to_the_end(drained: Drained) -> None:
+def test_a_drained_job_has_finished_and_its_savepoint_goes_straight_to_the_end(
+    drained: Drained,
+) -> None:
     """Restoring it runs nothing, also when new input has landed (PROTOCOL P35)."""
     assert drained.status is JobStatus.FINISHED
     tables = {name: files_rows(drained.place.directory / "out" / name) for name in STEPS}
     drained.place.land(1)
-    with LiveJob(pipeline(drained.place), drained.conf, from_savepoint=str(drained.savepoint)) as again:
+    with LiveJob(
+        pipeline(drained.place), drained.conf, from_savepoint=str(drained.savepoint)
+    ) as again:
         assert again.result().status is JobStatus.FINISHED
     for name, rows in tables.items():
         assert_same(files_rows(drained.place.directory / "out" / name), rows, name)
@@ -221,7 +239,8 @@ def by_minute(frame: DataFrame) -> DataFrame:
 def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds_some_back(
     place: Place, spark: SparkSession
 ) -> None:
-    """Windows stay in the savepoint, which may be moved, and all are put out in the end (MISSION G2, G3)."""
+    """Windows stay in the savepoint, which may be moved, and all are put out in the end
+    (MISSION G2, G3)."""
     place.land(FILES)
     conf = settings(place)
     with LiveJob(windowed(place), conf) as live:
@@ -239,7 +258,9 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
 
     plain = place.directory / "plain"
     query = (
-        by_minute(spark.readStream.schema("id long, ts timestamp").parquet(str(place.directory / "in")))
+        by_minute(
+            spark.readStream.schema("id long, ts timestamp").parquet(str(place.directory / "in"))
+        )
         .writeStream.format("parquet")
         .option("checkpointLocation", str(plain / "checkpoint"))
         .trigger(availableNow=True)
@@ -248,12 +269,16 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
     query.awaitTermination()
     shown = sum((parquet_rows(file) for file in (plain / "minutes").glob("*.parquet")), Rows())
     missing = place.minutes() - shown
-    print(f"plain Structured Streaming holds back {missing.total()} of {place.minutes().total()} windows")
+    print(
+        f"plain Structured Streaming holds back {missing.total()} of {place.minutes().total()}"
+        " windows"
+    )
     assert missing, "Spark alone has put out windows that its watermark has not passed"
 
 
 class Tally(weir.sinks.Sink):
-    """Says how many rows there were in all, once and at the end: everything that it stages, it stages in ``finish``."""
+    """Says how many rows there were in all, once and at the end: everything that it stages, it
+    stages in ``finish``."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -299,7 +324,8 @@ class Tally(weir.sinks.Sink):
 def test_what_a_sink_has_held_back_is_committed_by_a_drain_and_only_by_a_drain(
     place: Place, spark: SparkSession, drain: bool
 ) -> None:
-    """``finish`` after the last rows, then the commit, then ``close``; without a drain only ``close`` (MISSION E2, E5)."""
+    """``finish`` after the last rows, then the commit, then ``close``; without a drain only
+    ``close`` (MISSION E2, E5)."""
     del spark
     place.land(3)
     tally = Tally()

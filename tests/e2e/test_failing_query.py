@@ -1,4 +1,5 @@
-"""A query that fails: the job is restored from its newest completed checkpoint, or fails for good if it may not restart."""
+"""A query that fails: the job is restored from its newest completed checkpoint, or fails for good
+if it may not restart."""
 
 from __future__ import annotations
 
@@ -30,14 +31,16 @@ copied = copied.transform("picky", lambda frame: frame.mapInArrow(picky, frame.s
 
 
 def failing_pipeline(place: Place, *, once: bool) -> Path:
-    """The pipeline with a function that fails in front of the copies; with ``once`` it heals itself."""
+    """The pipeline with a function that fails in front of the copies; with ``once`` it heals
+    itself."""
     steps, sink, sinks = PIPELINE.read_text().partition("copied.sink")
     picky = PICKY.format(healed=str(place.directory / "healed"), once=once)
     return place.write("pipeline.py", f"{steps}{picky}{sink}{sinks}")
 
 
 def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Place) -> None:
-    """The function raises once: the output says why and from where the job goes on, and every sink is exact."""
+    """The function raises once: the output says why and from where the job goes on, and every sink
+    is exact."""
     place.land(FILES)
     pipeline = failing_pipeline(place, once=True)
     settings = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=100ms")
@@ -45,7 +48,8 @@ def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Plac
     assert run.output.count("the number 220 is not to my taste") == 1
     where = f"(in picky, {pipeline}, line "
     assert (
-        f"FAILING: Task 'picky' failed: ValueError: the number 220 is not to my taste {where}" in run.output
+        f"FAILING: Task 'picky' failed: ValueError: the number 220 is not to my taste {where}"
+        in run.output
     )
     assert "; step 'picky'; batch 5; log: " in run.output
     run.assert_no_stack_trace()
@@ -57,7 +61,8 @@ def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Plac
 
 @pytest.mark.slow
 def test_a_query_that_fails_without_a_restart_strategy_fails_the_job(place: Place) -> None:
-    """With restart-strategy.type none the command ends with exit code 1 and the cause; once healed, it resumes."""
+    """With restart-strategy.type none the command ends with exit code 1 and the cause; once healed,
+    it resumes."""
     place.land(FILES)
     pipeline = failing_pipeline(place, once=False)
     run = place.start("--conf", "restart-strategy.type=none", pipeline=pipeline)

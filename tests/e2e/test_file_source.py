@@ -1,4 +1,5 @@
-"""``FileSource`` on real Spark: a split enumerator, and readers that ask (MISSION C; PROTOCOL P41)."""
+"""``FileSource`` on real Spark: a split enumerator, and readers that ask (MISSION C;
+PROTOCOL P41)."""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 def test_files_that_come_while_drivers_are_killed_are_read_once(place: Place, seed: int) -> None:
-    """Each driver dies at a moment of its own, between the discovery, the reading and the commit of files that come."""
+    """Each driver dies at a moment of its own, between the discovery, the reading and the commit of
+    files that come."""
     drawn, pipeline = random.Random(seed), HERE / "files_pipeline.py"
     for _ in range(4):
         place.land(1)
@@ -130,7 +132,9 @@ def test_a_file_that_cannot_be_read_fails_the_job_by_name(place: Place) -> None:
     with LiveJob(files_job(place, bounded=True), settings(place)) as live:
         result = live.result()
     assert result.status is JobStatus.FAILED
-    assert f"The file {place.directory}/in/broken cannot be read (ArrowInvalid: " in (result.failure or "")
+    assert f"The file {place.directory}/in/broken cannot be read (ArrowInvalid: " in (
+        result.failure or ""
+    )
 
 
 @pytest.mark.slow

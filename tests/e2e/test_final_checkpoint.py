@@ -1,4 +1,5 @@
-"""Checkpoint listeners on real Spark: the end of a bounded job waits for those who need it (MISSION E6, PROTOCOL P36)."""
+"""Checkpoint listeners on real Spark: the end of a bounded job waits for those who need it
+(MISSION E6, PROTOCOL P36)."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_a_bounded_job_waits_for_a_final_checkpoint_only_if_a_part_of_it_needs_o
     even = Even(needs_the_final_checkpoint=needs)
     job = weir.Job("even")
     kept = job.source("numbers", numbers(place), bounded=True).transform("even", even.keep)
-    kept.sink("seen", weir.sinks.Foreach(lambda frame, _: seen.extend(row.id for row in frame.collect())))
+    kept.sink(
+        "seen", weir.sinks.Foreach(lambda frame, _: seen.extend(row.id for row in frame.collect()))
+    )
     with LiveJob(job, settings(place)) as live:
         assert live.result().status is JobStatus.FINISHED
         completed = [checkpoint.checkpoint_id for checkpoint in live.history("COMPLETED")]

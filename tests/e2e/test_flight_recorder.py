@@ -1,7 +1,8 @@
-"""A JVM with its flight recorder on, as profilers in production have it: a stopped query ends as it does without.
+"""A JVM with its flight recorder on, as profilers in production have it: a stopped query ends as it
+does without.
 
-The recorder instruments what the JVM reads from files and sockets. A read that is interrupted then ends with other
-exceptions than Spark knows, so nothing may be read where a query is stopped.
+The recorder instruments what the JVM reads from files and sockets. A read that is interrupted then
+ends with other exceptions than Spark knows, so nothing may be read where a query is stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ RESTARTS = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.d
 
 def recorded(place: Place, pipeline: Path, *arguments: str, unbounded: bool = True) -> Run:
     """Start the job in a JVM that records."""
-    recording = f"-XX:StartFlightRecording=settings=profile,filename={place.directory}/recording.jfr"
+    recording = (
+        f"-XX:StartFlightRecording=settings=profile,filename={place.directory}/recording.jfr"
+    )
     confs = (f"spark.driver.extraJavaOptions={recording}", *RESTARTS)
     words = (word for one in confs for word in ("--conf", one))
     environment = {"NUMBERS": "unbounded"} if unbounded else {}
@@ -33,12 +36,14 @@ def failed_tasks(run: Run) -> list[str]:
 
 
 def test_a_recorded_job_fails_over_stops_goes_on_and_drains(place: Place) -> None:
-    """One failure, the one that the pipeline makes; a stop and a drain add none, and every sink is exact."""
+    """One failure, the one that the pipeline makes; a stop and a drain add none, and every sink is
+    exact."""
     place.land(9)
     pipeline = failing_pipeline(place, once=True)
     run = recorded(place, pipeline)
     wait_until(
-        lambda: delta_rows(place.directory / "out" / "raw").total() == place.rows().total(), "all is there"
+        lambda: delta_rows(place.directory / "out" / "raw").total() == place.rows().total(),
+        "all is there",
     )
     stopped = place.weir("stop", "numbers", "--address", run.address)
     savepoint = re.search(r"Savepoint: (\S+)", stopped.stdout)

@@ -1,7 +1,8 @@
-"""A checkpoint directory or a target that is full or read-only: nothing that was retained or committed is harmed.
+"""A checkpoint directory or a target that is full or read-only: nothing that was retained or
+committed is harmed.
 
-The directory is a file system of its own in memory, so small that a test can fill it to the last page. Mounting it
-needs root; where that is not possible, the tests are skipped.
+The directory is a file system of its own in memory, so small that a test can fill it to the last
+page. Mounting it needs root; where that is not possible, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def wait_until_tidy(job_directory: Path) -> None:
 def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint_is_whole(
     place: Place, disk: SmallDisk
 ) -> None:
-    """Tolerated: with one page more each time the state, then the metadata, then the record does not fit."""
+    """Tolerated: with one page more each time the state, then the metadata, then the record does
+    not fit."""
     place.land(3)
     # No lease is renewed in between, which would take a page for a moment.
     lease = {"weir.lease.interval": "1 h", "weir.lease.timeout": "2 h"}
@@ -171,7 +173,8 @@ def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint
 def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str, reason: str
 ) -> None:
-    """It fails with the reason, is refused while that lasts, and then goes on from the retained checkpoint exactly."""
+    """It fails with the reason, is refused while that lasts, and then goes on from the retained
+    checkpoint exactly."""
     place.land(3)
     conf = settings(place, QUICK_LEASE, interval="200ms")
     with LiveJob(both_jobs(place, bounded=False), conf) as live:
@@ -185,7 +188,10 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
     (newest,) = retained(directory)
     assert retained_files(directory) <= checkpoint_files(directory)
     place.land(2)
-    with pytest.raises(StorageError) as refused, LiveJob(both_jobs(place, bounded=True), conf) as live:
+    with (
+        pytest.raises(StorageError) as refused,
+        LiveJob(both_jobs(place, bounded=True), conf) as live,
+    ):
         live.result()
     assert f"The checkpoint directory {disk.directory} cannot be used" in str(refused.value)
     assert reason in str(refused.value)
@@ -202,7 +208,8 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
 def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str
 ) -> None:
-    """Checkpoints fail one after the other, records flow on and nothing is committed; then all of it is, once."""
+    """Checkpoints fail one after the other, records flow on and nothing is committed; then all of
+    it is, once."""
     place.land(3)
     conf = settings(place, QUICK_LEASE, interval="200ms", tolerable_failed_checkpoints="1000")
     with LiveJob(numbers_job(place, bounded=False), conf) as live:
@@ -212,7 +219,9 @@ def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
         copied, counts = raw_rows(place), live.gateway.view().checkpoints.counts
         place.land(2)
         live.wait_for_steps(5)
-        live.wait_for(lambda view: view.checkpoints.counts.failed >= counts.failed + 3, "three failures")
+        live.wait_for(
+            lambda view: view.checkpoints.counts.failed >= counts.failed + 3, "three failures"
+        )
         assert len(retained(directory)) == 1
         assert retained_files(directory) <= checkpoint_files(directory)
         assert raw_rows(place) == copied
@@ -236,7 +245,9 @@ def test_a_job_whose_target_is_full_is_restarted_until_there_is_space_again(
         "restart-strategy.fixed-delay.attempts": "1000",
         "restart-strategy.fixed-delay.delay": "100 ms",
     }
-    conf = settings(place, {**QUICK_LEASE, **restarts}, interval="200ms", tolerable_failed_checkpoints="1000")
+    conf = settings(
+        place, {**QUICK_LEASE, **restarts}, interval="200ms", tolerable_failed_checkpoints="1000"
+    )
     with LiveJob(numbers_job(place, bounded=False), conf) as live:
         wait_until_copied(place)
         target_disk.fill()

@@ -1,4 +1,5 @@
-"""Users' code that never returns: the job is cancelled and its process ends, whatever it was that hangs."""
+"""Users' code that never returns: the job is cancelled and its process ends, whatever it was that
+hangs."""
 
 from __future__ import annotations
 
@@ -85,7 +86,9 @@ def cancelled_soon(live: LiveJob) -> None:
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_job_is_cancelled_while_more_sinks_than_once_had_threads_hang(place: Place, hang: Hanging) -> None:
+def test_a_job_is_cancelled_while_more_sinks_than_once_had_threads_hang(
+    place: Place, hang: Hanging
+) -> None:
     """Each query has a sink that does not come back from its commit."""
     place.land(1)
     job = weir.Job("hanging")
@@ -98,7 +101,9 @@ def test_a_job_is_cancelled_while_more_sinks_than_once_had_threads_hang(place: P
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_job_is_cancelled_while_the_function_of_a_source_hangs(place: Place, hang: Hanging) -> None:
+def test_a_job_is_cancelled_while_the_function_of_a_source_hangs(
+    place: Place, hang: Hanging
+) -> None:
     """Its query never starts, and those after it wait for their turn."""
     place.land(1)
 

@@ -1,9 +1,11 @@
-"""SIGKILL at every step of a stop with savepoint, with and without drain: the job is resumable or finished, and exact.
+"""SIGKILL at every step of a stop with savepoint, with and without drain: the job is resumable or
+finished, and exact.
 
-A driver is asked to stop and dies at exactly the named step (``killing_driver.py``). The plain command is run again: it goes
-on where the newest record says, is asked to stop again and dies at the next step, and so on. Between two lives more input
-lands. In the end the job runs to the end of its input, or is found to be there already, and every sink must hold
-exactly its rows. A test fails if a step was never reached.
+A driver is asked to stop and dies at exactly the named step (``killing_driver.py``). The plain
+command is run again: it goes on where the newest record says, is asked to stop again and dies at
+the next step, and so on. Between two lives more input lands. In the end the job runs to the end of
+its input, or is found to be there already, and every sink must hold exactly its rows. A test fails
+if a step was never reached.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ class Lives:
             # Not more often: two cores have enough to do.
             time.sleep(_POLL_S)
         while run.process.poll() is None:
-            # As ``weir stop`` does, without a process of its own for it. Refused while the second query starts: asked again.
+            # As ``weir stop`` does, without a process of its own for it. Refused while the second
+            # query starts: asked again.
             with contextlib.suppress(WeirError):
                 connect("numbers", address).stop(drain=drain)
             time.sleep(_POLL_S)
@@ -103,7 +106,8 @@ NIGHTLY = (
     "before-the-metadata",
     "before-the-drain",
 )
-#: One life each: at the steps of a stop, then of a drain, the last one when the drained savepoint counts already.
+#: One life each: at the steps of a stop, then of a drain, the last one when the drained savepoint
+#: counts already.
 LIVES = (
     *((point, False) for point in BEFORE_THE_RECORD if point not in NIGHTLY),
     *((point, False) for point in AFTER_THE_RECORD),
@@ -128,7 +132,8 @@ def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(pla
 def test_a_driver_that_dies_at_random_steps_of_stops_leaves_a_job_that_is_exact(
     place: Place, seed: int
 ) -> None:
-    """Ten lives for each seed: any step, at its first passage or a later one, with and without drain."""
+    """Ten lives for each seed: any step, at its first passage or a later one, with and without
+    drain."""
     draws = random.Random(seed)
     lives = Lives(place)
     for life in range(10):

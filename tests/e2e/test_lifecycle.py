@@ -1,4 +1,5 @@
-"""The commands against a live job: stop and go on, savepoint and restore elsewhere, cancel, finish and start anew."""
+"""The commands against a live job: stop and go on, savepoint and restore elsewhere, cancel, finish
+and start anew."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.e2e.support import Place, Run, assert_same, delta_rows, error_line, files_rows, wait_until
+from tests.e2e.support import (
+    Place,
+    Run,
+    assert_same,
+    delta_rows,
+    error_line,
+    files_rows,
+    wait_until,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +39,8 @@ def said(place: Place, run: Run, *arguments: str) -> str:
 
 
 def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Place) -> None:
-    """stop prints a savepoint; run refuses and names it; --from-savepoint goes on, and every sink is exact."""
+    """stop prints a savepoint; run refuses and names it; --from-savepoint goes on, and every sink
+    is exact."""
     place.land(4)
     run = place.start(environment=UNBOUNDED)
     wait_for_copies(place)
@@ -50,7 +60,8 @@ def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Pla
 
 
 def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> None:
-    """checkpoint, checkpoints, savepoint and inspect; the cancelled job's savepoint, moved, goes on in a new table."""
+    """checkpoint, checkpoints, savepoint and inspect; the cancelled job's savepoint, moved, goes on
+    in a new table."""
     place.land(4)
     run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
     wait_until(lambda: staged_files(place) >= 4, "every file is staged")
@@ -82,12 +93,15 @@ def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> N
     place.finish("--from-savepoint", str(moved), environment={"NUMBERS_RAW": "elsewhere"})
     old, new = place.directory / "out", place.directory / "elsewhere"
     assert_same(delta_rows(new / "raw"), place.rows() - before, "the new table")
-    assert_same(files_rows(old / "minutes") + files_rows(new / "minutes"), place.minutes(), "the minutes")
+    assert_same(
+        files_rows(old / "minutes") + files_rows(new / "minutes"), place.minutes(), "the minutes"
+    )
 
 
 @pytest.mark.slow
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_pending(place: Place) -> None:
-    """All rows are staged and none is committed; the origin is killed, fails over and ends; then it is restored (P14)."""
+    """All rows are staged and none is committed; the origin is killed, fails over and ends; then it
+    is restored (P14)."""
     place.land(4)
     run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
     wait_until(lambda: staged_files(place) >= 4, "every file is staged")
@@ -108,7 +122,8 @@ def staged_files(place: Place) -> int:
 
 @pytest.mark.slow
 def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> None:
-    """Run again: says that it has finished, exit code 0, nothing changes. --fresh: everything once more."""
+    """Run again: says that it has finished, exit code 0, nothing changes. --fresh: everything once
+    more."""
     place.land(2)
     place.finish()
     again = place.finish()

@@ -1,4 +1,5 @@
-"""Forty queries in one job, on whatever cores there are: one source, and thirty-nine that read its channel."""
+"""Forty queries in one job, on whatever cores there are: one source, and thirty-nine that read its
+channel."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ for number in range({READERS}):
 
 
 def test_forty_queries_come_up_are_checkpointed_drained_and_stopped(place: Place) -> None:
-    """No query has a process, every reader gets its rows exactly once, and the drain reaches all of them."""
+    """No query has a process, every reader gets its rows exactly once, and the drain reaches all of
+    them."""
     head, _, _ = PIPELINE.read_text().partition("copied.sink")
     pipeline = place.write("many.py", head + MANY)
     place.land(4)
@@ -32,10 +34,16 @@ def test_forty_queries_come_up_are_checkpointed_drained_and_stopped(place: Place
     )
 
     def rows_out() -> int:
-        return sum(files_rows(place.directory / "out" / str(number)).total() for number in range(READERS))
+        return sum(
+            files_rows(place.directory / "out" / str(number)).total() for number in range(READERS)
+        )
 
     wait_until(lambda: rows_out() == place.rows().total(), "every row is committed")
-    assert not [one for one in run.processes() if "python_streaming_source_runner" in " ".join(one.cmdline())]
+    assert not [
+        one
+        for one in run.processes()
+        if "python_streaming_source_runner" in " ".join(one.cmdline())
+    ]
     plan = json.loads(place.weir("plan", str(pipeline), "--json").stdout)
     assert len(plan["vertices"]) == READERS + 1
     place.land(2)

@@ -1,4 +1,5 @@
-"""Master hooks on real Spark: triggered before every snapshot, stored in the metadata, and restored by identifier."""
+"""Master hooks on real Spark: triggered before every snapshot, stored in the metadata, and restored
+by identifier."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Clock(weir.MasterHook):
 job.master_hook(Clock())
 """
 
-#: What happened, in its order: the call, its checkpoint, and the state that it was given or gave back.
+#: What happened, in its order: the call, its checkpoint, and the state that it was given or gave
+#: back.
 Calls = list[tuple[str, int, Payload | None]]
 
 
@@ -75,7 +77,9 @@ class Counter(weir.MasterHook):
         self._calls.append(("reset", 0, None))
 
 
-def hooked_job(place: Place, *hooks: weir.MasterHook, bounded: bool, name: str = "numbers") -> weir.Job:
+def hooked_job(
+    place: Place, *hooks: weir.MasterHook, bounded: bool, name: str = "numbers"
+) -> weir.Job:
     """Two tasks, and the hooks."""
     job = both_jobs(place, bounded=bounded, name=name)
     for hook in hooks:
@@ -85,7 +89,8 @@ def hooked_job(place: Place, *hooks: weir.MasterHook, bounded: bool, name: str =
 
 @pytest.fixture
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Collects ``snapshot`` for each synchronous part that a task begins; a hook can add its own calls."""
+    """Collects ``snapshot`` for each synchronous part that a task begins; a hook can add its own
+    calls."""
     calls: Calls = []
     take = TaskSnapshots.take
 
@@ -101,7 +106,8 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
     place: Place, snapshots: Calls
 ) -> None:
-    """Three checkpoints of two tasks: trigger, snapshot, snapshot; what it returned last is in the metadata."""
+    """Three checkpoints of two tasks: trigger, snapshot, snapshot; what it returned last is in the
+    metadata."""
     place.land(2)
     with LiveJob(hooked_job(place, Counter(snapshots), bounded=False), settings(place)) as live:
         for _ in range(3):
@@ -114,8 +120,11 @@ def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
 
 
 @pytest.mark.usefixtures("spark")
-def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savepoint(place: Place) -> None:
-    """A hook of that name gets the state of exactly that snapshot, and one of another name gets none."""
+def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savepoint(
+    place: Place,
+) -> None:
+    """A hook of that name gets the state of exactly that snapshot, and one of another name gets
+    none."""
     place.land(2)
     conf, calls, other_calls = settings(place), Calls(), Calls()
     with LiveJob(hooked_job(place, Counter([]), bounded=False), conf) as live:
@@ -128,11 +137,15 @@ def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savep
     assert calls == [("restore", 2, {"count": 2}), ("trigger", 3, {"count": 3})]
     calls.clear()
     hooks = (Counter(other_calls, "another"), Counter(calls))
-    with LiveJob(hooked_job(place, *hooks, bounded=True), conf, from_savepoint=str(savepoint)) as live:
+    with LiveJob(
+        hooked_job(place, *hooks, bounded=True), conf, from_savepoint=str(savepoint)
+    ) as live:
         assert live.result().status is JobStatus.FINISHED
     assert calls[0] == ("restore", 3, {"count": 3})
     assert other_calls[0] == ("restore", 3, None)
-    assert metadata_of(retained(place.directory / "checkpoints" / live.job_id)[-1])["hook_states"] == {
+    assert metadata_of(retained(place.directory / "checkpoints" / live.job_id)[-1])[
+        "hook_states"
+    ] == {
         "another": {"count": len(other_calls) - 1},
         "counter": {"count": 3 + len(calls) - 1},
     }
@@ -143,7 +156,8 @@ def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savep
 @pytest.mark.slow
 @pytest.mark.kill
 def test_a_state_that_no_hook_claims_is_refused_unless_it_may_be_left_behind(place: Place) -> None:
-    """Killed, and run again without its hook: one sentence says so; with --allow-non-restored-state it ends exactly."""
+    """Killed, and run again without its hook: one sentence says so; with --allow-non-restored-state
+    it ends exactly."""
     place.land(6)
     pipeline = place.write("pipeline.py", PIPELINE.read_text() + CLOCK)
     die_after_a_record(place, pipeline, 2)

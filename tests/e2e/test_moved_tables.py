@@ -1,4 +1,5 @@
-"""A snapshot restored where its tables are not, or have gone on without it (PROTOCOL P14, P21), on real Spark."""
+"""A snapshot restored where its tables are not, or have gone on without it (PROTOCOL P14, P21), on
+real Spark."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.e2e.live_job import LiveJob, numbers, settings
-from tests.e2e.support import ROWS_PER_FILE, Place, Rows, assert_same, delta_rows, files_rows, wait_until
+from tests.e2e.support import (
+    ROWS_PER_FILE,
+    Place,
+    Rows,
+    assert_same,
+    delta_rows,
+    files_rows,
+    wait_until,
+)
 
 import weir
 from weir.core.status import JobStatus
@@ -48,7 +57,8 @@ def origin(place: Place, spark: SparkSession) -> LiveJob:
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_into_the_old_ones(
     place: Place, origin: LiveJob, *, stops: bool
 ) -> None:
-    """It is self-contained: it has copies of what was staged, and the originals lie in other tables by then (G2, P14)."""
+    """It is self-contained: it has copies of what was staged, and the originals lie in other tables
+    by then (G2, P14)."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         if stops:
@@ -69,7 +79,8 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_i
 def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commit(
     place: Place, origin: LiveJob
 ) -> None:
-    """It has no copies of what was staged: one sentence says so, and no table shows a file that is not there."""
+    """It has no copies of what was staged: one sentence says so, and no table shows a file that is
+    not there."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         checkpoint = live.checkpoint().external_path
@@ -85,7 +96,8 @@ def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commi
 def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
     place: Place, origin: LiveJob, *, accepted: bool
 ) -> None:
-    """What was committed since would be read again: refused in one sentence, unless duplicates are accepted (P21)."""
+    """What was committed since would be read again: refused in one sentence, unless duplicates are
+    accepted (P21)."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         savepoint = str(live.savepoint())

@@ -1,13 +1,16 @@
-"""At every checkpoint of a running job with a fan-out its tables agree, as ``read_consistent`` shows them (MISSION G1).
+"""At every checkpoint of a running job with a fan-out its tables agree, as ``read_consistent``
+shows them (MISSION G1).
 
-One source feeds three Delta tables, each written by a query of its own: the rows as they are, the same rows behind a
-channel, and behind another channel a count by windows. The tables' commits are not simultaneous, and nothing makes them so:
-the test holds the commit of the second table while the others go on, so that their newest versions differ for certain.
-Some rounds close no window: the job's records tell that such an epoch was empty, or the cut would wait for the next.
+One source feeds three Delta tables, each written by a query of its own: the rows as they are, the
+same rows behind a channel, and behind another channel a count by windows. The tables' commits are
+not simultaneous, and nothing makes them so: the test holds the commit of the second table while the
+others go on, so that their newest versions differ for certain. Some rounds close no window: the
+job's records tell that such an epoch was empty, or the cut would wait for the next.
 
-A window is in its table as soon as its end is not above the watermark with which the last batch of its query ran. Which one
-that was says the batch's entry in the offset log, inside ``_metadata``; the entry in the commit log has the watermark of
-the batch after it, by which nothing has been emitted yet.
+A window is in its table as soon as its end is not above the watermark with which the last batch of
+its query ran. Which one that was says the batch's entry in the offset log, inside ``_metadata``;
+the entry in the commit log has the watermark of the batch after it, by which nothing has been
+emitted yet.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ _READS = 50
 
 
 class HeldTable(weir.sinks.DeltaTable):
-    """A Delta table whose next commit with rows waits, once it is told to, until the test lets it go on."""
+    """A Delta table whose next commit with rows waits, once it is told to, until the test lets it
+    go on."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
@@ -94,7 +98,8 @@ class Tables:
         return raw
 
     def _watermark(self, cut: weir.ConsistentCut) -> datetime:
-        """The watermark with which the last batch of the windows' query in the cut's checkpoint ran."""
+        """The watermark with which the last batch of the windows' query in the cut's checkpoint
+        ran."""
         metadata = metadata_of(self._checkpoints / cut.job_id / f"chk-{cut.checkpoint_id}")
         (task,) = (one for one in metadata["tasks"] if one["vertex"] == "counted")
         offsets = task["entries"][f"offsets/{task['position']}"].splitlines()
@@ -119,19 +124,26 @@ def fan_out_job(place: Place, tables: Tables, copies: HeldTable) -> weir.Job:
     job = weir.Job("numbers")
 
     def by_window(frame: DataFrame) -> DataFrame:
-        windows = frame.groupBy(F.window("ts", f"{_WINDOW.seconds} seconds")).agg(F.count("*").alias("n"))
+        windows = frame.groupBy(F.window("ts", f"{_WINDOW.seconds} seconds")).agg(
+            F.count("*").alias("n")
+        )
         return windows.select(F.col("window.start").alias("start"), "n")
 
     numbers = job.source("numbers", lambda spark: numbers_of(spark, place))
     timed = numbers.transform("timed", lambda frame: frame.withWatermark("ts", "5 seconds"))
     timed.sink("raw", weir.sinks.DeltaTable(tables.paths["raw"]))
     timed.transform("copied", lambda frame: frame).sink("copies", copies)
-    timed.transform("counted", by_window).sink("windows", weir.sinks.DeltaTable(tables.paths["windows"]))
+    timed.transform("counted", by_window).sink(
+        "windows", weir.sinks.DeltaTable(tables.paths["windows"])
+    )
     return job
 
 
-def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_commits(place: Place) -> None:
-    """Of fifty reads and more the newest versions differ for certain in two dozen; not one sees half a checkpoint."""
+def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_commits(
+    place: Place,
+) -> None:
+    """Of fifty reads and more the newest versions differ for certain in two dozen; not one sees
+    half a checkpoint."""
     tables = Tables(place)
     copies = HeldTable(Path(tables.paths["copies"]))
     conf = settings(place, interval="200ms", num_retained="1000")
@@ -139,12 +151,17 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
     with LiveJob(fan_out_job(place, tables, copies), conf) as live, copies:
         while not tables.newest("windows"):
             place.land(1)
-            live.wait_for(lambda _: tables.newest("copies") == place.rows(), "what landed is copied")
+            live.wait_for(
+                lambda _: tables.newest("copies") == place.rows(), "what landed is copied"
+            )
         for _ in range(_ROUNDS):
             copies.hold()
             place.land(1)
             landed = place.rows()
-            live.wait_for(lambda _: copies.is_waiting and tables.newest("raw") == landed, "one is ahead")  # noqa: B023
+            live.wait_for(
+                lambda _: copies.is_waiting and tables.newest("raw") == landed,  # noqa: B023
+                "one is ahead",
+            )
             for _ in range(_READS_BETWEEN_COMMITS):
                 assert tables.read() != landed
             assert copies.is_waiting
@@ -157,7 +174,8 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
 def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_resumed_job(
     place: Place,
 ) -> None:
-    """The records of the new job name its tables and the savepoint, so the cut does not stay at the old job's."""
+    """The records of the new job name its tables and the savepoint, so the cut does not stay at the
+    old job's."""
     paths = {name: str(place.directory / "out" / name) for name in ("all", "first")}
     conf = settings(place, interval="200ms")
 
@@ -175,14 +193,17 @@ def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_res
     place.land(2)
     with LiveJob(job(), conf) as live:
         live.wait_for(
-            lambda _: sum(delta_rows(Path(paths["all"])).values()) == len(place.rows()), "all is there"
+            lambda _: sum(delta_rows(Path(paths["all"])).values()) == len(place.rows()),
+            "all is there",
         )
         savepoint = live.gateway.stop_with_savepoint(None).result(PATIENCE_S).external_path
         assert live.result().savepoint == savepoint
     old_id, old = live.job_id, shown()
     place.land(2)
     with LiveJob(job(), conf, from_savepoint=savepoint) as live:
-        live.wait_for(lambda _: shown() == len(place.rows()) > old, "the cut has come to what landed")
+        live.wait_for(
+            lambda _: shown() == len(place.rows()) > old, "the cut has come to what landed"
+        )
         cut = weir.read_consistent(paths)
         assert (cut.job_id, cut.fallback) == (live.job_id, None)
         assert cut.job_id != old_id

@@ -1,8 +1,8 @@
 """Python operators with coordinators on real Spark (MISSION B7, C; PROTOCOL P2, P6, P41).
 
-Scenario 38 of Flink's tests: two coordinators at very different paces send the numbers 0, 1, 2 ... to every subtask of their
-operators, while an operator fails in the middle third and checkpoints are taken all the time. At the end of the input each
-subtask puts out what it got.
+Scenario 38 of Flink's tests: two coordinators at very different paces send the numbers 0, 1, 2 ...
+to every subtask of their operators, while an operator fails in the middle third and checkpoints are
+taken all the time. At the end of the input each subtask puts out what it got.
 """
 
 from __future__ import annotations
@@ -50,22 +50,31 @@ class Numbers(OperatorCoordinator):
         self.problems: list[str] = []
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        self._sent = [0] * self.context.current_parallelism if state is None else list(state["sent"])
+        self._sent = (
+            [0] * self.context.current_parallelism if state is None else list(state["sent"])
+        )
         self.back = Counter() if state is None else Counter(dict(enumerate(state["back"])))
         self.context.schedule(self._pace_ms, self._send)
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
         if event["back"] != self.back[subtask]:
-            self.problems.append(f"subtask {subtask} sends {event['back']} back after {self.back[subtask]}")
+            self.problems.append(
+                f"subtask {subtask} sends {event['back']} back after {self.back[subtask]}"
+            )
         self.back[subtask] += 1
 
     def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
-        return {"sent": self._sent, "back": [self.back[subtask] for subtask in range(len(self._sent))]}
+        return {
+            "sent": self._sent,
+            "back": [self.back[subtask] for subtask in range(len(self._sent))],
+        }
 
     @property
     def is_done(self) -> bool:
         """Whether every number has come back."""
-        return len(self._sent) > 0 and all(self.back[one] == self._count for one in range(len(self._sent)))
+        return len(self._sent) > 0 and all(
+            self.back[one] == self._count for one in range(len(self._sent))
+        )
 
     def _send(self) -> None:
         for subtask, number in enumerate(self._sent):
@@ -77,7 +86,8 @@ class Numbers(OperatorCoordinator):
 
 
 class Keeper(Operator):
-    """Keeps what it gets, sends it back, and puts all of it out at the end. Fails once at some number."""
+    """Keeps what it gets, sends it back, and puts all of it out at the end. Fails once at some
+    number."""
 
     output_schema = SCHEMA
 
@@ -114,7 +124,12 @@ class Keeper(Operator):
             for at, number in enumerate(self._got)
         ]
         schema = pa.schema(
-            [("operator", pa.string()), ("subtask", pa.int32()), ("at", pa.int64()), ("number", pa.int64())]
+            [
+                ("operator", pa.string()),
+                ("subtask", pa.int32()),
+                ("at", pa.int64()),
+                ("number", pa.int64()),
+            ]
         )
         return pa.Table.from_pylist(rows, schema).to_batches()
 
@@ -129,7 +144,8 @@ EVERY_NUMBER = Counter(
 
 
 def run_scenario(place: Place, seed: int) -> Counter[Any]:
-    """Scenario 38 with a failure somewhere in the middle third; what every subtask has got in the end."""
+    """Scenario 38 with a failure somewhere in the middle third; what every subtask has got in the
+    end."""
     fast, slow = Numbers(200, 1), Numbers(5, 200)
     fails_at = random.Random(seed).randrange(67, 134)
     place.land(2)
@@ -152,7 +168,9 @@ def run_scenario(place: Place, seed: int) -> Counter[Any]:
 
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
-def test_every_subtask_gets_every_number_once_and_in_order_though_an_operator_fails(place: Place) -> None:
+def test_every_subtask_gets_every_number_once_and_in_order_though_an_operator_fails(
+    place: Place,
+) -> None:
     """38, with one seed; all events of both directions, through a failure."""
     assert run_scenario(place, 0) == EVERY_NUMBER
 
@@ -195,17 +213,26 @@ def strict_job(place: Place, error: Exception) -> weir.Job:
 def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given_up_in_the_end(
     place: Place,
 ) -> None:
-    """The line, the subtask, the records and the batch are told, and REST has the traceback of the worker."""
+    """The line, the subtask, the records and the batch are told, and REST has the traceback of the
+    worker."""
     conf = settings(
         place,
-        {**RESTARTED, "restart-strategy.fixed-delay.attempts": "100", "weir.restart.give-up-after": "1 s"},
+        {
+            **RESTARTED,
+            "restart-strategy.fixed-delay.attempts": "100",
+            "weir.restart.give-up-after": "1 s",
+        },
         interval="1 d",
     )
     with LiveJob(strict_job(place, KeyError("JP")), conf) as live:
         result = live.result()
         view = live.gateway.view()
     told = [note for note in live.notes if "KeyError" in note]
-    assert (result.status, view.attempt, len(told)) == (JobStatus.FAILED, GIVEN_UP_FROM, GIVEN_UP_FROM)
+    assert (result.status, view.attempt, len(told)) == (
+        JobStatus.FAILED,
+        GIVEN_UP_FROM,
+        GIVEN_UP_FROM,
+    )
     assert told[0].startswith(
         f"FAILING: Task 'strict' failed: KeyError: 'JP' (in process_batch, {__file__}, line "
     )
@@ -227,7 +254,9 @@ def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Plac
         result = live.result()
         attempt = live.gateway.view().attempt
     assert (result.status, attempt) == (JobStatus.FAILED, 1)
-    assert "ModuleNotFoundError: No module named 'geo' (in process_batch, " in (result.failure or "")
+    assert "ModuleNotFoundError: No module named 'geo' (in process_batch, " in (
+        result.failure or ""
+    )
 
 
 class Counts(Operator):
@@ -250,7 +279,11 @@ class Counts(Operator):
         self._counts.put(unique, pa.array(after, pa.int64()))
         for group, rows in Counter(self._rows.record_groups.to_pylist()).items():
             self._rows.put(group, str(int(self._rows.get(group) or b"0") + rows).encode())
-        return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "n": pa.array(numbers, pa.int64())})]
+        return [
+            pa.RecordBatch.from_pydict(
+                {"id": batch.column("id"), "n": pa.array(numbers, pa.int64())}
+            )
+        ]
 
 
 class Total(Operator, ListCheckpointed):
@@ -289,7 +322,8 @@ def counting_job(place: Place, *, bounded: bool, parallelism: int) -> weir.Job:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: Place) -> None:
-    """Keyed values follow their keys, lists are dealt out anew: the counts are those of one run over all (B7, G2)."""
+    """Keyed values follow their keys, lists are dealt out anew: the counts are those of one run
+    over all (B7, G2)."""
     conf = settings(place, RESTARTED)
     place.land(2)
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
@@ -303,7 +337,10 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
         keyed, total = saved.operator_state("counts").keyed, saved.operator_state("total").lists
         counts, rows = keyed["counts"], place.rows().total()
         assert sum(int(raw) for raw in keyed["rows"]["raw"].to_pylist()) == rows
-        assert (sum(counts["value"].to_pylist()), sorted(counts["key"].to_pylist())) == (rows, list(range(7)))
+        assert (sum(counts["value"].to_pylist()), sorted(counts["key"].to_pylist())) == (
+            rows,
+            list(range(7)),
+        )
         assert sum(number for subtask in total["list-checkpointed"] for number in subtask) == rows
     place.land(2)
     rescaled = counting_job(place, bounded=True, parallelism=3)
@@ -368,7 +405,8 @@ def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -
         result = live.result()
     assert result.status is JobStatus.FAILED
     says = (
-        "of operator 'pairs' cannot be kept, since JSON does not keep (1, 2) (tuple) at [1]: make it of text"
+        "of operator 'pairs' cannot be kept, since JSON does not keep (1, 2) (tuple) at [1]: make"
+        " it of text"
     )
     assert says in (result.failure or "")
 
@@ -394,7 +432,11 @@ class Told(Operator):
             time.sleep(0.05)
         told, self._told = self._told, []
         how, checkpoints = [one for one, _ in told], pa.array([one for _, one in told], pa.int64())
-        return [pa.RecordBatch.from_pydict({"how": pa.array(how, pa.string()), "checkpoint": checkpoints})]
+        return [
+            pa.RecordBatch.from_pydict(
+                {"how": pa.array(how, pa.string()), "checkpoint": checkpoints}
+            )
+        ]
 
 
 @pytest.mark.usefixtures("spark")
@@ -421,7 +463,9 @@ def test_operators_are_told_how_checkpoints_ended_with_their_next_batch(place: P
         place.land(1)
         live.wait_for_records(3 * ROWS_PER_FILE)
         live.checkpoint()
-    assert files_rows(place.directory / "out") == Counter([("completed", completed), ("aborted", aborted)])
+    assert files_rows(place.directory / "out") == Counter(
+        [("completed", completed), ("aborted", aborted)]
+    )
 
 
 class Marked(RulesOperator):
@@ -431,12 +475,18 @@ class Marked(RulesOperator):
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
         rules = ",".join(f"{name}={rule}" for name, rule in sorted(self.rules.items()))
-        return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "rules": [rules] * batch.num_rows})]
+        return [
+            pa.RecordBatch.from_pydict(
+                {"id": batch.column("id"), "rules": [rules] * batch.num_rows}
+            )
+        ]
 
 
 def rules_job(place: Place) -> weir.Job:
     job = weir.Job("rules")
-    stream = job.source("numbers", numbers(place)).transform("ids", lambda frame: frame.select("id"))
+    stream = job.source("numbers", numbers(place)).transform(
+        "ids", lambda frame: frame.select("id")
+    )
     stream = stream.process(
         "mark", Marked(), coordinator=BroadcastRules({"a": 1}, new_rules="accept"), parallelism=2
     )
@@ -447,16 +497,21 @@ def rules_job(place: Place) -> weir.Job:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place) -> None:
-    """Rows that are read after a change was acknowledged are marked with it, also by the next driver."""
+    """Rows that are read after a change was acknowledged are marked with it, also by the next
+    driver."""
     conf = settings(place, RESTARTED, interval="200ms")
     place.land(1)
     with LiveJob(rules_job(place), conf) as live:
         live.wait_for_records(1)
         with connect(live.job_id, live.address) as client:
             assert client.send("mark", {"set": {"b": 2}}) == {"rules": {"a": 1, "b": 2}}
-            with pytest.raises(RestError, match="there is no rule 'c' to be removed; there are: a, b"):
+            with pytest.raises(
+                RestError, match="there is no rule 'c' to be removed; there are: a, b"
+            ):
                 client.send("mark", {"remove": ["c"]})
-            with pytest.raises(RestError, match="no operator 'marks' with a coordinator; there are: mark"):
+            with pytest.raises(
+                RestError, match="no operator 'marks' with a coordinator; there are: mark"
+            ):
                 client.send("marks", {})
             place.land(1)
             wait_until(lambda: _marked(place)["a=1,b=2"] > 0, "the change reaches the rows")
@@ -467,7 +522,10 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
     newest = retained(place.directory / "checkpoints" / live.job_id)[-1]
     with weir.read_savepoint(str(newest)) as saved:
         state = saved.operator_state("mark")
-        assert (state.coordinator, state.lists["rules"]) == ({"rules": {"b": 2}}, [[["b", 2]], [["b", 2]]])
+        assert (state.coordinator, state.lists["rules"]) == (
+            {"rules": {"b": 2}},
+            [[["b", 2]], [["b", 2]]],
+        )
     marks = _marked(place)
     assert list(marks) == ["a=1", "a=1,b=2", "b=2"]
     assert len(set(marks.values())) == 1

@@ -1,4 +1,5 @@
-"""A job that goes on from its savepoint with another number of state partitions, and with steps that have changed."""
+"""A job that goes on from its savepoint with another number of state partitions, and with steps
+that have changed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def _number_of_the_session(spark: SparkSession) -> Iterator[None]:
 
 
 def totals(frame: DataFrame) -> DataFrame:
-    """How many numbers each key has, told at the end, with state variables and timers of Python's."""
+    """How many numbers each key has, told at the end, with state variables and timers of
+    Python's."""
 
     # Inside, so that it travels to Spark's workers by value.
     class Total(StatefulProcessor):
@@ -65,8 +67,11 @@ def totals(frame: DataFrame) -> DataFrame:
     return keyed.transformWithStateInPandas(Total(), "k long, n long", "Append", "EventTime")
 
 
-def rescaling_job(place: Place, stage: Callable[[], None], *, per_minute: str = "by_minute") -> weir.Job:
-    """The numbers copied; behind a channel counted by the minute, in a step of this name, and behind another by key."""
+def rescaling_job(
+    place: Place, stage: Callable[[], None], *, per_minute: str = "by_minute"
+) -> weir.Job:
+    """The numbers copied; behind a channel counted by the minute, in a step of this name, and
+    behind another by key."""
     job, out = weir.Job("rescaling"), place.directory / "out"
     copied = job.source("numbers", numbers(place), bounded=True).transform("timed", timed)
     copied.sink("raw", WatchedFiles(out / "raw", stage=stage))
@@ -114,14 +119,18 @@ def state_partitions(savepoint: CompletedCheckpoint) -> dict[str, set[int]]:
 def print_restore(live: TimedJob, savepoint: CompletedCheckpoint, before: int, now: int) -> None:
     """One line for people, with ``pytest -s``."""
     size = sum(task.state_size for task in savepoint.tasks)
-    print(f"\nrestored {size:,} bytes, {before} -> {now} partitions: {live.seconds_to_restore():.1f} s")
+    print(
+        f"\nrestored {size:,} bytes, {before} -> {now} partitions:"
+        f" {live.seconds_to_restore():.1f} s"
+    )
 
 
 @pytest.mark.slow
 def test_savepoints_taken_in_mid_stream_go_on_with_2_then_5_then_3_partitions(
     place: Place, spark: SparkSession
 ) -> None:
-    """Windows and Python's own state behind channels, a step renamed under its uid: the result of the batch."""
+    """Windows and Python's own state behind channels, a step renamed under its uid: the result of
+    the batch."""
     place.land(10)
     gate = Gate(nth=3)
     with LiveJob(rescaling_job(place, gate), settings(place)) as first, gate:
@@ -155,7 +164,9 @@ def totals_of(place: Place) -> Rows:
     return Rows(Counter(one % KEYS for one, _ in place.rows().elements()).items())
 
 
-def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(place: Place, spark: SparkSession) -> None:
+def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(
+    place: Place, spark: SparkSession
+) -> None:
     """With the chain and what Spark says; the job fails at once, whatever its restart strategy."""
     place.land(4)
 
@@ -168,7 +179,9 @@ def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(place: Place, spar
         return job
 
     def with_another_column(frame: DataFrame) -> DataFrame:
-        return frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"), F.max("id").alias("id"))
+        return frame.groupBy(F.window("ts", "1 minute")).agg(
+            F.count("*").alias("n"), F.max("id").alias("id")
+        )
 
     gate = Gate(nth=2)
     with LiveJob(counting(gate, by_minute), settings(place)) as live, gate:
@@ -182,8 +195,8 @@ def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(place: Place, spar
     assert result.failure is not None
     begin, end = result.failure.split("STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE")
     assert begin.endswith(
-        "The plan of the chain that ends in 'windows' (its steps: 'numbers', 'windows') no longer fits its state,"
-        " Spark says: ["
+        "The plan of the chain that ends in 'windows' (its steps: 'numbers', 'windows') no longer"
+        " fits its state, Spark says: ["
     )
     assert "new value_schema" in end
     assert "start from scratch with --fresh" in end

@@ -1,4 +1,5 @@
-"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing running and nothing half done, and resumes."""
+"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing running and nothing half done, and
+resumes."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def terminate(pid: int) -> None:
 def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     place: Place, send: Callable[[int], None], code: int
 ) -> None:
-    """Exit code 128 + signal, no process left, only whole files of completed checkpoints; then every sink is exact."""
+    """Exit code 128 + signal, no process left, only whole files of completed checkpoints; then
+    every sink is exact."""
     place.land(FILES)
     run = place.start()
     run.wait_for(r"checkpoint 2 completed")
@@ -54,8 +56,11 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
 
 
 @pytest.mark.slow
-def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resumes(place: Place) -> None:
-    """A service manager may send its signal to every process of the service: then Spark's JVM goes first."""
+def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resumes(
+    place: Place,
+) -> None:
+    """A service manager may send its signal to every process of the service: then Spark's JVM goes
+    first."""
     place.land(FILES)
     run = place.start()
     run.wait_for(r"checkpoint 2 completed")

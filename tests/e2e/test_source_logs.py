@@ -1,4 +1,5 @@
-"""The log of a file source over many restores: it has only its newest compacted entry then (PROTOCOL P3)."""
+"""The log of a file source over many restores: it has only its newest compacted entry then
+(PROTOCOL P3)."""
 
 from __future__ import annotations
 
@@ -41,9 +42,11 @@ def end(place: Place) -> None:
 def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
-    """From one compacted entry Spark may derive a distance that the log does not have, and then miss another one (P3)."""
+    """From one compacted entry Spark may derive a distance that the log does not have, and then
+    miss another one (P3)."""
     compacted_every(2)
-    # Of 3.compact alone it derives 4, so it would write no 5 and no 9; of 7.compact it derives 2, and looks for 9.
+    # Of 3.compact alone it derives 4, so it would write no 5 and no 9; of 7.compact it derives 2,
+    # and looks for 9.
     live_until(place, 4, steps=4)
     live_until(place, 6, steps=10)
     end(place)
@@ -52,7 +55,8 @@ def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
 def test_a_job_goes_on_with_source_logs_that_were_compacted_less_often(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
-    """The setting was lowered between two runs; what was compacted with the old one is found (P3)."""
+    """The setting was lowered between two runs; what was compacted with the old one is found
+    (P3)."""
     compacted_every(6)
     # 5.compact to 8: with 2 Spark would look for 7.compact.
     live_until(place, 9, steps=9)

@@ -1,7 +1,9 @@
-"""Two live drivers on one job: the older one sleeps, the newer one takes over, and the older one wakes (PROTOCOL P17).
+"""Two live drivers on one job: the older one sleeps, the newer one takes over, and the older one
+wakes (PROTOCOL P17).
 
-The older driver is stopped by SIGSTOP with every process that it started, as a machine that hangs stops them. When it
-goes on it still believes that it runs the job, and is in the middle of what it was doing.
+The older driver is stopped by SIGSTOP with every process that it started, as a machine that hangs
+stops them. When it goes on it still believes that it runs the job, and is in the middle of what it
+was doing.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 NOTICES_S = 60.0
 
 
-def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_over(place: Place) -> None:
-    """Refused with the first one's address; with --takeover it finishes, and the sleeper that wakes ends by itself."""
+def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_over(
+    place: Place,
+) -> None:
+    """Refused with the first one's address; with --takeover it finishes, and the sleeper that wakes
+    ends by itself."""
     # So many that the older driver is still at work when the second command has been refused.
     place.land(24)
     older = place.start()
@@ -36,14 +41,18 @@ def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_ove
 def test_a_driver_that_slept_within_a_checkpoint_completes_and_commits_nothing(
     place: Place, point: str
 ) -> None:
-    """It wakes right before it records a checkpoint, or between the record and the commits that the newer one made."""
+    """It wakes right before it records a checkpoint, or between the record and the commits that the
+    newer one made."""
     place.land(6)
     take_over_while_it_sleeps(place, place.sleep_at(point, 3))
 
 
 @pytest.mark.slow
-def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_nothing(place: Place) -> None:
-    """Taken over from scratch, into other tables: the sleeper that wakes is fenced, and leaves its own as they were."""
+def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_nothing(
+    place: Place,
+) -> None:
+    """Taken over from scratch, into other tables: the sleeper that wakes is fenced, and leaves its
+    own as they were."""
     place.land(6)
     older = place.sleep_at("before-the-record", 3)
     sleeping = put_to_sleep(older)
@@ -75,7 +84,8 @@ def tables(place: Place) -> list[Rows]:
 
 
 def take_over_while_it_sleeps(place: Place, older: Run) -> None:
-    """Stop the older driver, let a newer one finish the job, wake the older one: it must end and change nothing."""
+    """Stop the older driver, let a newer one finish the job, wake the older one: it must end and
+    change nothing."""
     sleeping = put_to_sleep(older)
     told = older.output
     recorded = {json.loads(record.read_bytes())["completed"] for record in place.log_records()}
@@ -99,7 +109,8 @@ def take_over_while_it_sleeps(place: Place, older: Run) -> None:
 
 
 def put_to_sleep(run: Run) -> list[psutil.Process]:
-    """Stop every process of a run, the driver first so that it starts no more; one that ends meanwhile is not among them."""
+    """Stop every process of a run, the driver first so that it starts no more; one that ends
+    meanwhile is not among them."""
     sleeping: list[psutil.Process] = []
     while awake := [process for process in run.processes() if process not in sleeping]:
         for process in awake:

@@ -1,8 +1,9 @@
-"""Flink's job of unique increasing longs: three queries in a row that fail at a quarter, at half and at three quarters.
+"""Flink's job of unique increasing longs: three queries in a row that fail at a quarter, at half
+and at three quarters.
 
-A source of unique longs, a shuffle, a map that fails, another
-shuffle, a sink that is verified. The map fails at a quarter of the input and twice at three quarters, the second time right
-after the recovery; a snapshot fails at half. Nothing may be lost or doubled.
+A source of unique longs, a shuffle, a map that fails, another shuffle, a sink that is verified. The
+map fails at a quarter of the input and twice at three quarters, the second time right after the
+recovery; a snapshot fails at half. Nothing may be lost or doubled.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ FILES = 16
 def failing_map(
     marks: Path, fails: dict[int, int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Passes every row on; raises where it meets an id, as often as ``fails`` says, and leaves a mark each time. Where it is
-    not to fail at all, it says that it has come to half of the input."""
+    """Passes every row on; raises where it meets an id, as often as ``fails`` says, and leaves a
+    mark each time. Where it is not to fail at all, it says that it has come to half of the
+    input."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -61,20 +63,28 @@ def longs_job(place: Place, marks: Path, rows: int) -> weir.Job:
     job = weir.Job("longs")
     read = job.source("longs", numbers(place), bounded=True)
     mapping = read.transform("mapped", mapped).start_new_chain()
-    verified = mapping.transform("verified", lambda frame: frame.repartition(2, "id")).start_new_chain()
-    verified.sink("sink", WatchedFiles(place.directory / "out" / "longs", flush=fail_the_snapshot_once))
+    verified = mapping.transform(
+        "verified", lambda frame: frame.repartition(2, "id")
+    ).start_new_chain()
+    verified.sink(
+        "sink", WatchedFiles(place.directory / "out" / "longs", flush=fail_the_snapshot_once)
+    )
     return job
 
 
 @pytest.mark.slow
-def test_failures_in_the_middle_of_a_graph_lose_and_double_nothing(place: Place, spark: SparkSession) -> None:
+def test_failures_in_the_middle_of_a_graph_lose_and_double_nothing(
+    place: Place, spark: SparkSession
+) -> None:
     """Lost 0, duplicated 0, after three failures of the map and one of a snapshot."""
     del spark
     place.land(FILES)
     rows = place.rows().total()
     marks = place.directory / "marks"
     marks.mkdir()
-    conf = settings(place, {**RESTARTED, "restart-strategy.fixed-delay.attempts": "20"}, interval="200ms")
+    conf = settings(
+        place, {**RESTARTED, "restart-strategy.fixed-delay.attempts": "20"}, interval="200ms"
+    )
     with LiveJob(longs_job(place, marks, rows), conf) as live:
         assert live.result().status is JobStatus.FINISHED, live.notes
     assert sorted(mark.name for mark in marks.iterdir()) == sorted(

@@ -1,4 +1,5 @@
-"""The volume of the checkpoints or of the tables is not mounted for a while, under a job that runs."""
+"""The volume of the checkpoints or of the tables is not mounted for a while, under a job that
+runs."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ PATIENT = {
 
 @pytest.mark.parametrize("volume", ["checkpoints", "out"])
 def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: str) -> None:
-    """Nothing is made in its place, where it would be hidden again; once it is back, the job goes on (P17, P21)."""
+    """Nothing is made in its place, where it would be hidden again; once it is back, the job goes
+    on (P17, P21)."""
     job = weir.Job("copies")
     read = job.source("numbers", numbers(place))
     read.sink("raw", weir.sinks.DeltaTable(str(place.directory / "out" / "raw")))
@@ -32,7 +34,9 @@ def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: st
     there, away = place.directory / volume, place.directory / "away"
     with LiveJob(job, settings(place, PATIENT, interval="200ms")) as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
-        wait_until(lambda: live.gateway.view().checkpoints.counts.completed > 1, "checkpoints complete")
+        wait_until(
+            lambda: live.gateway.view().checkpoints.counts.completed > 1, "checkpoints complete"
+        )
         there.rename(away)
         place.land(2)
         time.sleep(AWAY_S)
@@ -40,6 +44,8 @@ def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: st
         assert made == []
         away.rename(there)
         wait_until(lambda: live.gateway.view().status is JobStatus.RUNNING, "the job runs")
-        wait_until(lambda: delta_rows(place.directory / "out" / "raw") == place.rows(), "all is committed")
+        wait_until(
+            lambda: delta_rows(place.directory / "out" / "raw") == place.rows(), "all is committed"
+        )
         live.gateway.stop_with_savepoint(None).result(120)
     place.assert_copies_exact()

@@ -32,7 +32,9 @@ def test_columns_are_taken_by_name_whatever_their_order() -> None:
 
 def test_values_that_fit_the_declared_type_are_given_it() -> None:
     """As pandas and Arrow often make narrower or encoded ones."""
-    narrow = batch(id=pa.array([1, None], pa.int32()), name=pa.array(["a", "b"]).dictionary_encode())
+    narrow = batch(
+        id=pa.array([1, None], pa.int32()), name=pa.array(["a", "b"]).dictionary_encode()
+    )
     assert fitted(narrow, SCHEMA, "score").equals(batch(id=[1, None], name=["a", "b"]))
 
 
@@ -43,14 +45,17 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
     """Both sides of the difference."""
     names = ", ".join(columns)
     with pytest.raises(
-        PipelineError, match=f"Operator 'score' puts out the columns {names}, but declares id, name: "
+        PipelineError,
+        match=f"Operator 'score' puts out the columns {names}, but declares id, name: ",
     ):
         fitted(batch(**columns), SCHEMA, "score")
 
 
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
     """And why they do not."""
-    with pytest.raises(PipelineError, match=r"puts out 'id' as double, .* declares it as int64, .*truncated"):
+    with pytest.raises(
+        PipelineError, match=r"puts out 'id' as double, .* declares it as int64, .*truncated"
+    ):
         fitted(batch(id=[1.5], name=["a"]), SCHEMA, "score")
 
 
@@ -88,7 +93,9 @@ def test_values_of_another_kind_are_refused(given: pa.Array, declared: pa.DataTy
     ],
     ids=lambda value: str(getattr(value, "type", value)),
 )
-def test_values_that_say_the_same_in_another_form_are_taken(given: pa.Array, declared: pa.DataType) -> None:
+def test_values_that_say_the_same_in_another_form_are_taken(
+    given: pa.Array, declared: pa.DataType
+) -> None:
     """Nested ones too."""
     put_out = fitted(batch(v=given), pa.schema([("v", declared)]), "score")
     assert put_out.column(0).type == declared
@@ -109,7 +116,9 @@ def test_a_null_where_none_may_be_is_refused(kind: pa.DataType) -> None:
 def test_columns_of_one_name_are_taken_by_their_order() -> None:
     """Nothing else tells them apart."""
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
-    given = pa.RecordBatch.from_arrays([pa.array([1], pa.int8()), pa.array(["x"])], names=["a", "a"])
+    given = pa.RecordBatch.from_arrays(
+        [pa.array([1], pa.int8()), pa.array(["x"])], names=["a", "a"]
+    )
     assert [one.to_pylist() for one in fitted(given, schema, "score").columns] == [[1], ["x"]]
 
 

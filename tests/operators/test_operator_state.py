@@ -42,7 +42,9 @@ def test_lists_are_found_again_as_they_were_left() -> None:
 
 
 @given(st.lists(st.lists(st.integers()), min_size=1, max_size=6), st.integers(1, 6))
-def test_elements_are_dealt_out_anew_and_none_is_lost(subtasks: list[list[int]], parallelism: int) -> None:
+def test_elements_are_dealt_out_anew_and_none_is_lost(
+    subtasks: list[list[int]], parallelism: int
+) -> None:
     """A list is split evenly; everybody has the whole union; a broadcast list stays as it is."""
     before = [kept(split=one, union=one, broadcast=[7]) for one in subtasks]
     after = [found(one) for one in redistributed(before, parallelism)]
@@ -85,15 +87,16 @@ def test_a_list_of_another_kind_is_refused() -> None:
 def test_an_element_that_json_would_change_is_refused_by_its_place(
     kind: str, element: Any, part: str
 ) -> None:
-    """With operator, state, type, and the way out: a restored operator would go on with another value."""
+    """With operator, state, type, and the way out: a restored operator would go on with another
+    value."""
     store = StateStore(operator_id="score")
     getattr(store, kind)("things").update(["kept", element])
     with pytest.raises(OperatorStateError) as refused:
         store.dump_lists()
     says = str(refused.value)
     assert (
-        f"The state 'things' of operator 'score' cannot be kept, since JSON does not keep {part}: make it of"
-        in says
+        f"The state 'things' of operator 'score' cannot be kept, since JSON does not keep {part}:"
+        " make it of" in says
     )
     assert "or give the state a serializer, such as weir.operators.state.BYTES" in says
 
@@ -117,7 +120,9 @@ def test_an_element_that_is_changed_after_it_was_kept_is_kept_anew() -> None:
     store.list_state("things").add(thing)
     store.dump_lists()
     thing["n"].append(2)
-    assert StateStore(decode_lists(store.dump_lists())).list_state("things").get() == [{"n": [1, 2]}]
+    assert StateStore(decode_lists(store.dump_lists())).list_state("things").get() == [
+        {"n": [1, 2]}
+    ]
 
 
 def test_a_list_that_holds_itself_is_refused() -> None:
@@ -183,14 +188,22 @@ def test_keyed_and_raw_state_are_not_taken_for_each_other() -> None:
     store.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
     keyed.put(pa.array(["a"]), pa.array([1]))
     raw.put(3, b"1")
-    with pytest.raises(OperatorStateError, match="'raw' is asked for as keyed state and as raw state"):
+    with pytest.raises(
+        OperatorStateError, match="'raw' is asked for as keyed state and as raw state"
+    ):
         store.keyed_state("raw", pa.int64(), 0)
-    with pytest.raises(OperatorStateError, match="'keyed' is asked for as keyed state and as raw state"):
+    with pytest.raises(
+        OperatorStateError, match="'keyed' is asked for as keyed state and as raw state"
+    ):
         store.raw_keyed_state("keyed")
     groups = {name: state.changed_groups() for name, state in store.keyed}
-    with pytest.raises(OperatorStateError, match="'keyed' was kept as keyed state and is asked for as raw"):
+    with pytest.raises(
+        OperatorStateError, match="'keyed' was kept as keyed state and is asked for as raw"
+    ):
         StateStore(None, groups).raw_keyed_state("keyed")
-    with pytest.raises(OperatorStateError, match="'raw' was kept as raw state and is asked for as keyed"):
+    with pytest.raises(
+        OperatorStateError, match="'raw' was kept as raw state and is asked for as keyed"
+    ):
         StateStore(None, groups).keyed_state("raw", pa.int64(), 0)
 
 
@@ -198,7 +211,9 @@ def test_raw_state_is_bytes() -> None:
     """As a user wrote them."""
     store = StateStore()
     store.list_state("raw", BYTES).add(b"\x00\xff")
-    assert StateStore(decode_lists(store.dump_lists())).list_state("raw", BYTES).get() == [b"\x00\xff"]
+    assert StateStore(decode_lists(store.dump_lists())).list_state("raw", BYTES).get() == [
+        b"\x00\xff"
+    ]
 
 
 def counts(groups: dict[int, bytes] | None = None) -> KeyedState:
@@ -245,7 +260,9 @@ def test_only_groups_that_changed_are_written() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 40), min_size=1), max_size=8), st.integers(0, 7))
-def test_values_handed_over_by_group_are_those_of_a_plain_count(batches: list[list[int]], at: int) -> None:
+def test_values_handed_over_by_group_are_those_of_a_plain_count(
+    batches: list[list[int]], at: int
+) -> None:
     """Whatever the batches are, and wherever another process goes on."""
     state, written, expected = counts(), dict[int, bytes](), dict[int, int]()
     for number, batch in enumerate(batches):
@@ -282,7 +299,9 @@ def test_two_values_for_one_key_are_refused() -> None:
     keys = pa.array([1, 2, 3])
     state.begin_batch(keys, group_of(keys))
     for _ in range(2):
-        with pytest.raises(OperatorStateError, match="two values for one key, 1: put each key once"):
+        with pytest.raises(
+            OperatorStateError, match="two values for one key, 1: put each key once"
+        ):
             state.put(pa.array([2, 1, 1]), pa.array([0, 1, 2]))
         state.put(pa.array([1]), pa.array([7]))
     with pytest.raises(OperatorStateError, match="two values for one key, 1"):
@@ -294,7 +313,8 @@ NAN_OF_OTHER_BITS = float(np.array([0x7FF8000000000001], np.uint64).view(np.floa
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_the_two_zeros_are_one_key_and_all_nan_are_one(kind: pa.DataType) -> None:
-    """As in Spark, which gives them one key group; whatever their bits are, also after a restore."""
+    """As in Spark, which gives them one key group; whatever their bits are, also after a
+    restore."""
     state = KeyedState("counts", pa.int64(), 0, {})
     first, second = (
         pa.array([0.0, float("nan"), None], kind),
@@ -335,7 +355,10 @@ def test_a_date_that_python_does_not_have_is_refused_by_row_and_column(
     state.begin_batch(keys, group_of(keys))
     with pytest.raises(
         OperatorStateError,
-        match="Row 1 of the values of the keyed state 'last' has a date outside of the years 1 to 9999, which Python",
+        match=(
+            "Row 1 of the values of the keyed state 'last' has a date outside of the years 1 to"
+            " 9999, which Python"
+        ),
     ):
         state.put(keys, values)
 
@@ -344,7 +367,8 @@ def test_a_date_that_pandas_does_not_have_is_refused_by_row_and_column() -> None
     """A frame of such rows cannot be made."""
     good, bad = pa.array([0, 0, 0]), pa.array([0, 0, 3_000_000], pa.int32()).cast(pa.date32())
     with pytest.raises(
-        OperatorStateError, match="Row 2 of the column 'day' has a date outside of the years 1 to 9999"
+        OperatorStateError,
+        match="Row 2 of the column 'day' has a date outside of the years 1 to 9999",
     ):
         PandasOperator().process_batch(pa.record_batch([good, bad], ["id", "day"]))
 

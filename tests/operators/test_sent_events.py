@@ -13,7 +13,11 @@ from weir.spark.operator_worker import Context
 
 def context() -> Context:
     return Context(
-        operator_id="score", subtask=0, parallelism=1, has_coordinator=True, output_schema=pa.schema([])
+        operator_id="score",
+        subtask=0,
+        parallelism=1,
+        has_coordinator=True,
+        output_schema=pa.schema([]),
     )
 
 
@@ -38,5 +42,8 @@ def test_an_event_that_json_would_change_is_refused_by_its_place(event: Any, why
     """The coordinator would get another one, now or after a restore."""
     with pytest.raises(OperatorStateError) as refused:
         context().send_event_to_coordinator(event)
-    expected = f"Operator 'score' sends an event that cannot be kept, since {why}: make it a map of text, finite numbers"
+    expected = (
+        f"Operator 'score' sends an event that cannot be kept, since {why}: make it a map of text,"
+        " finite numbers"
+    )
     assert str(refused.value).startswith(expected)

@@ -1,4 +1,5 @@
-"""A job made by hand: a gateway that shows the view it is given and whose futures the test resolves."""
+"""A job made by hand: a gateway that shows the view it is given and whose futures the test
+resolves."""
 
 from __future__ import annotations
 
@@ -123,7 +124,10 @@ VIEW = JobView(
             vertex="clean",
         ),
     ),
-    configuration={"execution.checkpointing.interval": "5 s", "execution.checkpointing.timeout": "2 min"},
+    configuration={
+        "execution.checkpointing.interval": "5 s",
+        "execution.checkpointing.timeout": "2 min",
+    },
 )
 
 
@@ -144,7 +148,8 @@ def completed(
 
 
 class FakeGateway:
-    """A ``JobGateway``. ``calls`` are the requests and their arguments; ``futures`` their answers, to be set."""
+    """A ``JobGateway``. ``calls`` are the requests and their arguments; ``futures`` their answers,
+    to be set."""
 
     def __init__(self, view: JobView = VIEW) -> None:
         self.current = view
@@ -169,7 +174,9 @@ class FakeGateway:
     def trigger_savepoint(self, target: str | None) -> Future[CompletedCheckpoint]:
         return self._call("savepoint", target)
 
-    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
+    def stop_with_savepoint(
+        self, target: str | None, *, drain: bool = False
+    ) -> Future[CompletedCheckpoint]:
         return self._call("drain" if drain else "stop", target)
 
     def send_to_coordinator(self, operator: str, request: Payload) -> Future[CoordinatorAnswer]:

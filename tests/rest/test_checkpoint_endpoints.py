@@ -36,7 +36,13 @@ def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
     """Counts, summaries with all percentiles, the latest of each kind and the history."""
     answer = http.get(CHECKPOINTS).json()
     assert set(answer) == {"counts", "summary", "latest", "history"}
-    assert answer["counts"] == {"restored": 1, "total": 3, "in_progress": 1, "completed": 1, "failed": 1}
+    assert answer["counts"] == {
+        "restored": 1,
+        "total": 3,
+        "in_progress": 1,
+        "completed": 1,
+        "failed": 1,
+    }
     assert set(answer["summary"]) == {
         "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered", "processed_data",
         "persisted_data",
@@ -52,7 +58,8 @@ def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
 
 
 def test_each_entry_of_the_history_says_of_which_class_it_is(http: httpx.Client) -> None:
-    """The discriminator className tells completed, failed and in-progress entries apart, each with its own fields."""
+    """The discriminator className tells completed, failed and in-progress entries apart, each with
+    its own fields."""
     in_progress, failed, completed = http.get(CHECKPOINTS).json()["history"]
     assert [one["className"] for one in (in_progress, failed, completed)] == [
         "in_progress",
@@ -75,7 +82,11 @@ def test_savepoints_are_told_from_checkpoints(http: httpx.Client) -> None:
         True,
         "NATIVE",
     )
-    assert (completed["checkpoint_type"], completed["is_savepoint"], completed["savepointFormat"]) == (
+    assert (
+        completed["checkpoint_type"],
+        completed["is_savepoint"],
+        completed["savepointFormat"],
+    ) == (
         "CHECKPOINT",
         False,
         None,
@@ -102,7 +113,11 @@ def test_details_are_the_entry_with_its_tasks(http: httpx.Client) -> None:
         "id", "status", "latest_ack_timestamp", "checkpointed_size", "state_size", "end_to_end_duration",
         "alignment_buffered", "processed_data", "persisted_data", "num_subtasks", "num_acknowledged_subtasks",
     }  # fmt: skip
-    assert (task["state_size"], task["checkpointed_size"], task["end_to_end_duration"]) == (9_000, 4_500, 90)
+    assert (task["state_size"], task["checkpointed_size"], task["end_to_end_duration"]) == (
+        9_000,
+        4_500,
+        90,
+    )
 
 
 def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.Client) -> None:
@@ -125,7 +140,8 @@ def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.
 
 
 def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
-    """The flag and the bytes of the subtask whose records were overtaken, and the type of the checkpoint."""
+    """The flag and the bytes of the subtask whose records were overtaken, and the type of the
+    checkpoint."""
     task = replace(SNAPSHOT_OF_CLEAN, metrics=SnapshotMetrics(unaligned=True, persisted_size=70))
     stats = replace(COMPLETED, tasks=(task,))
     (subtask,) = subtasks_json(stats, task)["subtasks"]
@@ -150,7 +166,9 @@ def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> 
     """It is of class `pending`, and its summaries are empty but there."""
     vertex = next(iter(http.get(f"{CHECKPOINTS}/details/9").json()["tasks"]))
     answer = http.get(f"{CHECKPOINTS}/details/9/subtasks/{vertex}").json()
-    assert answer["subtasks"] == [{"className": "pending", "index": 0, "status": "pending_or_failed"}]
+    assert answer["subtasks"] == [
+        {"className": "pending", "index": 0, "status": "pending_or_failed"}
+    ]
     assert set(answer["summary"]["state_size"]) == SUMMARY
 
 
@@ -164,7 +182,8 @@ def test_a_checkpoint_or_vertex_that_is_not_known_is_answered_with_404(http: htt
 
 
 def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx.Client) -> None:
-    """GET .../config has Flink's fields, with durations in milliseconds and Weir's defaults for keys left out."""
+    """GET .../config has Flink's fields, with durations in milliseconds and Weir's defaults for
+    keys left out."""
     answer = http.get(f"{CHECKPOINTS}/config").json()
     assert set(answer) == {
         "mode", "interval", "timeout", "min_pause", "max_concurrent", "externalization", "state_backend",
@@ -172,7 +191,11 @@ def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx
         "checkpoints_after_tasks_finish", "state_changelog_enabled", "changelog_periodic_materialization_interval",
         "changelog_storage",
     }  # fmt: skip
-    assert (answer["mode"], answer["interval"], answer["timeout"]) == ("exactly_once", 5_000, 120_000)
+    assert (answer["mode"], answer["interval"], answer["timeout"]) == (
+        "exactly_once",
+        5_000,
+        120_000,
+    )
     assert answer["externalization"] == {"enabled": True, "delete_on_cancellation": False}
 
 
@@ -202,16 +225,29 @@ def test_without_periodic_checkpoints_the_interval_is_javas_largest_long(
     assert http.get(f"{CHECKPOINTS}/config").json()["interval"] == 2**63 - 1
 
 
-def test_the_latest_of_each_kind_are_whole_entries(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Completed, savepoint and failed have the fields of the history, also when that has forgotten them."""
-    savepoint = replace(FAILED, checkpoint_id=3, status="COMPLETED", external_path="/s", failure_message=None)
+def test_the_latest_of_each_kind_are_whole_entries(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
+    """Completed, savepoint and failed have the fields of the history, also when that has forgotten
+    them."""
+    savepoint = replace(
+        FAILED, checkpoint_id=3, status="COMPLETED", external_path="/s", failure_message=None
+    )
     gateway.current = replace(
         VIEW, checkpoints=replace(SNAPSHOT, history=(IN_PROGRESS,), latest_savepoint=savepoint)
     )
     latest = http.get(CHECKPOINTS).json()["latest"]
-    assert set(latest["completed"]) == set(latest["savepoint"]) == COMMON | {"external_path", "discarded"}
+    assert (
+        set(latest["completed"])
+        == set(latest["savepoint"])
+        == COMMON | {"external_path", "discarded"}
+    )
     assert set(latest["failed"]) == COMMON | {"failure_timestamp", "failure_message"}
-    assert (latest["completed"]["id"], latest["savepoint"]["id"], latest["failed"]["id"]) == (7, 3, 8)
+    assert (latest["completed"]["id"], latest["savepoint"]["id"], latest["failed"]["id"]) == (
+        7,
+        3,
+        8,
+    )
     assert http.get(f"{CHECKPOINTS}/details/3").json()["external_path"] == "/s"
 
 
@@ -219,7 +255,8 @@ def test_a_task_that_acknowledged_a_failed_checkpoint_keeps_its_figures(http: ht
     """They show which task was slow: acknowledged ones have a time, the others -1."""
     tasks = http.get(f"{CHECKPOINTS}/details/8").json()["tasks"].values()
     figures = [
-        (one["status"], one["latest_ack_timestamp"], one["num_acknowledged_subtasks"]) for one in tasks
+        (one["status"], one["latest_ack_timestamp"], one["num_acknowledged_subtasks"])
+        for one in tasks
     ]
     assert figures == [("FAILED", 5_090, 1), ("FAILED", -1, 0)]
 
@@ -227,10 +264,13 @@ def test_a_task_that_acknowledged_a_failed_checkpoint_keeps_its_figures(http: ht
 def test_the_summary_covers_completed_checkpoints_that_the_history_has_forgotten(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Durations and sizes are those since the driver started, not those of the few that are listed."""
+    """Durations and sizes are those since the driver started, not those of the few that are
+    listed."""
     gateway.current = replace(VIEW, checkpoints=replace(SNAPSHOT, history=()))
     summary = http.get(CHECKPOINTS).json()["summary"]
-    figures = {name: (summary[name]["min"], summary[name]["avg"], summary[name]["max"]) for name in summary}
+    figures = {
+        name: (summary[name]["min"], summary[name]["avg"], summary[name]["max"]) for name in summary
+    }
     assert figures == {
         "checkpointed_size": (4_500, 6_250, 8_000),
         "state_size": (8_000, 8_500, 9_000),

@@ -1,4 +1,5 @@
-"""Asking operator coordinators for something over REST: Weir's own endpoint, with Flink's way of asynchronous operations."""
+"""Asking operator coordinators for something over REST: Weir's own endpoint, with Flink's way of
+asynchronous operations."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ SCORE = f"/v1/jobs/{JOB_ID}/coordinators/score"
 TRIGGER = "0123456789abcdef" * 2
 
 
-def test_a_request_is_in_progress_until_a_checkpoint_has_it(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_a_request_is_in_progress_until_a_checkpoint_has_it(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """Then the poll has the answer, and which checkpoint that was."""
     asked = http.post(SCORE, json={"request": {"set": {"limit": 5}}, "triggerId": TRIGGER})
     assert (asked.status_code, asked.json()) == (202, {"request-id": TRIGGER})
@@ -34,7 +37,9 @@ def test_a_request_that_is_repeated_with_its_id_is_made_once(
     assert gateway.calls == [("send", "{}")]
 
 
-def test_what_the_coordinator_refuses_is_its_sentence(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_what_the_coordinator_refuses_is_its_sentence(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """In Flink's shape."""
     gateway.prepared = [CoordinatorError("there is no rule 'x'")]
     http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})

@@ -1,4 +1,5 @@
-"""What Flink's clients read of the job: exact field names, codes and the conventions of Flink's REST API."""
+"""What Flink's clients read of the job: exact field names, codes and the conventions of Flink's
+REST API."""
 
 from __future__ import annotations
 
@@ -15,15 +16,23 @@ JOB = f"/v1/jobs/{JOB_ID}"
 
 
 def test_the_overview_has_exactly_the_mandatory_fields_of_job_details(http: httpx.Client) -> None:
-    """Older clients refuse unknown fields and every client misses absent ones, so the set is exact."""
+    """Older clients refuse unknown fields and every client misses absent ones, so the set is
+    exact."""
     (job,) = http.get("/v1/jobs/overview").json()["jobs"]
     assert set(job) == {
         "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "pending-operators",
     }  # fmt: skip
-    assert (job["jid"], job["name"], job["state"], job["end-time"]) == (JOB_ID, "orders", "RUNNING", -1)
+    assert (job["jid"], job["name"], job["state"], job["end-time"]) == (
+        JOB_ID,
+        "orders",
+        "RUNNING",
+        -1,
+    )
 
 
-def test_what_sources_could_not_read_is_listed_by_operator(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_what_sources_could_not_read_is_listed_by_operator(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """As the newest completed checkpoint has it; other coordinators have no rejects."""
     assert http.get(f"{JOB}/rejects").json() == {"checkpointId": None, "operators": []}
     rejects = [{"file": "a", "line": 7, "why": "broken"}, {"file": "b", "why": "gone"}]
@@ -47,7 +56,10 @@ def test_the_overview_counts_tasks_by_lower_case_state_with_their_total(http: ht
 @pytest.mark.parametrize(
     "path",
     ["/config", "/overview", "/jobs", "/jobs/overview", f"/jobs/{JOB_ID}", f"/jobs/{JOB_ID}/status"]
-    + [f"/jobs/{JOB_ID}/{part}" for part in ("config", "exceptions", "execution-result", "checkpoints")]
+    + [
+        f"/jobs/{JOB_ID}/{part}"
+        for part in ("config", "exceptions", "execution-result", "checkpoints")
+    ]
     + [f"/jobs/{JOB_ID}/checkpoints/{part}" for part in ("config", "details/7")],
 )
 def test_every_path_is_served_with_and_without_the_version(http: httpx.Client, path: str) -> None:
@@ -83,7 +95,8 @@ def test_job_details_have_flinks_fields(http: httpx.Client) -> None:
 
 
 def test_vertices_have_stable_ids_of_32_hexadecimal_digits(http: httpx.Client) -> None:
-    """Flink's clients parse vertex ids; plan, vertices and checkpoints name a vertex by the same one."""
+    """Flink's clients parse vertex ids; plan, vertices and checkpoints name a vertex by the same
+    one."""
     first, second = http.get(JOB).json(), http.get(JOB).json()
     ids = [vertex["id"] for vertex in first["vertices"]]
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
@@ -92,14 +105,18 @@ def test_vertices_have_stable_ids_of_32_hexadecimal_digits(http: httpx.Client) -
     assert set(ids) == set(http.get(f"{JOB}/checkpoints/details/7").json()["tasks"])
 
 
-def test_the_status_and_the_list_of_jobs_show_the_status(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_the_status_and_the_list_of_jobs_show_the_status(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """GET /jobs and GET /jobs/:jobid/status follow the view."""
     gateway.set_status(JobStatus.RESTARTING)
     assert http.get("/v1/jobs").json() == {"jobs": [{"id": JOB_ID, "status": "RESTARTING"}]}
     assert http.get(f"{JOB}/status").json() == {"status": "RESTARTING"}
 
 
-def test_the_duration_of_an_ended_job_stands_still(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_the_duration_of_an_ended_job_stands_still(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """Once the job has ended, its duration is from start to end."""
     gateway.set_status(JobStatus.FINISHED)
     job = http.get("/v1/jobs/overview").json()["jobs"][0]
@@ -108,12 +125,17 @@ def test_the_duration_of_an_ended_job_stands_still(http: httpx.Client, gateway: 
 
 @pytest.mark.parametrize(
     ("status", "told"),
-    [(JobStatus.FINISHED, "SUCCEEDED"), (JobStatus.FAILED, "FAILED"), (JobStatus.CANCELED, "CANCELED")],
+    [
+        (JobStatus.FINISHED, "SUCCEEDED"),
+        (JobStatus.FAILED, "FAILED"),
+        (JobStatus.CANCELED, "CANCELED"),
+    ],
 )
 def test_the_execution_result_is_there_once_the_job_has_ended(
     http: httpx.Client, gateway: FakeGateway, status: JobStatus, told: str
 ) -> None:
-    """While the job runs the result is IN_PROGRESS, afterwards it is COMPLETED with Flink's application status."""
+    """While the job runs the result is IN_PROGRESS, afterwards it is COMPLETED with Flink's
+    application status."""
     assert http.get(f"{JOB}/execution-result").json()["status"] == {"id": "IN_PROGRESS"}
     gateway.set_status(status)
     answer = http.get(f"{JOB}/execution-result").json()
@@ -123,7 +145,8 @@ def test_the_execution_result_is_there_once_the_job_has_ended(
 
 
 def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
-    """The newest failure is the root exception and heads the history, with its stack trace, its task and its log."""
+    """The newest failure is the root exception and heads the history, with its stack trace, its
+    task and its log."""
     answer = http.get(f"{JOB}/exceptions").json()
     told = "second failure (log: /w/spark.log)\nTraceback:\nKeyError"
     assert answer["root-exception"] == told
@@ -144,7 +167,9 @@ def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:
     assert answer["execution-config"]["user-config"]["execution.checkpointing.interval"] == "5 s"
 
 
-def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields(http: httpx.Client) -> None:
+def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields(
+    http: httpx.Client,
+) -> None:
     """GET /config and GET /overview."""
     config, overview = http.get("/v1/config").json(), http.get("/v1/overview").json()
     assert set(config) == {
@@ -158,15 +183,21 @@ def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields
     assert overview["jobs-running"] == 1
 
 
-@pytest.mark.parametrize("part", ["", "/status", "/checkpoints", "/exceptions", "/savepoints/" + "0" * 32])
-def test_an_unknown_job_is_answered_with_404_and_the_known_id(http: httpx.Client, part: str) -> None:
+@pytest.mark.parametrize(
+    "part", ["", "/status", "/checkpoints", "/exceptions", "/savepoints/" + "0" * 32]
+)
+def test_an_unknown_job_is_answered_with_404_and_the_known_id(
+    http: httpx.Client, part: str
+) -> None:
     """The sentence names the job that this driver runs."""
     response = http.get(f"/v1/jobs/{OTHER_ID}{part}")
     assert response.status_code == 404
     assert JOB_ID in response.json()["errors"][0]
 
 
-def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(http: httpx.Client) -> None:
+def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(
+    http: httpx.Client,
+) -> None:
     """Even what no route answers is an object with the list `errors`."""
     assert http.get("/v1/nothing").status_code == 404
     assert http.get("/v1/nothing").json() == {"errors": ["Not Found: GET /v1/nothing"]}
@@ -174,7 +205,9 @@ def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(http: h
     assert http.delete("/v1/jobs/overview").json()["errors"]
 
 
-def test_a_failure_inside_is_answered_with_500_and_its_name(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_a_failure_inside_is_answered_with_500_and_its_name(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """A bug does not close the connection without a word."""
 
     def broken() -> None:

@@ -1,4 +1,5 @@
-"""Triggering and polling: checkpoints, savepoints, stop and cancel, as Flink's command line does it."""
+"""Triggering and polling: checkpoints, savepoints, stop and cancel, as Flink's command line does
+it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ from weir.storage.file_systems import FileSystems
 
 JOB = f"/v1/jobs/{JOB_ID}"
 TRIGGER = "a" * 32
-SAVEPOINT = {"target-directory": "/d", "cancel-job": False, "formatType": "CANONICAL", "triggerId": None}
+SAVEPOINT = {
+    "target-directory": "/d",
+    "cancel-job": False,
+    "formatType": "CANONICAL",
+    "triggerId": None,
+}
 STORE_DURATION_MS = 300_000
 STOP = {"targetDirectory": "/d", "drain": False, "formatType": "CANONICAL", "triggerId": None}
 
@@ -108,10 +114,13 @@ def test_a_type_of_checkpoint_that_is_none_is_refused_with_the_three_that_are(
 
 
 def test_a_stop_is_polled_below_savepoints(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Flink's command line polls /savepoints/:id after POST /stop; the directory has another spelling."""
+    """Flink's command line polls /savepoints/:id after POST /stop; the directory has another
+    spelling."""
     request = http.post(f"{JOB}/stop", json=STOP).json()["request-id"]
     gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
-    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {"location": "/d/savepoint-1"}
+    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {
+        "location": "/d/savepoint-1"
+    }
     assert gateway.calls == [("stop", "/d")]
 
 
@@ -149,7 +158,9 @@ def test_a_failed_savepoint_answers_the_poll_with_500_and_the_reason(
     )
 
 
-def test_a_repeated_trigger_id_joins_the_first_request(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_a_repeated_trigger_id_joins_the_first_request(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """A client that does not know whether its POST arrived may send it again."""
     bodies = [SAVEPOINT | {"triggerId": TRIGGER}] * 2
     answers = [http.post(f"{JOB}/savepoints", json=body) for body in bodies]
@@ -189,7 +200,9 @@ def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
     http: httpx.Client, gateway: FakeGateway, path: str, body: bytes
 ) -> None:
     """The sentence says what is wrong with the body."""
-    response = http.post(f"{JOB}/{path}", content=body, headers={"content-type": "application/json"})
+    response = http.post(
+        f"{JOB}/{path}", content=body, headers={"content-type": "application/json"}
+    )
     assert response.status_code == 400
     assert "malformed" in response.json()["errors"][0]
     assert gateway.calls == []
@@ -214,12 +227,16 @@ def test_a_path_that_cannot_be_one_is_answered_with_400(
     assert gateway.calls == []
 
 
-def test_a_stop_that_drains_reaches_the_job_as_such(http: httpx.Client, gateway: FakeGateway) -> None:
+def test_a_stop_that_drains_reaches_the_job_as_such(
+    http: httpx.Client, gateway: FakeGateway
+) -> None:
     """And is polled as every other stop."""
     request = http.post(f"{JOB}/stop", json=STOP | {"drain": True}).json()["request-id"]
     assert gateway.calls == [("drain", "/d")]
     gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
-    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {"location": "/d/savepoint-1"}
+    assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {
+        "location": "/d/savepoint-1"
+    }
 
 
 def polled(http: httpx.Client, path: str) -> httpx.Response:
@@ -229,8 +246,11 @@ def polled(http: httpx.Client, path: str) -> httpx.Response:
     return response
 
 
-def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(http: httpx.Client, tmp_path: Path) -> None:
-    """202 with a request id, then COMPLETED with an empty operation, as Flink's command line reads it."""
+def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(
+    http: httpx.Client, tmp_path: Path
+) -> None:
+    """202 with a request id, then COMPLETED with an empty operation, as Flink's command line reads
+    it."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
     directory.mkdir()
@@ -313,13 +333,17 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
             assert refused.status_code == 409
             assert str(directory) in refused.json()["errors"][0]
     assert directory.exists()
-    gateway.current = replace(gateway.current, checkpoints=replace(shown, latest_completed=COMPLETED))
+    gateway.current = replace(
+        gateway.current, checkpoints=replace(shown, latest_completed=COMPLETED)
+    )
     triggered = http.post("/savepoint-disposal", json={"savepoint-path": str(directory)})
     polled(http, f"/savepoint-disposal/{triggered.json()['request-id']}")
     assert not directory.exists()
 
 
-def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(http: httpx.Client) -> None:
+def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(
+    http: httpx.Client,
+) -> None:
     """400 names the field that is missing; 404 the request that nobody made."""
     refused = http.post("/savepoint-disposal", json={})
     assert refused.status_code == 400
@@ -366,7 +390,8 @@ def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:
 
 
 def test_the_store_is_bounded() -> None:
-    """The oldest finished operation makes room; if all are in flight, a new one is refused and not begun."""
+    """The oldest finished operation makes room; if all are in flight, a new one is refused and not
+    begun."""
     operations = AsyncOperations(ManualClock(), STORE_DURATION_MS)
     futures: list[Future[Any]] = [Future() for _ in range(MAX_OPERATIONS)]
     for number, future in enumerate(futures):

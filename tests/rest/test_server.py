@@ -25,18 +25,23 @@ def test_port_zero_picks_a_free_port_of_the_loopback_interface(address: str) -> 
 
 
 def test_a_taken_port_is_told_in_one_sentence() -> None:
-    """The sentence names the port, the interface and the way out; it comes before anything is served."""
+    """The sentence names the port, the interface and the way out; it comes before anything is
+    served."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(RestError) as caught:
             RestServer(FakeGateway(), port=port).start()
-    assert str(caught.value) == (
-        f"Port {port} on 127.0.0.1 is taken: give another one with --rest-port N, or 0 for any free one."
+    assert (
+        str(caught.value)
+        == f"Port {port} on 127.0.0.1 is taken: give another one with --rest-port N, or 0 for any"
+        " free one."
     )
 
 
 @pytest.mark.parametrize(("bind_address", "port"), [("192.0.2.1", 0), ("127.0.0.1", 70_000)])
-def test_an_address_that_cannot_be_bound_is_told_in_one_sentence(bind_address: str, port: int) -> None:
+def test_an_address_that_cannot_be_bound_is_told_in_one_sentence(
+    bind_address: str, port: int
+) -> None:
     """An interface of another machine or a port that does not exist is no stack trace."""
     with pytest.raises(RestError, match="--rest-port"):
         RestServer(FakeGateway(), bind_address=bind_address, port=port).bind()
@@ -91,7 +96,8 @@ def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Client) -> None:
-    """Headers and body are two packets, and a kernel may put off acknowledging the first by 40 ms."""
+    """Headers and body are two packets, and a kernel may put off acknowledging the first by 40
+    ms."""
     times = []
     for _ in range(20):
         began = time.monotonic()
@@ -101,7 +107,8 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Cli
 
 
 def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> None:
-    """The main thread waits, say for a file system that does not answer; every request is answered nevertheless."""
+    """The main thread waits, say for a file system that does not answer; every request is answered
+    nevertheless."""
     gate = threading.Event()
     with World() as world:
         world.wait_running()
@@ -120,8 +127,11 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
         server.stop()
 
 
-def test_a_look_that_hangs_holds_up_no_other_answer(gateway: FakeGateway, http: httpx.Client) -> None:
-    """One thread waits for it, however many ask: what needs no view is answered at once, and all others with that one."""
+def test_a_look_that_hangs_holds_up_no_other_answer(
+    gateway: FakeGateway, http: httpx.Client
+) -> None:
+    """One thread waits for it, however many ask: what needs no view is answered at once, and all
+    others with that one."""
     gate = threading.Event()
     looks: list[None] = []
 

@@ -1,4 +1,5 @@
-"""A job without Spark: a port whose tasks are moved by the test, and a running job around it on real threads."""
+"""A job without Spark: a port whose tasks are moved by the test, and a running job around it on
+real threads."""
 
 from __future__ import annotations
 
@@ -72,12 +73,15 @@ def job_master(
     coordinated: Mapping[str, CoordinatedOperator] = MappingProxyType({}),
     **checkpointing: Any,
 ) -> JobMaster:
-    """The master of a job of these vertices, which is restarted twice, and without an interval unless one is given."""
+    """The master of a job of these vertices, which is restarted twice, and without an interval
+    unless one is given."""
     return JobMaster(
         job_id=JOB_ID,
         vertices={vertex: made.operators for vertex, made in plans.items()},
         config=CheckpointConfig(**{"interval_ms": None, **checkpointing}),
-        restart=RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=2, fixed_delay_ms=1),
+        restart=RestartConfig(
+            type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=2, fixed_delay_ms=1
+        ),
         savepoint_directory=None,
         hooks=hooks,
         coordinated=coordinated,
@@ -103,7 +107,8 @@ class FakePort:
         self._checkpoints = 0
         self._taken: dict[tuple[str, int], TakeSnapshot] = {}
 
-    # -- for the test ------------------------------------------------------------------------------------------
+    # -- for the test
+    # ------------------------------------------------------------------------------------------
 
     def wait_for(self, call: str, times: int = 1) -> None:
         """Until a call was made so often."""
@@ -112,7 +117,9 @@ class FakePort:
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
         """Until something holds that only calls of the port change."""
         with self._changed:
-            assert self._changed.wait_for(condition, PATIENCE_S), f"{what}, but there was only {self.calls}"
+            assert self._changed.wait_for(condition, PATIENCE_S), (
+                f"{what}, but there was only {self.calls}"
+            )
 
     def seen_within(self, call: str, times: int, seconds: float) -> bool:
         """Whether a call is made so often within a short time."""
@@ -132,7 +139,8 @@ class FakePort:
         call = PlanningCalled(call=self._planning_calls, position=position, consumed=consumed or {})
         self.posts[vertex, self.attempt](call)
 
-    # -- the port ----------------------------------------------------------------------------------------------
+    # -- the port
+    # ------------------------------------------------------------------------------------------
 
     def begin_attempt(self) -> AttemptStart:
         self._called("begin_attempt")
@@ -148,7 +156,9 @@ class FakePort:
     def stop(self) -> None:
         self._called("stop")
 
-    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+    def start_task(
+        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
+    ) -> None:
         self._called(f"start_task {plan.vertex}")
         position = -1 if restored is None else restored.position
         self.posts[plan.vertex, attempt] = post
@@ -174,7 +184,9 @@ class FakePort:
             vertex=effect.vertex,
             position=taken.position,
             operators=(
-                OperatorState(operator_id=effect.vertex, name=effect.vertex, fully_finished=taken.finished),
+                OperatorState(
+                    operator_id=effect.vertex, name=effect.vertex, fully_finished=taken.finished
+                ),
             ),
             committables=taken.committables,
             in_flight=taken.in_flight,
@@ -284,13 +296,17 @@ class World:
             master=job_master(
                 plans,
                 hooks=hooks,
-                coordinated={name: CoordinatedOperator(vertex=name, parallelism=1) for name in coordinators},
+                coordinated={
+                    name: CoordinatedOperator(vertex=name, parallelism=1) for name in coordinators
+                },
                 **checkpointing,
             ),
             plans=plans,
             tasks=self.port,
             durable=self.port,
-            coordinators=CoordinatorRunner(coordinators, workers=ThreadWorkers(), waits=ThreadWaits()),
+            coordinators=CoordinatorRunner(
+                coordinators, workers=ThreadWorkers(), waits=ThreadWaits()
+            ),
             clock=SystemClock(),
             configuration={"parallelism.default": "2"},
             observe=self.observed.append,
@@ -305,7 +321,10 @@ class World:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for gate in self.port.gates.values():
             gate.set()

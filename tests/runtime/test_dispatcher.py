@@ -1,6 +1,8 @@
-"""The dispatcher without a thread: in which order effects are carried out, and that each blocking one is answered.
+"""The dispatcher without a thread: in which order effects are carried out, and that each blocking
+one is answered.
 
-Blocking work runs when the test says so, one piece after the other, so that anything can come between two of them.
+Blocking work runs when the test says so, one piece after the other, so that anything can come
+between two of them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,13 @@ from weir.core.messages.protocol import (
     TaskFailed,
     TriggerCheckpoint,
 )
-from weir.core.messages.task import AnswerPlanning, CommitSinks, StartDrain, TaskErrored, TellAborted
+from weir.core.messages.task import (
+    AnswerPlanning,
+    CommitSinks,
+    StartDrain,
+    TaskErrored,
+    TellAborted,
+)
 from weir.core.status import JobStatus
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import (
@@ -93,7 +101,10 @@ class Bench:
         inputs: Mapping[str, tuple[str, ...]] | None = None,
         **how: Any,
     ) -> None:
-        plans = {vertex: replace(plan(vertex), inputs=(inputs or {}).get(vertex, ())) for vertex in vertices}
+        plans = {
+            vertex: replace(plan(vertex), inputs=(inputs or {}).get(vertex, ()))
+            for vertex in vertices
+        }
         self.port = FakePort()
         self.master = master or job_master(plans, **how)
         self.effects: list[object] = []
@@ -117,7 +128,8 @@ class Bench:
             patience_ms=1_000,
         )
 
-    # -- for the test ------------------------------------------------------------------------------------------
+    # -- for the test
+    # ------------------------------------------------------------------------------------------
 
     def post(self, event: JobMasterEvent) -> None:
         """Something for the job master, with all that it leads to beside blocking work."""
@@ -163,11 +175,14 @@ class Bench:
 
     def answer(self, request: str = "r") -> AnswerRequest:
         """The only answer to a request."""
-        answers = [one for one in self.effects if isinstance(one, AnswerRequest) and one.request == request]
+        answers = [
+            one for one in self.effects if isinstance(one, AnswerRequest) and one.request == request
+        ]
         (answer,) = answers
         return answer
 
-    # -- clock and workers -------------------------------------------------------------------------------------
+    # -- clock and workers
+    # -------------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         return self._clock_ms
@@ -198,11 +213,13 @@ class Bench:
         self._unnamed.clear()
 
 
-# -- order -------------------------------------------------------------------------------------------------------------
+# -- order
+# ----------------------------------------------------------------------------------------------
 
 
 class DecliningMaster:
-    """Triggers checkpoint 1 at both tasks, and aborts it at both as soon as one of them declines."""
+    """Triggers checkpoint 1 at both tasks, and aborts it at both as soon as one of them
+    declines."""
 
     status = JobStatus.RUNNING
 
@@ -230,7 +247,9 @@ class DecliningMaster:
         )
 
 
-def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A barrier that waits for its timeout overtakes then, though no event comes."""
     bench = Bench("a", "b").run()
     woken: list[tuple[str, int]] = []
@@ -245,12 +264,15 @@ def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(monkeypatch: 
 
 
 def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> None:
-    """A task that declines within its trigger has the checkpoint aborted, but not before all have been triggered (C6)."""
+    """A task that declines within its trigger has the checkpoint aborted, but not before all have
+    been triggered (C6)."""
     bench = Bench("a", "b", master=cast(JobMaster, DecliningMaster()))
     bench.port.errors["start_task"] = [PipelineError("It does not start.")]
     bench.run()
     bench.post(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
-    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][-3:] == [
+    assert [type(effect) for effect in bench.effects if getattr(effect, "vertex", "") == "b"][
+        -3:
+    ] == [
         TriggerCheckpoint,
         NotifyCheckpointAborted,
         TellAborted,
@@ -262,7 +284,8 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
     assert "answer_planning 2" in bench.port.calls
 
 
-# -- restoring ---------------------------------------------------------------------------------------------------------
+# -- restoring
+# ----------------------------------------------------------------------------------------------
 
 
 def unaligned_checkpoint(*, finished: bool = False, channel: str = "a") -> CompletedCheckpoint:
@@ -298,7 +321,9 @@ def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bo
     bench = Bench("a", "b", inputs={"b": ("a",)})
     bench.port.restored = unaligned_checkpoint(finished=finished)
     bench.run()
-    admitted = [one.admitted for one in bench.effects if isinstance(one, AnswerPlanning) and one.admitted]
+    admitted = [
+        one.admitted for one in bench.effects if isinstance(one, AnswerPlanning) and one.admitted
+    ]
     segment = Segment(position=3, size=9, payload={"keys": ["k"]})
     assert admitted == [(Admission(channel="a", segments=(segment,)),)]
     bench.port.plan("b", 3, consumed={"a": 3})
@@ -308,11 +333,13 @@ def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bo
     assert any(isinstance(one, StartDrain) for one in bench.effects) is finished
 
 
-# -- stopping ----------------------------------------------------------------------------------------------------------
+# -- stopping
+# ----------------------------------------------------------------------------------------------
 
 
 def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
-    """The commit that is under way ends and is waited for; the one after it is left to the next attempt (P13)."""
+    """The commit that is under way ends and is waited for; the one after it is left to the next
+    attempt (P13)."""
     bench = Bench("v").run()
     for request in ("r1", "r2"):
         bench.checkpoint(request, holding=["CommitSinks"])
@@ -323,7 +350,11 @@ def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
     bench.settle(holding=["CommitSinks"])
     bench.settle()
     calls = bench.port.calls
-    assert calls.index("stop_tasks") < calls.index("commit_sinks 1") < calls.index("record_end CANCELED")
+    assert (
+        calls.index("stop_tasks")
+        < calls.index("commit_sinks 1")
+        < calls.index("record_end CANCELED")
+    )
     assert "commit_sinks 2" not in calls
 
 
@@ -353,7 +384,8 @@ def test_the_next_attempt_waits_between_retries_again() -> None:
     ]
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- answers
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> None:

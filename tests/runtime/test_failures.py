@@ -1,4 +1,5 @@
-"""What an exception of blocking work means: where it lies, whether trying again can help, and by what it is known again."""
+"""What an exception of blocking work means: where it lies, whether trying again can help, and by
+what it is known again."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ def read_numbers() -> object:
 
 def test_an_error_is_told_with_the_users_line() -> None:
     """A library's frames are passed over: the line that called it is the user's."""
-    assert describe(raised_by(lookup)) == f"KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
+    assert (
+        describe(raised_by(lookup))
+        == f"KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
+    )
     told = describe(raised_by(read_numbers))
     assert told.endswith(f" (in read_numbers, {__file__}, line {line_of(read_numbers)})")
 
@@ -117,7 +121,8 @@ def test_an_error_of_weirs_has_the_cause_of_the_error_that_led_to_it() -> None:
     refused.__cause__ = ConnectionError("away")
     assert cause_of(refused).key == ""
     assert (
-        cause_of(SinkError("The function returned a set.")).key == "SinkError: The function returned a set."
+        cause_of(SinkError("The function returned a set.")).key
+        == "SinkError: The function returned a set."
     )
     assert cause_of(wrapped(ListenerError, raised_by(lookup))).key.startswith("KeyError in ")
 
@@ -131,7 +136,9 @@ def test_an_error_of_a_listener_is_told_with_its_line() -> None:
 
     listeners = CheckpointListeners({"v": [Strict()]}, ThreadWaits())
     error = raised_by(lambda: listeners.complete("v", 3))
-    assert str(error).endswith(f"completed: KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})")
+    assert str(error).endswith(
+        f"completed: KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
+    )
     assert cause_of(error).key == f"KeyError in lookup, {__file__}, line {line_of(lookup)}"
 
 
@@ -142,7 +149,9 @@ def test_a_trace_is_bounded() -> None:
     assert trace.endswith("end\n")
 
 
-def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help_to_find_the_line() -> None:
+def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help_to_find_the_line() -> (
+    None
+):
     """What a package raised while it handled the user's error has no line of the user's itself."""
     text = (
         "Traceback (most recent call last):\n"

@@ -1,4 +1,5 @@
-"""What ends a job gets through while users' code hangs, on real threads: however many commits, starts or begins there are.
+"""What ends a job gets through while users' code hangs, on real threads: however many commits,
+starts or begins there are.
 
 Sixteen threads were once shared by all. So there are more tasks here.
 """
@@ -78,13 +79,16 @@ def test_a_job_fails_over_while_every_sink_hangs_in_a_commit() -> None:
 
 
 def test_a_savepoint_is_taken_and_a_stop_is_answered_while_every_sink_hangs_in_a_commit() -> None:
-    """The answer names the savepoint, once the checkpoint's timeout is over; the job goes on as after any failure (P34)."""
+    """The answer names the savepoint, once the checkpoint's timeout is over; the job goes on as
+    after any failure (P34)."""
     with world(timeout_ms=1_000, tolerable_failed_checkpoints=100) as subject:
         let_commits_hang(subject)
         stop = subject.job.stop_with_savepoint("/saved")
         take(subject, 1)
         failure = str(stop.exception(SOON_S))
-        assert "A savepoint has been created at /saved/savepoint, but the job did not stop" in failure
+        assert (
+            "A savepoint has been created at /saved/savepoint, but the job did not stop" in failure
+        )
         assert "have not committed and closed their sinks: 'v00', 'v01'" in failure
         subject.port.wait_for("begin_attempt", 2)
         subject.job.cancel().result(SOON_S)
@@ -105,7 +109,8 @@ def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
 
 
 def test_no_attempt_begins_while_a_start_of_the_last_one_hangs() -> None:
-    """It may still run a query: the job has failed, says why, and can be resumed by another process."""
+    """It may still run a query: the job has failed, says why, and can be resumed by another
+    process."""
     subject = world()
     hang(subject, "started")
     with subject:
@@ -134,7 +139,9 @@ def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> N
     subject = world()
     hang(subject, call)
     with subject:
-        subject.port.wait_until(lambda: any(made.startswith(call) for made in subject.port.calls), call)
+        subject.port.wait_until(
+            lambda: any(made.startswith(call) for made in subject.port.calls), call
+        )
         subject.job.cancel().result(SOON_S)
         assert subject.join().status is JobStatus.CANCELED
         assert subject.port.calls[-1] == "stop_tasks"
@@ -181,7 +188,8 @@ def test_a_process_ends_though_its_commits_hang() -> None:
     assert time.monotonic() - begun < 18
 
 
-# -- the threads ------------------------------------------------------------------------------------------------------
+# -- the threads
+# ----------------------------------------------------------------------------------------------
 
 
 def test_work_is_never_kept_waiting_by_work_that_hangs() -> None:

@@ -1,4 +1,5 @@
-"""The driver on real threads over a port without Spark: order of effects, attempts, failures, deadlines."""
+"""The driver on real threads over a port without Spark: order of effects, attempts, failures,
+deadlines."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
 
 
 def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
-    """The snapshot holds the staged step, the record holds the task's state, and the sink is given its payload."""
+    """The snapshot holds the staged step, the record holds the task's state, and the sink is given
+    its payload."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -78,7 +80,8 @@ def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
 
 
 def test_the_query_rests_until_the_synchronous_part_is_taken() -> None:
-    """The planning call is not answered while the snapshot is being pinned, and answered before it is copied."""
+    """The planning call is not answered while the snapshot is being pinned, and answered before it
+    is copied."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -126,7 +129,8 @@ def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
 
 
 def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
-    """The end of the records leads to the drain, the final checkpoint, its commit and the record of the end (P16)."""
+    """The end of the records leads to the drain, the final checkpoint, its commit and the record of
+    the end (P16)."""
     with World(bounded=True) as world:
         port = world.port
         world.wait_running()
@@ -136,11 +140,18 @@ def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
         post(RecordsEnded(position=0))
         ended = world.join()
     assert ended.status is JobStatus.FINISHED
-    order = ["drain 0", "take_snapshot 1", "record_checkpoint 1", "commit_sinks 1", "record_end FINISHED"]
+    order = [
+        "drain 0",
+        "take_snapshot 1",
+        "record_checkpoint 1",
+        "commit_sinks 1",
+        "record_end FINISHED",
+    ]
     assert [call for call in port.calls if call in order] == order
 
 
-# -- failing and restarting ------------------------------------------------------------------------------------------
+# -- failing and restarting
+# ------------------------------------------------------------------------------------------
 
 
 def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
@@ -166,12 +177,14 @@ def test_an_attempt_that_can_never_begin_fails_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "attempts"), [(PipelineError("Wrong."), 1), (StorageError("Full."), 3), (OSError("Odd."), 3)]
+    ("error", "attempts"),
+    [(PipelineError("Wrong."), 1), (StorageError("Full."), 3), (OSError("Odd."), 3)],
 )
 def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_change(
     error: Exception, attempts: int
 ) -> None:
-    """Weir's own sentence about the plan is final; other errors are tried as often as the strategy says."""
+    """Weir's own sentence about the plan is final; other errors are tried as often as the strategy
+    says."""
     world = World()
     world.port.errors["start_task"] = [error] * 3
     with world:
@@ -184,8 +197,11 @@ def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_chan
 @pytest.mark.parametrize(
     ("gate", "reached"), [("taken", "taken 1"), ("continue_snapshot", "continue_snapshot 1")]
 )
-def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(gate: str, reached: str) -> None:
-    """A snapshot that is still writing holds the next attempt up: it could write into what that one reads."""
+def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(
+    gate: str, reached: str
+) -> None:
+    """A snapshot that is still writing holds the next attempt up: it could write into what that one
+    reads."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -243,7 +259,8 @@ def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
 
 
 def test_blocking_calls_never_run_on_the_main_thread() -> None:
-    """Only the quick ones do: answers to planning calls, the new base of snapshots, and that an attempt is to begin."""
+    """Only the quick ones do: answers to planning calls, the new base of snapshots, and that an
+    attempt is to begin."""
     with World() as world:
         world.wait_running()
         world.job.trigger_checkpoint()
@@ -255,7 +272,8 @@ def test_blocking_calls_never_run_on_the_main_thread() -> None:
     assert quick == {"answer_planning", "confirm_base", "resume"}
 
 
-# -- the timer -----------------------------------------------------------------------------------------------------
+# -- the timer
+# ----------------------------------------------------------------------------------------------
 
 
 class StoppedClock:

@@ -23,7 +23,12 @@ def test_a_view_shows_the_job_as_it_is_now() -> None:
     with World("a", "b") as world:
         world.wait_running(answers=2)
         view = world.job.view()
-    assert (view.job_id, view.name, view.status, view.attempt) == (JOB_ID, "orders", JobStatus.RUNNING, 1)
+    assert (view.job_id, view.name, view.status, view.attempt) == (
+        JOB_ID,
+        "orders",
+        JobStatus.RUNNING,
+        1,
+    )
     assert [(vertex.vertex, vertex.status) for vertex in view.vertices] == [
         ("a", TaskStatus.RUNNING),
         ("b", TaskStatus.RUNNING),
@@ -83,7 +88,10 @@ def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:
     """Counters that make no view are told to who looks, and to nobody else."""
     with World() as world:
         world.wait_running()
-        with patch.object(world.port, "metrics", lambda vertex: None), pytest.raises(AttributeError):
+        with (
+            patch.object(world.port, "metrics", lambda vertex: None),
+            pytest.raises(AttributeError),
+        ):
             world.job.view()
         assert world.job.view().status is JobStatus.RUNNING
 
@@ -142,7 +150,9 @@ def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> 
     with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
         answer = ask(world)
         world.port.posts["v", 1](TaskErrored(message="gone"))
-        assert "restored from a checkpoint that does not have it: send it again" in str(answer.exception(20))
+        assert "restored from a checkpoint that does not have it: send it again" in str(
+            answer.exception(20)
+        )
 
 
 def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
@@ -156,7 +166,8 @@ def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
 
 
 def test_a_job_that_never_ran_can_be_looked_at() -> None:
-    """From the moment when there is one, and after its end, which no counter that cannot be read turns into a failure."""
+    """From the moment when there is one, and after its end, which no counter that cannot be read
+    turns into a failure."""
     world = World()
     assert world.job.view().status is JobStatus.CREATED
     world.port.errors["metrics"] = [RuntimeError("no counter")]
@@ -165,7 +176,8 @@ def test_a_job_that_never_ran_can_be_looked_at() -> None:
 
 
 def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_taken() -> None:
-    """Nobody who looks waits long, a thousand looks leave nothing behind, and what was asked for is done afterwards."""
+    """Nobody who looks waits long, a thousand looks leave nothing behind, and what was asked for is
+    done afterwards."""
     gate = threading.Event()
     with World() as world:
         world.wait_running()
@@ -333,8 +345,11 @@ def test_every_effect_is_observed() -> None:
 
 
 @pytest.mark.parametrize("part", ["take_snapshot", "continue_snapshot"])
-def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(part: str) -> None:
-    """The next one would take the same files, and its sync would succeed without what was lost (P9, P23)."""
+def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(
+    part: str,
+) -> None:
+    """The next one would take the same files, and its sync would succeed without what was lost (P9,
+    P23)."""
     with World(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
         world.port.errors[part] = [LostWriteError("Cannot sync /shared/1/x: it may be lost.")]
@@ -351,7 +366,9 @@ def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> 
     """Where failures are tolerated, records flow on (P9)."""
     with World(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
-        world.port.errors["continue_snapshot"] = [StorageError("Cannot write /shared/1/x: no space.")]
+        world.port.errors["continue_snapshot"] = [
+            StorageError("Cannot write /shared/1/x: no space.")
+        ]
         future = world.job.trigger_checkpoint()
         world.wait_in_progress()
         world.port.step("v", 8)
@@ -367,7 +384,9 @@ def test_a_commit_that_can_never_be_made_whole_fails_the_job_at_once() -> None:
     """A restored job would find the same; nothing is begun again (P13)."""
     with World() as world:
         world.wait_running()
-        world.port.errors["commit_sinks"] = [LostRowsError("Checkpoint 1 cannot be committed: x is gone.")]
+        world.port.errors["commit_sinks"] = [
+            LostRowsError("Checkpoint 1 cannot be committed: x is gone.")
+        ]
         world.job.trigger_checkpoint()
         world.wait_in_progress()
         world.port.step("v", 8)

@@ -27,7 +27,9 @@ from weir.sim.channel_offsets import ChannelOffsets
 def a_channel_not_held() -> AbstractContextManager[None]:
     """A channel is read on behind its barrier while others are waited for (P7)."""
 
-    def barrier(self: BarrierHandler, channel: str, entry: CheckpointBarrier, now_ms: int) -> list[Any]:
+    def barrier(
+        self: BarrierHandler, channel: str, entry: CheckpointBarrier, now_ms: int
+    ) -> list[Any]:
         self._held.pop(channel, None)
         return real(self, channel, entry, now_ms)
 
@@ -109,7 +111,9 @@ def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[N
     """The end of a channel's records says nothing about its watermark (P25)."""
     control = InputGate._control
 
-    def end_without_watermark(self: InputGate, name: str, channel: Any, entry: Any, now_ms: int) -> list[Any]:
+    def end_without_watermark(
+        self: InputGate, name: str, channel: Any, entry: Any, now_ms: int
+    ) -> list[Any]:
         before_ms = channel.watermark_ms
         outcomes = control(self, name, channel, entry, now_ms)
         if isinstance(entry, EndOfUserRecords):
@@ -120,7 +124,8 @@ def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[N
 
 
 def a_batch_that_reads_less_than_its_offsets_say() -> AbstractContextManager[None]:
-    """A batch reads one segment of each channel, and its offsets stand behind all that were admitted (P7)."""
+    """A batch reads one segment of each channel, and its offsets stand behind all that were
+    admitted (P7)."""
     between = ChannelOffsets.between
 
     def first_only(self: ChannelOffsets, admitted: Any) -> dict[str, list[Segment]]:
@@ -130,7 +135,8 @@ def a_batch_that_reads_less_than_its_offsets_say() -> AbstractContextManager[Non
 
 
 def a_batch_that_reads_less_unnoticed() -> AbstractContextManager[None]:
-    """A batch reads one segment of each channel and says so, and nobody compares that with what was admitted (P7)."""
+    """A batch reads one segment of each channel and says so, and nobody compares that with what was
+    admitted (P7)."""
 
     def commit_first(self: ChannelOffsets, admitted: Any) -> None:
         self._committed |= {one.channel: one.segments[0].position for one in admitted}
@@ -146,7 +152,9 @@ def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
     """A segment goes when one consumer has read it, though another has not (P30)."""
     consumed = OutputChannels.consumed
 
-    def free_at_once(self: OutputChannels, consumer: str, position: int, batch_size: int) -> int | None:
+    def free_at_once(
+        self: OutputChannels, consumer: str, position: int, batch_size: int
+    ) -> int | None:
         consumed(self, consumer, position, batch_size)
         return position
 

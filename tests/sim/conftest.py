@@ -1,6 +1,7 @@
 """Broken variants of everything but operator events run in jobs without coordinators.
 
-Those have variants of their own. Without them a run is shorter, and the rare catches of the others stay where they are.
+Those have variants of their own. Without them a run is shorter, and the rare catches of the others
+stay where they are.
 """
 
 from __future__ import annotations

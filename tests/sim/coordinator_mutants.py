@@ -20,7 +20,8 @@ _UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pe
 
 
 def reopened_at_the_trigger() -> AbstractContextManager[None]:
-    """The gateways open when the tasks are triggered, not when they have taken their snapshots (C4)."""
+    """The gateways open when the tasks are triggered, not when they have taken their snapshots
+    (C4)."""
     trigger_tasks = CheckpointCoordinator._trigger_tasks
 
     def opened(self: CheckpointCoordinator, pending: PendingCheckpoint, now_ms: int) -> None:
@@ -111,7 +112,8 @@ def closed_by_a_late_snapshot() -> AbstractContextManager[None]:
 
 
 def complete_before_events_are_confirmed() -> AbstractContextManager[None]:
-    """A coordinator's part counts as complete with its snapshot, though events are under way (P2)."""
+    """A coordinator's part counts as complete with its snapshot, though events are under way
+    (P2)."""
     completed = OperatorCoordinatorHolder._completed_snapshots
 
     def at_once(self: OperatorCoordinatorHolder) -> Any:
@@ -119,7 +121,9 @@ def complete_before_events_are_confirmed() -> AbstractContextManager[None]:
             snapshot.awaited.clear()
         return completed(self)
 
-    return _with(_UNCHECKED, patch.object(OperatorCoordinatorHolder, "_completed_snapshots", at_once))
+    return _with(
+        _UNCHECKED, patch.object(OperatorCoordinatorHolder, "_completed_snapshots", at_once)
+    )
 
 
 def confirmed_before_the_step_is_complete() -> AbstractContextManager[None]:
@@ -144,12 +148,17 @@ def _without_confirmation(complete: Any) -> Any:
 
 
 def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
-    """What the coordinator has handled is forgotten by the task at once, whatever epoch it is in (C7)."""
+    """What the coordinator has handled is forgotten by the task at once, whatever epoch it is in
+    (C7)."""
 
     def at_once(self: OperatorCoordinatorHolder, subtask: int, number: int) -> Any:
         self._number += 1
         event = DeliverEvent(
-            operator=self._operator, subtask=subtask, number=self._number, payload={}, acknowledges=number
+            operator=self._operator,
+            subtask=subtask,
+            number=self._number,
+            payload={},
+            acknowledges=number,
         )
         return [] if self._finished else [event]
 

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 from tests.sim.mutants import Mutant, _with, closed_at_once
 
-from weir.core.checkpoints.coordinator import CheckpointCoordinator
+from weir.core.execution import Execution
 from weir.core.job.restart import FinalCheckpointRetry
 from weir.core.messages.protocol import NotifyCheckpointComplete, TriggerCheckpoint
 from weir.core.task.commits import PendingCommits
@@ -61,13 +61,14 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
 
 
 def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[None]:
-    """A restore takes the task for another one, and nothing goes on from the checkpoint (D4, D5)."""
-    real = CheckpointCoordinator._finished_state
+    """A restore takes the task for another one, and nothing goes on from the checkpoint (D4,
+    D5)."""
+    real = Execution.finished_state
 
-    def unlinked(self: CheckpointCoordinator, vertex: str, last: Any) -> TaskState:
+    def unlinked(self: Execution, vertex: str, last: Any) -> TaskState:
         return replace(real(self, vertex, last), inputs=())
 
-    return _with(patch.object(CheckpointCoordinator, "_finished_state", unlinked))
+    return _with(patch.object(Execution, "finished_state", unlinked))
 
 
 def a_failed_final_checkpoint_tried_again_at_once() -> AbstractContextManager[None]:

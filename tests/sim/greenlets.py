@@ -26,7 +26,11 @@ class ScriptedFaults:
     """``disk.StorageFaults`` that strike the operations that are named."""
 
     def __init__(
-        self, *, before: tuple[str, ...] = (), after: tuple[str, ...] = (), loses_writes: bool = False
+        self,
+        *,
+        before: tuple[str, ...] = (),
+        after: tuple[str, ...] = (),
+        loses_writes: bool = False,
     ) -> None:
         self.before = before
         self.after = after
@@ -74,7 +78,9 @@ def file_system(
     disk: Disk, loop: Loop, process: Process | None = None, faults: ScriptedFaults | None = None
 ) -> ProcessFileSystem:
     """The disk as one process sees it, on a file system with links."""
-    return ProcessFileSystem(disk, loop, process or Process("p"), faults or ScriptedFaults(), links=True)
+    return ProcessFileSystem(
+        disk, loop, process or Process("p"), faults or ScriptedFaults(), links=True
+    )
 
 
 def run_all(loop: Loop, *functions: Callable[[], object]) -> None:

@@ -1,5 +1,5 @@
-"""Deliberately broken variants of how a job looks at its targets before it begins, and of what it makes of a lost write; see
-``mutants.py``."""
+"""Deliberately broken variants of how a job looks at its targets before it begins, and of what it
+makes of a lost write; see ``mutants.py``."""
 
 from __future__ import annotations
 

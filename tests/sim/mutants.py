@@ -1,8 +1,9 @@
 """Deliberately broken variants of the product, to prove that the simulator's auditor can catch.
 
-Each variant is what a careless change of a few lines would do. It is put in place by a context manager, and gone after
-it. Where the machines check themselves (``validate``, ``invariant``), a variant leaves that check out too, as the same
-careless change would: what has to notice is the auditor, which sees only the disk, the tables and the effects.
+Each variant is what a careless change of a few lines would do. It is put in place by a context
+manager, and gone after it. Where the machines check themselves (``validate``, ``invariant``), a
+variant leaves that check out too, as the same careless change would: what has to notice is the
+auditor, which sees only the disk, the tables and the effects.
 
 ``MUTANTS`` lists them all, with the words that the auditor must say.
 """
@@ -26,7 +27,11 @@ from weir.core.checkpoints.requests import CheckpointRequestDecider
 from weir.core.checkpoints.store import CompletedCheckpointStore, SharedStateRegistry
 from weir.core.checkpoints.trigger import CheckpointTrigger, Started
 from weir.core.job.restart import RepeatedFailures
-from weir.core.messages.protocol import AcknowledgeCheckpoint, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.protocol import (
+    AcknowledgeCheckpoint,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from weir.core.messages.task import ConfirmBase
 from weir.core.task.commits import PendingCommits
 from weir.core.task.snapshots import OpenSnapshots
@@ -59,8 +64,8 @@ class Mutant:
     known_seed: int
 
 
-#: Variants whose known seed the newest changes of the simulator have made harmless, and for which no other one is found
-#: yet. The search takes long: they are tried with the slow tests only.
+#: Variants whose known seed the newest changes of the simulator have made harmless, and for which
+#: no other one is found yet. The search takes long: they are tried with the slow tests only.
 SOUGHT = frozenset(
     (
         "a_trigger_that_ignores_restored_segments",
@@ -94,7 +99,8 @@ def closed_at_once(task: StreamTask) -> list[Any]:
 
 
 def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
-    """The plan is made when the request leaves the queue, and used when id and hooks are there (MISSION A6)."""
+    """The plan is made when the request leaves the queue, and used when id and hooks are there
+    (MISSION A6)."""
     run_queue = CheckpointTrigger.run_queue
     plans: dict[CheckpointTrigger, CheckpointPlan | None] = {}
 
@@ -104,7 +110,9 @@ def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
             plans[self] = calculate_plan(self._execution.statuses, self._execution.producers)
         return started, rejected
 
-    def allocated(self: CheckpointTrigger, allocation: int, now_ms: int, *, pending: int) -> Started | None:
+    def allocated(
+        self: CheckpointTrigger, allocation: int, now_ms: int, *, pending: int
+    ) -> Started | None:
         del now_ms, pending
         request, plan = self._finish(allocation), plans.get(self)
         return None if request is None or plan is None else Started(request=request, plan=plan)
@@ -117,9 +125,11 @@ def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
 
 
 def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
-    """Tasks are triggered by the plan that was made before the master hooks took their time (MISSION A6).
+    """Tasks are triggered by the plan that was made before the master hooks took their time
+    (MISSION A6).
 
-    A task that ends meanwhile aborts the checkpoint, unless that too looks only at those whose tasks are triggered.
+    A task that ends meanwhile aborts the checkpoint, unless that too looks only at those whose
+    tasks are triggered.
     """
     awaits = PendingCheckpoint.awaits
 
@@ -149,7 +159,8 @@ def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
 
 
 def notify_before_the_record() -> AbstractContextManager[None]:
-    """Tasks are told of the completion when all have acknowledged, while the record is being written (P13)."""
+    """Tasks are told of the completion when all have acknowledged, while the record is being
+    written (P13)."""
     finalize_next = CheckpointCoordinator._finalize_next
 
     def finalize_and_notify(self: CheckpointCoordinator) -> None:
@@ -166,7 +177,8 @@ def notify_before_the_record() -> AbstractContextManager[None]:
 
 
 def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:
-    """A create that raised counts as one that did not happen, so the checkpoint is aborted and deleted (P17)."""
+    """A create that raised counts as one that did not happen, so the checkpoint is aborted and
+    deleted (P17)."""
 
     def record(self: Recorder, number: int, data: bytes) -> Recorded:
         try:
@@ -180,7 +192,8 @@ def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:
 
 
 def abort_in_finalizing() -> AbstractContextManager[None]:
-    """The timeout also strikes a checkpoint whose record is being written, and its outcome is ignored (P11)."""
+    """The timeout also strikes a checkpoint whose record is being written, and its outcome is
+    ignored (P11)."""
     recorded = CheckpointCoordinator.recorded
 
     def recorded_unless_over(self: CheckpointCoordinator, event: Any, now_ms: int) -> Any:
@@ -198,15 +211,23 @@ def abort_in_finalizing() -> AbstractContextManager[None]:
 
 
 def pending_base_for_an_increment() -> AbstractContextManager[None]:
-    """A snapshot becomes the base of the next one with its acknowledgement, not with its completion (P4)."""
+    """A snapshot becomes the base of the next one with its acknowledgement, not with its completion
+    (P4)."""
     on_async_part_done = StreamTask._on_async_part_done
 
     def confirm_at_once(self: StreamTask, event: Any) -> Any:
         snapshot = self._snapshots.get(event.checkpoint_id)
         effects = on_async_part_done(self, event)
         acknowledged = any(isinstance(effect, AcknowledgeCheckpoint) for effect in effects)
-        if acknowledged and snapshot is not None and snapshot.trigger.kind is SnapshotKind.CHECKPOINT:
-            effects = [ConfirmBase(vertex=self._vertex, checkpoint_id=event.checkpoint_id), *effects]
+        if (
+            acknowledged
+            and snapshot is not None
+            and snapshot.trigger.kind is SnapshotKind.CHECKPOINT
+        ):
+            effects = [
+                ConfirmBase(vertex=self._vertex, checkpoint_id=event.checkpoint_id),
+                *effects,
+            ]
         return effects
 
     return _with(patch.object(StreamTask, "_on_async_part_done", confirm_at_once))
@@ -232,10 +253,14 @@ def earlier_pending_commits_left_out() -> AbstractContextManager[None]:
     """A snapshot holds only what was staged since the last barrier (P5)."""
     taken = PendingCommits.taken
 
-    def newly_taken(self: PendingCommits, position: int, barrier: int | None) -> tuple[Committable, ...]:
+    def newly_taken(
+        self: PendingCommits, position: int, barrier: int | None
+    ) -> tuple[Committable, ...]:
         earlier = {key for key, item in self._committables.items() if item.barrier is not None}
         return tuple(
-            item for item in taken(self, position, barrier) if (item.sink, item.position) not in earlier
+            item
+            for item in taken(self, position, barrier)
+            if (item.sink, item.position) not in earlier
         )
 
     return _with(patch.object(PendingCommits, "taken", newly_taken))
@@ -267,7 +292,9 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
         groups = {(item.sink, item.epoch or checkpoint.checkpoint_id) for item in items}
         for sink, epoch in sorted(groups, reverse=True):
             group = [
-                item for item in items if (item.sink, item.epoch or checkpoint.checkpoint_id) == (sink, epoch)
+                item
+                for item in items
+                if (item.sink, item.epoch or checkpoint.checkpoint_id) == (sink, epoch)
             ]
             self._complete(sink, epoch, group, put_back, foreign=foreign)
             self._commit_one(sink, epoch, [item.payload for item in group], self._stopping)
@@ -276,7 +303,8 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
 
 
 def clean_before_the_recommit() -> AbstractContextManager[None]:
-    """What dead attempts staged is deleted before the restored checkpoint's part of it is committed (P22)."""
+    """What dead attempts staged is deleted before the restored checkpoint's part of it is committed
+    (P22)."""
     commit_again = DurableJob._commit_again
 
     def clean_first(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
@@ -287,7 +315,8 @@ def clean_before_the_recommit() -> AbstractContextManager[None]:
 
 
 def clean_by_an_old_log() -> AbstractContextManager[None]:
-    """Cleanup goes by the table's log as it was when the sink was opened, before the recommit (P22)."""
+    """Cleanup goes by the table's log as it was when the sink was opened, before the recommit
+    (P22)."""
     opened, clean, newest = SimTable.open, SimTable.clean, SimTable._newest
     seen: dict[SimTable, Any] = {}
 
@@ -299,7 +328,9 @@ def clean_by_an_old_log() -> AbstractContextManager[None]:
         with patch.object(self, "_newest", lambda: seen[self]):
             clean(self, attempt)
 
-    return _with(patch.object(SimTable, "open", open_and_look), patch.object(SimTable, "clean", clean_by_it))
+    return _with(
+        patch.object(SimTable, "open", open_and_look), patch.object(SimTable, "clean", clean_by_it)
+    )
 
 
 def an_id_reused() -> AbstractContextManager[None]:
@@ -321,7 +352,8 @@ def a_savepoint_that_notifies() -> AbstractContextManager[None]:
 
 
 def finished_before_the_commits() -> AbstractContextManager[None]:
-    """A task is FINISHED when its final checkpoint completed, while its sinks still commit (P16)."""
+    """A task is FINISHED when its final checkpoint completed, while its sinks still commit
+    (P16)."""
     on_complete = StreamTask._on_complete
 
     def finish_at_once(self: StreamTask, event: Any) -> Any:
@@ -337,7 +369,9 @@ def a_shared_file_deleted_before_the_pending_are_over() -> AbstractContextManage
     """A subsumed checkpoint is deleted at once, though pending ones may be based on it (A11)."""
     add = CompletedCheckpointStore.add
 
-    def add_at_once(self: CompletedCheckpointStore, checkpoint: CompletedCheckpoint, *, pending: Any) -> None:
+    def add_at_once(
+        self: CompletedCheckpointStore, checkpoint: CompletedCheckpoint, *, pending: Any
+    ) -> None:
         del pending
         add(self, checkpoint, pending=())
 
@@ -371,7 +405,9 @@ def orphans_of_newer_attempts_deleted() -> AbstractContextManager[None]:
     """A driver that begins takes every checkpoint that it does not know for an orphan (P17)."""
     discard_orphans = CheckpointStorage.discard_orphans
 
-    def discard_all(self: CheckpointStorage, retained: Sequence[CompletedCheckpoint], *, up_to: int) -> None:
+    def discard_all(
+        self: CheckpointStorage, retained: Sequence[CompletedCheckpoint], *, up_to: int
+    ) -> None:
         del up_to
         discard_orphans(self, retained, up_to=10**9)
 
@@ -379,7 +415,8 @@ def orphans_of_newer_attempts_deleted() -> AbstractContextManager[None]:
 
 
 def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
-    """A read that fails says that the checkpoint is damaged, and what it had staged is cleaned after an older one (P22)."""
+    """A read that fails says that the checkpoint is damaged, and what it had staged is cleaned
+    after an older one (P22)."""
     commit_again = DurableJob._commit_again
 
     def commit_and_clean(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
@@ -405,7 +442,8 @@ def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
 
 
 def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
-    """A task finishes though an aborted snapshot still writes, so that nobody deletes that (P43)."""
+    """A task finishes though an aborted snapshot still writes, so that nobody deletes that
+    (P43)."""
     any_under_way = property(lambda self: self.any_under_way)
     return _with(patch.object(OpenSnapshots, "any_part_running", any_under_way))
 
@@ -434,7 +472,8 @@ def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
 
 
 def no_minimum_pause() -> AbstractContextManager[None]:
-    """A periodic checkpoint begins when it is due, however short ago the last one completed (A4)."""
+    """A periodic checkpoint begins when it is due, however short ago the last one completed
+    (A4)."""
     return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
 
 

@@ -1,4 +1,5 @@
-"""The auditor's laws one by one, on a disk that the test writes itself: each is broken by one step, and by no other."""
+"""The auditor's laws one by one, on a disk that the test writes itself: each is broken by one step,
+and by no other."""
 
 from __future__ import annotations
 
@@ -151,7 +152,11 @@ class Scene:
 def trigger(checkpoint_id: int) -> TriggerCheckpoint:
     """Task v0 is triggered."""
     return TriggerCheckpoint(
-        vertex="v0", checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0, target=None
+        vertex="v0",
+        checkpoint_id=checkpoint_id,
+        kind=SnapshotKind.CHECKPOINT,
+        timestamp_ms=0,
+        target=None,
     )
 
 
@@ -216,7 +221,9 @@ def test_no_task_fails_for_lost_state_a_wrong_watermark_or_a_bug(kind: str) -> N
 def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
     """P27: a full disk may decline a checkpoint, a segment that was deleted too early may not."""
     scene = Scene()
-    decline = DeclineCheckpoint(vertex="v0", attempt=1, checkpoint_id=1, reason="r", message="disk full")
+    decline = DeclineCheckpoint(
+        vertex="v0", attempt=1, checkpoint_id=1, reason="r", message="disk full"
+    )
     scene.effect(decline)
     lost = replace(decline, message="LostStateError: v0: the segment s is gone")
     broken(scene, lambda: scene.effect(lost), "failed as none may")
@@ -233,7 +240,9 @@ def test_a_checkpoint_holds_the_files_of_its_segments_in_flight() -> None:
     scene = Scene()
     scene.complete(with_in_flight(scene.checkpoint(1), "state"))
     lacking = with_in_flight(scene.checkpoint(2), "elsewhere")
-    broken(scene, lambda: scene.complete(lacking), "segment 0 of p, in flight to v0, has no file in it")
+    broken(
+        scene, lambda: scene.complete(lacking), "segment 0 of p, in flight to v0, has no file in it"
+    )
 
 
 def test_a_savepoint_has_nothing_in_flight() -> None:
@@ -260,11 +269,16 @@ def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
     scene.auditor.began_periodic("d2", 2, 1_510)
     scene.auditor.began_periodic("d1", 3, 1_500 + MIN_PAUSE_MS)
     scene.auditor.completed("d1", 3_000, None)
-    broken(scene, lambda: scene.auditor.began_periodic("d1", 4, 3_000 + MIN_PAUSE_MS - 1), "59 ms after")
+    broken(
+        scene,
+        lambda: scene.auditor.began_periodic("d1", 4, 3_000 + MIN_PAUSE_MS - 1),
+        "59 ms after",
+    )
 
 
 def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_a_pause() -> None:
-    """The pause doubles; one more request may have been on its way, and an attempt begins anew (P29)."""
+    """The pause doubles; one more request may have been on its way, and an attempt begins anew
+    (P29)."""
     scene = Scene()
     scene.auditor.asked_final("d1", 1_000)
     scene.auditor.final_failed("d1", 1_010)
@@ -459,7 +473,8 @@ def test_a_job_is_not_finished_with_a_record_lost_or_doubled(
 
 
 def test_nothing_is_orphaned_when_the_last_attempt_was_undisturbed() -> None:
-    """A file that no retained checkpoint names is found at the end, unless faults could explain it."""
+    """A file that no retained checkpoint names is found at the end, unless faults could explain
+    it."""
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
     scene.auditor.settle(JOB, undisturbed=True)

@@ -1,4 +1,5 @@
-"""The auditor catches broken variants of channels, unaligned checkpoints and ends too; see ``test_mutants.py``."""
+"""The auditor catches broken variants of channels, unaligned checkpoints and ends too; see
+``test_mutants.py``."""
 
 from __future__ import annotations
 

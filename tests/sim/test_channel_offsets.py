@@ -1,4 +1,5 @@
-"""A modelled query's view of its channels: it reads what was admitted, and no watermark is wrong unnoticed."""
+"""A modelled query's view of its channels: it reads what was admitted, and no watermark is wrong
+unnoticed."""
 
 from __future__ import annotations
 
@@ -20,10 +21,14 @@ def offsets() -> ChannelOffsets:
 
 
 def test_a_batch_reads_what_was_admitted_and_its_offsets_are_those_of_the_next_call() -> None:
-    """P7: of each channel the segments after its last offset, and none of a channel that was not admitted."""
+    """P7: of each channel the segments after its last offset, and none of a channel that was not
+    admitted."""
     channels = offsets()
     first = [admission("a", 0, 1), admission("b", 4)]
-    assert {name: len(segments) for name, segments in channels.between(first).items()} == {"a": 2, "b": 1}
+    assert {name: len(segments) for name, segments in channels.between(first).items()} == {
+        "a": 2,
+        "b": 1,
+    }
     assert channels.committed == {}
     channels.commit(first)
     assert channels.committed == {"a": 1, "b": 4}
@@ -54,7 +59,8 @@ def test_its_watermark_is_the_least_of_its_channels_once_each_has_one() -> None:
 
 
 def test_a_record_below_the_watermark_of_its_channel_is_noticed() -> None:
-    """One at the watermark is in time; another channel's says nothing; one told with a batch holds from the next."""
+    """One at the watermark is in time; another channel's says nothing; one told with a batch holds
+    from the next."""
     channels = offsets()
     channels.tell({"a": 7}, {})
     channels.check("a", [6])
@@ -77,5 +83,7 @@ def test_a_watermark_that_is_held_back_behind_a_barrier_is_noticed() -> None:
     """A channel is empty at its barrier, so what the producer had said before it counts."""
     channels = offsets()
     channels.tell({"a": 7, "b": 2}, {"a": 7})
-    with pytest.raises(BrokenWatermarkError, match="b was at 3 at the barrier, and behind it 2 is told"):
+    with pytest.raises(
+        BrokenWatermarkError, match="b was at 3 at the barrier, and behind it 2 is told"
+    ):
         channels.tell({"a": 7, "b": 2}, {"a": 7, "b": 3})

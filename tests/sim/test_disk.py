@@ -75,7 +75,10 @@ def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
     disk.put("/anew", disk.files["/staged"], durable=False)
     for path in ("/staged", "/kept", "/anew"):
         disk.sync(path)
-    assert [path for path in ("/staged", "/kept", "/anew") if disk.is_volatile(path)] == ["/staged", "/kept"]
+    assert [path for path in ("/staged", "/kept", "/anew") if disk.is_volatile(path)] == [
+        "/staged",
+        "/kept",
+    ]
     disk.crash(LOSES_ALL)
     assert disk.files == {"/anew": b"1"}
 

@@ -1,7 +1,9 @@
-"""The auditor is itself tested: each broken variant of the product is caught, by a law that it breaks.
+"""The auditor is itself tested: each broken variant of the product is caught, by a law that it
+breaks.
 
-The seed that is known to catch a variant is tried first. When the simulator has changed so much that it does not any
-more, the first 2,000 seeds are tried. ``pytest -rP`` shows at which seed each variant was caught, and what was said.
+The seed that is known to catch a variant is tried first. When the simulator has changed so much
+that it does not any more, the first 2,000 seeds are tried. ``pytest -rP`` shows at which seed each
+variant was caught, and what was said.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ def quiet() -> Iterator[None]:
 
 
 def first_catch(mutant: Mutant) -> RunResult | None:
-    """The first run of the variant with a violation that names one of its laws; None in all of the seeds."""
+    """The first run of the variant with a violation that names one of its laws; None in all of the
+    seeds."""
     for seed in chain([mutant.known_seed], range(SEEDS)):
         with mutant.variant():
             result = run_seed(seed)
@@ -40,7 +43,8 @@ def first_catch(mutant: Mutant) -> RunResult | None:
 @pytest.mark.usefixtures("no_coordinators")
 @pytest.mark.parametrize("mutant", parameters(MUTANTS))
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
-    """Within 2,000 seeds the auditor names a law that the variant breaks, and has no word against the product there."""
+    """Within 2,000 seeds the auditor names a law that the variant breaks, and has no word against
+    the product there."""
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through {SEEDS} seeds"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")

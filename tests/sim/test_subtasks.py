@@ -1,4 +1,5 @@
-"""Subtasks that fail alone: the laws hold, and broken variants are caught by a law that they break."""
+"""Subtasks that fail alone: the laws hold, and broken variants are caught by a law that they
+break."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def a_lost_event_is_no_failure() -> AbstractContextManager[None]:
 
 
 def closed_for_a_subtask_that_failed_meanwhile() -> AbstractContextManager[None]:
-    """The coordinator's late answer closes a gateway that the failure has reset, and the checkpoint goes on (C5)."""
+    """The coordinator's late answer closes a gateway that the failure has reset, and the checkpoint
+    goes on (C5)."""
 
     def close(self: SubtaskGateway, checkpoint_id: int) -> bool:
         self._queue.append(checkpoint_id)
@@ -62,7 +64,8 @@ def events_of_the_failed_stay_unconfirmed() -> AbstractContextManager[None]:
 
 
 def declined_only_for_its_own_events() -> AbstractContextManager[None]:
-    """A failed subtask that had handled all it was sent stays in checkpoints which wait for others (C5)."""
+    """A failed subtask that had handled all it was sent stays in checkpoints which wait for others
+    (C5)."""
 
     def failed(self: OperatorCoordinatorHolder, subtask: int) -> Any:
         self._gateways[subtask].reset()
@@ -119,7 +122,8 @@ def test_a_seed_always_tells_the_same_story() -> None:
 
 
 def test_subtasks_fail_and_checkpoints_complete_all_the_same() -> None:
-    """No law is broken, and there is something to be broken: failures, and checkpoints between them."""
+    """No law is broken, and there is something to be broken: failures, and checkpoints between
+    them."""
     results = [run_subtasks(seed) for seed in range(100)]
     assert [result.violation for result in results if result.violation is not None] == []
     assert sum(result.failures for result in results) > 500

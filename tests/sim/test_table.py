@@ -23,7 +23,9 @@ def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
     fs = file_system(disk, loop)
     table = SimTable("/t", fs)
     table.open(
-        SinkContext(job_id=JOB, job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs)
+        SinkContext(
+            job_id=JOB, job_name="sim", sink="rows", attempt=attempt, file_system=lambda _: fs
+        )
     )
     return table
 
@@ -80,7 +82,9 @@ def test_two_writers_with_different_transactions_both_land() -> None:
     def write(sink: str, row: int) -> None:
         fs = file_system(disk, loop)
         table = SimTable("/t", fs)
-        table.open(SinkContext(job_id=JOB, job_name="sim", sink=sink, attempt=1, file_system=lambda _: fs))
+        table.open(
+            SinkContext(job_id=JOB, job_name="sim", sink=sink, attempt=1, file_system=lambda _: fs)
+        )
         table.commit(1, [stage(table, 0, row)])
 
     run_all(loop, partial(write, "a", 1), partial(write, "b", 2))
@@ -142,7 +146,9 @@ def test_a_table_that_takes_no_commit_says_so_and_has_done_nothing() -> None:
     def write() -> None:
         fs = file_system(disk, loop)
         table = SimTable("/t", fs, fails=lambda: True)
-        context = SinkContext(job_id=JOB, job_name="sim", sink="s", attempt=1, file_system=lambda _: fs)
+        context = SinkContext(
+            job_id=JOB, job_name="sim", sink="s", attempt=1, file_system=lambda _: fs
+        )
         table.open(context)
         with pytest.raises(SinkError, match="takes no commit"):
             table.commit(1, [stage(table, 0, 1)])

@@ -1,4 +1,5 @@
-"""One run of the simulator is determined by its seed, holds all laws, and tells its story when it does not."""
+"""One run of the simulator is determined by its seed, holds all laws, and tells its story when it
+does not."""
 
 from __future__ import annotations
 
@@ -41,12 +42,17 @@ def test_the_same_seed_goes_the_same_way_twice() -> None:
 
 
 def test_a_seed_goes_the_same_way_in_every_interpreter() -> None:
-    """No order of a set and no hash of a string has a say: other hash seeds give the same digest."""
+    """No order of a set and no hash of a string has a say: other hash seeds give the same
+    digest."""
     digests = set()
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(SRC)}
         result = subprocess.run(
-            [sys.executable, "-c", PRINT_DIGEST], capture_output=True, text=True, check=True, env=environment
+            [sys.executable, "-c", PRINT_DIGEST],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
         )
         digests.add(result.stdout.strip())
     assert digests == {run_seed(BUSY_SEED).digest}
@@ -65,7 +71,8 @@ def test_different_seeds_go_different_ways() -> None:
 
 
 def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
-    """The product has no violation in the first hundred seeds, and every kind of fault struck in one of them."""
+    """The product has no violation in the first hundred seeds, and every kind of fault struck in
+    one of them."""
     results = [run_seed(seed) for seed in range(100)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert sum(result.checkpoints for result in results) > 100

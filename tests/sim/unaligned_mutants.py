@@ -35,7 +35,8 @@ def segments_in_flight_lost_at_the_restore() -> AbstractContextManager[None]:
 
 
 def a_snapshot_with_one_of_the_segments_that_it_passes() -> AbstractContextManager[None]:
-    """Of what a barrier overtakes in a channel only the first segment is part of the snapshot (P27)."""
+    """Of what a barrier overtakes in a channel only the first segment is part of the snapshot
+    (P27)."""
     real = InputGate._pass
 
     def first_only(self: InputGate, name: str, place: Any) -> list[Any]:
@@ -45,7 +46,8 @@ def a_snapshot_with_one_of_the_segments_that_it_passes() -> AbstractContextManag
 
 
 def an_offset_behind_what_was_overtaken() -> AbstractContextManager[None]:
-    """A snapshot holds as the query's offsets where the barrier stood, not what was read (P7, P27)."""
+    """A snapshot holds as the query's offsets where the barrier stood, not what was read (P7,
+    P27)."""
     take = SimQuery.take
 
     def take_behind(self: SimQuery, effect: TakeSnapshot) -> None:
@@ -63,7 +65,8 @@ def an_offset_behind_what_was_overtaken() -> AbstractContextManager[None]:
 
 
 def a_segment_deleted_before_its_snapshot_has_it() -> AbstractContextManager[None]:
-    """The producer is told at once that a segment was read, though a snapshot still copies it (P27)."""
+    """The producer is told at once that a segment was read, though a snapshot still copies it
+    (P27)."""
     return _with(patch.object(OpenSnapshots, "channels_in_use", frozenset()))
 
 
@@ -79,7 +82,8 @@ def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
 
 
 def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:
-    """A task whose producers have finished takes a triggered snapshot at once, whatever is still to be read (P31)."""
+    """A task whose producers have finished takes a triggered snapshot at once, whatever is still to
+    be read (P31)."""
     return _with(
         patch.object(InputGate, "has_open_channel", property(lambda self: False)),
         # Producers run far ahead, and a batch reads one segment, so that there is more to ignore.

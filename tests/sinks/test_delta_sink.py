@@ -1,4 +1,5 @@
-"""The Delta sink on real Spark and real delta-rs: what is staged, what is committed, by whom, and what is cleaned."""
+"""The Delta sink on real Spark and real delta-rs: what is staged, what is committed, by whom, and
+what is cleaned."""
 
 from __future__ import annotations
 
@@ -78,7 +79,9 @@ def log_entry(path: Path, version: int) -> list[dict[str, Any]]:
 def test_rows_that_the_task_has_written_are_not_written_again(spark, tmp_path):
     """The files of a step become files of the table, by another name that outlives the first."""
     written = tmp_path / "segment"
-    frame = spark.createDataFrame([(number, "x" * number) for number in range(9)], "id int, c string")
+    frame = spark.createDataFrame(
+        [(number, "x" * number) for number in range(9)], "id int, c string"
+    )
     frame.coalesce(1).write.parquet(str(written))
     (file,) = written.glob("*.parquet")
     sink = opened(tmp_path / "t")
@@ -94,7 +97,9 @@ def test_a_partitioned_table_gets_files_of_its_own(spark, tmp_path):
     """Rows of one file belong into several directories."""
     frame = spark.createDataFrame([(1, "a"), (2, "b")], "id int, c string")
     sink = opened(tmp_path / "t", partition_by=("c",))
-    payload = sink.stage(frame, Step(position=0, files=(str(tmp_path / "never-looked-at.parquet"),)))
+    payload = sink.stage(
+        frame, Step(position=0, files=(str(tmp_path / "never-looked-at.parquet"),))
+    )
     assert sink.commit(1, sink.flush([payload])) == 2
     assert column(tmp_path / "t") == [1, 2]
 
@@ -110,7 +115,8 @@ def test_staged_rows_are_invisible_until_they_are_committed(spark, tmp_path):
 
 
 def test_nothing_but_staged_directories_exists_before_the_first_commit(spark, tmp_path):
-    """The table is created with its first rows, and what was staged before does not stop another attempt."""
+    """The table is created with its first rows, and what was staged before does not stop another
+    attempt."""
     sink = opened(tmp_path / "t")
     staged(sink, spark.range(3), 0)
     assert [entry.name for entry in (tmp_path / "t").iterdir()] == ["weir-01234567-out-1"]
@@ -119,7 +125,8 @@ def test_nothing_but_staged_directories_exists_before_the_first_commit(spark, tm
 
 
 def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
-    """The second commit, also by a new process, finds the transaction in the table and returns 0 (rule 4)."""
+    """The second commit, also by a new process, finds the transaction in the table and returns 0
+    (rule 4)."""
     sink = opened(tmp_path / "t")
     payload = flushed(sink, spark.range(3), 0)
     assert sink.commit(1, [payload]) == 3
@@ -179,7 +186,8 @@ def test_appends_of_another_writer_in_between_do_no_harm(spark, tmp_path):
 
 
 def test_an_epoch_without_rows_adds_no_version(spark, tmp_path):
-    """An idle job leaves the table alone, and the empty files that Spark wrote go away (PROTOCOL P15)."""
+    """An idle job leaves the table alone, and the empty files that Spark wrote go away
+    (PROTOCOL P15)."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(1), 0)])
     empty = flushed(sink, spark.range(0), 1)
@@ -207,7 +215,8 @@ def test_files_without_rows_are_not_committed(spark, tmp_path):
 
 
 def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
-    """A stateful frame must be consumed entirely, and each further job would be paid by every step."""
+    """A stateful frame must be consumed entirely, and each further job would be paid by every
+    step."""
     seen = spark.sparkContext.accumulator(0)
 
     def count(batches: Any) -> Any:
@@ -223,7 +232,8 @@ def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
 
 
 def test_flush_syncs_files_and_all_directories_up_to_the_table(spark, tmp_path):
-    """After a crash of the machine a file is there only if every entry on the way to it is (PROTOCOL P23)."""
+    """After a crash of the machine a file is there only if every entry on the way to it is
+    (PROTOCOL P23)."""
     file_system = RecordingFileSystem()
     sink = opened(tmp_path / "t", partition_by=("c",), file_system=lambda _: file_system)
     payload = staged(sink, spark.createDataFrame([(1, "US")], "id int, c string"), 0)
@@ -261,7 +271,9 @@ def test_a_commit_says_who_made_it(spark, tmp_path):
     """The log entry names job, the job's directory, sink, checkpoint and attempt."""
     sink = opened(tmp_path / "t", attempt=3, job_directory=f"/checkpoints/{JOB}")
     sink.commit(7, [flushed(sink, spark.range(3), 4)])
-    info = next(action["commitInfo"] for action in log_entry(tmp_path / "t", 0) if "commitInfo" in action)
+    info = next(
+        action["commitInfo"] for action in log_entry(tmp_path / "t", 0) if "commitInfo" in action
+    )
     assert {key: value for key, value in info.items() if key.startswith("weir.")} == {
         "weir.job.id": JOB, "weir.job.name": "orders", "weir.sink": "out", "weir.checkpoint.id": "7", "weir.attempt": "3",
         "weir.job.directory": f"/checkpoints/{JOB}",
@@ -274,16 +286,26 @@ def test_a_commit_says_who_made_it(spark, tmp_path):
 
 
 def test_statistics_are_exact_bounds_or_absent(spark, tmp_path):
-    """A reader skips files by them: a bound that JSON cannot hold exactly is left out, never rounded."""
+    """A reader skips files by them: a bound that JSON cannot hold exactly is left out, never
+    rounded."""
     frame = spark.sql(
-        "select * from values (1, 'b', 1.5D, timestamp'2024-01-01 00:00:00.123456', date'2024-01-02', 1.10BD, 'y'),"
-        " (-2, 'a', double('nan'), timestamp'2023-01-01', date'2023-01-02', 2.25BD, repeat('x', 40)),"
-        " (null, null, 0.5D, null, null, null, null) as t(i, s, d, ts, da, dec, long_text)"
+        "select * from values (1, 'b', 1.5D, timestamp'2024-01-01 00:00:00.123456',"
+        " date'2024-01-02', 1.10BD, 'y'), (-2, 'a', double('nan'), timestamp'2023-01-01',"
+        " date'2023-01-02', 2.25BD, repeat('x', 40)), (null, null, 0.5D, null, null, null, null) as"
+        " t(i, s, d, ts, da, dec, long_text)"
     ).coalesce(1)
     sink = opened(tmp_path / "t")
     statistics = json.loads(flushed(sink, frame, 0)["files"][0]["statistics"])
     assert statistics["numRecords"] == 3
-    assert statistics["nullCount"] == {"i": 1, "s": 1, "d": 0, "ts": 1, "da": 1, "dec": 1, "long_text": 1}
+    assert statistics["nullCount"] == {
+        "i": 1,
+        "s": 1,
+        "d": 0,
+        "ts": 1,
+        "da": 1,
+        "dec": 1,
+        "long_text": 1,
+    }
     assert statistics["minValues"] == {
         "i": -2, "s": "a", "ts": "2023-01-01T00:00:00.000000Z", "da": "2023-01-02", "dec": 1.1,
     }  # fmt: skip
@@ -294,11 +316,11 @@ def test_statistics_are_exact_bounds_or_absent(spark, tmp_path):
 def test_types_make_the_round_trip(spark, tmp_path):
     """Every type that Delta has reads back through delta-rs with the values that Spark wrote."""
     frame = spark.sql(
-        "select 1Y b, 2S sh, 3 i, 4L l, cast(1.5 as float) f, 2.5D d, cast(1.10 as decimal(10,2)) de, true bo,"
-        " cast(123456789012345678901234.5 as decimal(38,4)) de38, 'x' s, cast('abc' as binary) bi,"
-        " date'2024-02-03' da, timestamp'2024-02-03 04:05:06.789123' ts,"
-        " timestamp_ntz'2024-02-03 04:05:06.789123' ntz, cast(null as int) n,"
-        " named_struct('a', 1, 'b', array(named_struct('c', 'y'))) st, array(1, null) ar, map('k', 1) ma"
+        "select 1Y b, 2S sh, 3 i, 4L l, cast(1.5 as float) f, 2.5D d, cast(1.10 as decimal(10,2))"
+        " de, true bo, cast(123456789012345678901234.5 as decimal(38,4)) de38, 'x' s, cast('abc' as"
+        " binary) bi, date'2024-02-03' da, timestamp'2024-02-03 04:05:06.789123' ts,"
+        " timestamp_ntz'2024-02-03 04:05:06.789123' ntz, cast(null as int) n, named_struct('a', 1,"
+        " 'b', array(named_struct('c', 'y'))) st, array(1, null) ar, map('k', 1) ma"
     )
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, frame, 0)])
@@ -315,21 +337,25 @@ def test_types_make_the_round_trip(spark, tmp_path):
 
 
 def test_partition_values_read_back_as_they_were(spark, tmp_path):
-    """Nulls, slashes, percent signs, spaces and letters of other scripts survive directory names and the log."""
+    """Nulls, slashes, percent signs, spaces and letters of other scripts survive directory names
+    and the log."""
     values = ["US", "a/b", None, "x y", "50%", "é=ü", "q'\"?#:*\\", "%2F"]
     frame = spark.createDataFrame(list(enumerate(values)), "id int, c string")
     sink = opened(tmp_path / "with space", partition_by=("c",))
     assert sink.commit(1, [flushed(sink, frame, 0)]) == len(values)
     rows = deltalake.DeltaTable(str(tmp_path / "with space")).to_pyarrow_table().to_pylist()
     assert {row["id"]: row["c"] for row in rows} == dict(enumerate(values))
-    added = [action["add"]["path"] for action in log_entry(tmp_path / "with space", 0) if "add" in action]
+    added = [
+        action["add"]["path"] for action in log_entry(tmp_path / "with space", 0) if "add" in action
+    ]
     assert all((tmp_path / "with space" / unquote(path)).is_file() for path in added)
 
 
 def test_partition_columns_of_other_types_read_back(spark, tmp_path):
     """Dates, numbers, decimals and booleans have exact directory names."""
     frame = spark.sql(
-        "select 1 id, date'2024-02-03' da, -5L l, 1.50BD de, true bo union all select 2, null, null, null, null"
+        "select 1 id, date'2024-02-03' da, -5L l, 1.50BD de, true bo union all select 2, null,"
+        " null, null, null"
     )
     sink = opened(tmp_path / "t", partition_by=("da", "l", "de", "bo"))
     sink.commit(1, [flushed(sink, frame, 0)])
@@ -344,11 +370,17 @@ def test_partition_columns_of_other_types_read_back(spark, tmp_path):
     ("columns", "partition_by", "message"),
     [
         ("1 id, timestamp'2024-01-01' ts", "ts", "'ts' of type timestamp"),
-        ("1 id, 'x' other", "c", "partitioned by 'c', but the rows have only the columns 'id', 'other'"),
+        (
+            "1 id, 'x' other",
+            "c",
+            "partitioned by 'c', but the rows have only the columns 'id', 'other'",
+        ),
         ("1 c", "c", "by all of its columns"),
     ],
 )
-def test_a_partition_column_that_cannot_be_one_is_refused(spark, tmp_path, columns, partition_by, message):
+def test_a_partition_column_that_cannot_be_one_is_refused(
+    spark, tmp_path, columns, partition_by, message
+):
     """Before any row is written; a time zone or rounding would change the value."""
     sink = opened(tmp_path / "t", partition_by=(partition_by,))
     with pytest.raises(SinkError, match=message):
@@ -368,7 +400,8 @@ def test_columns_that_differ_from_the_tables_are_refused_when_staged(spark, tmp_
     sink.commit(1, [flushed(sink, spark.sql("select 1 id, 'x' name, 2 n"), 0)])
     again = opened(tmp_path / "t", attempt=2)
     with pytest.raises(
-        SinkError, match=r"'n' is string in the rows and integer.*rows lack 'name'.*table lacks 'nom'"
+        SinkError,
+        match=r"'n' is string in the rows and integer.*rows lack 'name'.*table lacks 'nom'",
     ):
         again.stage(spark.sql("select 1 id, 'x' nom, 'y' n"), Step(position=1))
     assert not (tmp_path / "t" / "weir-01234567-out-2").exists()
@@ -392,7 +425,10 @@ def test_the_metadata_of_columns_stays_out_of_the_table(spark, tmp_path):
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, frame, 0)])
     schema = json.loads(deltalake.DeltaTable(str(tmp_path / "t")).schema().to_json())
-    assert [(field["metadata"], field["nullable"]) for field in schema["fields"]] == [({}, True), ({}, True)]
+    assert [(field["metadata"], field["nullable"]) for field in schema["fields"]] == [
+        ({}, True),
+        ({}, True),
+    ]
 
 
 def test_newest_committed_is_this_jobs_newest_epoch(spark, tmp_path):
@@ -421,7 +457,8 @@ def test_the_table_tells_who_committed_the_newest_first_and_past_entries_of_othe
 
 
 def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark, tmp_path):
-    """Committed steps, living attempts, other sinks, other jobs and foreign files stay (PROTOCOL P22)."""
+    """Committed steps, living attempts, other sinks, other jobs and foreign files stay
+    (PROTOCOL P22)."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     flushed(sink, spark.range(2), 1)
@@ -438,7 +475,10 @@ def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark
     assert sorted(entry.name for entry in (base / "weir-01234567-out-1").iterdir()) == ["0"]
     assert not (base / "weir-01234567-out-0").exists()
     assert (base / "notes.txt").exists()
-    assert all((base / payload["directory"] / "1" / payload["files"][0]["path"]).exists() for payload in keep)
+    assert all(
+        (base / payload["directory"] / "1" / payload["files"][0]["path"]).exists()
+        for payload in keep
+    )
     assert column(base) == [0, 1]
 
 
@@ -473,7 +513,9 @@ def test_a_step_that_is_staged_again_replaces_its_first_files(spark, tmp_path):
 def test_a_directory_with_foreign_files_is_refused(tmp_path):
     """check names a file and the way out, and leaves no trace."""
     (tmp_path / "data.csv").write_text("1")
-    with pytest.raises(SinkError, match=r"not empty and is no Delta table.*'data.csv'.*move its files away"):
+    with pytest.raises(
+        SinkError, match=r"not empty and is no Delta table.*'data.csv'.*move its files away"
+    ):
         DeltaTable(str(tmp_path)).check(context())
     DeltaTable(str(tmp_path / "new")).check(context())
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["data.csv"]
@@ -490,7 +532,9 @@ def test_an_existing_table_with_other_partitions_is_refused(spark, tmp_path):
     """Its files lie in other directories than the sink would make."""
     sink = opened(tmp_path / "t", partition_by=("c",))
     sink.commit(1, [flushed(sink, spark.sql("select 1 id, 'x' c"), 0)])
-    with pytest.raises(SinkError, match=r"partitioned by \['c'\], not by \[\]: give the sink partition_by"):
+    with pytest.raises(
+        SinkError, match=r"partitioned by \['c'\], not by \[\]: give the sink partition_by"
+    ):
         DeltaTable(str(tmp_path / "t")).check(context())
 
 
@@ -499,7 +543,9 @@ def test_a_table_with_constraints_is_refused(spark, tmp_path):
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"small": "id < 10"})
-    with pytest.raises(SinkError, match=r"keep the property delta\.constraints\.small: remove that"):
+    with pytest.raises(
+        SinkError, match=r"keep the property delta\.constraints\.small: remove that"
+    ):
         DeltaTable(str(tmp_path / "t")).check(context())
 
 
@@ -509,7 +555,9 @@ def test_a_table_that_forgets_transactions_is_refused(spark, tmp_path):
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     properties = {"delta.setTransactionRetentionDuration": "interval 7 days"}
     deltalake.DeltaTable(str(tmp_path / "t")).alter.set_table_properties(properties)
-    with pytest.raises(SinkError, match=r"keep the property delta\.setTransactionRetentionDuration"):
+    with pytest.raises(
+        SinkError, match=r"keep the property delta\.setTransactionRetentionDuration"
+    ):
         DeltaTable(str(tmp_path / "t")).check(context())
 
 
@@ -554,6 +602,10 @@ def test_vacuum_finds_what_nobody_cleaned(spark, tmp_path):
     sink.commit(1, [flushed(sink, spark.range(0, 2, 1, 2), 0)])
     orphan = staged(sink, spark.range(3), 1)
     table = deltalake.DeltaTable(str(tmp_path / "t"))
-    listed = table.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True)
+    listed = table.vacuum(
+        retention_hours=0, dry_run=True, enforce_retention_duration=False, full=True
+    )
     visible = [path for path in listed if not Path(path).name.startswith(".")]
-    assert sorted(visible) == [f"{orphan['directory']}/1/{file['path']}" for file in orphan["files"]]
+    assert sorted(visible) == [
+        f"{orphan['directory']}/1/{file['path']}" for file in orphan["files"]
+    ]

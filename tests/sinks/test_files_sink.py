@@ -1,4 +1,5 @@
-"""The file sink on real Spark: final names, the ledger, commits that were cut short, and what readers see meanwhile."""
+"""The file sink on real Spark: final names, the ledger, commits that were cut short, and what
+readers see meanwhile."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ class DyingFileSystem(LocalFileSystem):
 
 
 def opened(path: Path, *, file_system: LocalFileSystem | None = None, **options: Any) -> Files:
-    attempt, job, sink_name = options.pop("attempt", 1), options.pop("job", JOB), options.pop("sink", "out")
+    attempt, job, sink_name = (
+        options.pop("attempt", 1),
+        options.pop("job", JOB),
+        options.pop("sink", "out"),
+    )
     used = file_system or LocalFileSystem()
     context = SinkContext(
         job_id=job, job_name="orders", sink=sink_name, attempt=attempt, file_system=lambda _: used
@@ -75,7 +80,8 @@ def visible(path: Path) -> list[str]:
     return sorted(
         str(file.relative_to(path))
         for file in path.rglob("*")
-        if file.is_file() and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
+        if file.is_file()
+        and not any(part.startswith(("_", ".")) for part in file.relative_to(path).parts)
     )
 
 
@@ -92,11 +98,14 @@ def test_staged_rows_are_invisible_until_they_are_committed(spark, tmp_path):
 
 
 def test_final_names_say_job_sink_attempt_and_position(spark, tmp_path):
-    """They follow from the payload alone, below the partition's directory, whoever commits it under which epoch."""
+    """They follow from the payload alone, below the partition's directory, whoever commits it under
+    which epoch."""
     sink = opened(tmp_path / "f", partition_by=["c"])
     sink.commit(5, [flushed(sink, spark.sql("select 1 id, 'a/b' c"), 7)])
     assert visible(tmp_path / "f") == ["c=a%2Fb/01234567-out-1-7-0.snappy.parquet"]
-    assert [(row.id, row.c) for row in spark.read.parquet(str(tmp_path / "f")).collect()] == [(1, "a/b")]
+    assert [(row.id, row.c) for row in spark.read.parquet(str(tmp_path / "f")).collect()] == [
+        (1, "a/b")
+    ]
 
 
 def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
@@ -176,7 +185,8 @@ def test_the_ledger_keeps_only_its_newest_entries(spark, tmp_path):
 
 
 def test_the_final_names_are_durable_before_the_ledger(spark, tmp_path):
-    """Else a crash of the machine could leave an epoch on record whose files are gone (PROTOCOL P23)."""
+    """Else a crash of the machine could leave an epoch on record whose files are gone
+    (PROTOCOL P23)."""
     calls: list[str] = []
 
     class Recording(LocalFileSystem):
@@ -207,7 +217,9 @@ def test_an_epoch_without_rows_shows_nothing(spark, tmp_path):
     assert sink.commit(2, [flushed(sink, spark.range(0), 0)]) == 0
     assert visible(tmp_path / "f") == []
     assert sink.newest_committed() is None
-    assert list((tmp_path / "f" / "_weir" / "staged").glob("*/*")) == [], "what was staged for it is deleted"
+    assert list((tmp_path / "f" / "_weir" / "staged").glob("*/*")) == [], (
+        "what was staged for it is deleted"
+    )
 
 
 def test_a_flushed_payload_is_recognised(spark, tmp_path):
@@ -226,7 +238,9 @@ def test_clean_removes_only_what_dead_attempts_of_this_sink_staged(spark, tmp_pa
     assert left == ["01234567-out-1-1", "01234567-out-2", "ffffffff-out-1"]
 
 
-@pytest.mark.parametrize("options", [{}, {"header": "true"}, {"header": "true", "compression": "gzip"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"header": "true"}, {"header": "true", "compression": "gzip"}]
+)
 def test_rows_of_csv_files_are_counted(spark, tmp_path, options):
     """A line break inside a value starts no row, a header is none."""
     rows = [(1, "two\nlines"), (2, 'a "quoted" word'), (3, None), (4, "")]
@@ -250,7 +264,9 @@ def test_an_empty_csv_step_with_a_header_is_no_row(spark, tmp_path):
 def test_rows_of_json_files_are_counted(spark, tmp_path):
     """Spark writes one line for each row."""
     sink = opened(tmp_path / "f", format="json")
-    frame = spark.createDataFrame([(1, "two\nlines"), (2, "x\u2028y")], "id int, s string").coalesce(1)
+    frame = spark.createDataFrame(
+        [(1, "two\nlines"), (2, "x\u2028y")], "id int, s string"
+    ).coalesce(1)
     assert sink.commit(1, [flushed(sink, frame, 0)]) == 2
     assert sorted(row.id for row in spark.read.json(str(tmp_path / "f")).collect()) == [1, 2]
 
@@ -312,7 +328,8 @@ def test_a_damaged_ledger_is_told_by_the_path_of_its_entry(spark, tmp_path):
 
 
 def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
-    """pyarrow reads while epochs are staged and committed: each file that it finds is whole and committed."""
+    """pyarrow reads while epochs are staged and committed: each file that it finds is whole and
+    committed."""
     sink = opened(tmp_path / "f")
     seen: list[int] = []
     failures: list[BaseException] = []
@@ -324,7 +341,8 @@ def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
                 try:
                     found = ids(tmp_path / "f")
                 except FileNotFoundError as error:
-                    # pyarrow walks through hidden directories too, before it passes over them: one may vanish.
+                    # pyarrow walks through hidden directories too, before it passes over them: one
+                    # may vanish.
                     assert "/_weir/staged/" in str(error)
                     continue
                 assert found == list(range(len(found)))
@@ -336,7 +354,9 @@ def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     for epoch in range(8):
-        sink.commit(epoch + 1, [flushed(sink, spark.range(epoch * 100, epoch * 100 + 100, 1, 1), epoch)])
+        sink.commit(
+            epoch + 1, [flushed(sink, spark.range(epoch * 100, epoch * 100 + 100, 1, 1), epoch)]
+        )
     done.set()
     reader.join()
     assert failures == []
@@ -359,4 +379,6 @@ def test_the_files_of_a_payload_are_found_before_within_and_after_their_commit(s
     assert all(Path(path).is_file() for path in half)
     sink = opened(tmp_path)
     sink.commit(1, [payload])
-    assert sorted(sink.staged_files(payload)) == [str(tmp_path / name) for name in visible(tmp_path)]
+    assert sorted(sink.staged_files(payload)) == [
+        str(tmp_path / name) for name in visible(tmp_path)
+    ]

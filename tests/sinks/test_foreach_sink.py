@@ -1,4 +1,5 @@
-"""The sink of user functions: what they are called with, what they may return, and what importing the sinks costs."""
+"""The sink of user functions: what they are called with, what they may return, and what importing
+the sinks costs."""
 
 from __future__ import annotations
 
@@ -55,14 +56,17 @@ def test_commit_gets_the_values_of_the_epoch_and_its_identity():
 def test_an_epoch_without_payloads_is_committed_too():
     """So that the user's ledger can tell empty from not yet committed (PROTOCOL P15)."""
     calls = []
-    sink = opened(lambda frame, info: None, commit=lambda info, values: calls.append((info.epoch, values)))
+    sink = opened(
+        lambda frame, info: None, commit=lambda info, values: calls.append((info.epoch, values))
+    )
     assert sink.stage(FRAME, Step(position=1)) is None
     assert sink.commit(4, []) == 0
     assert calls == [(4, [])]
 
 
 def test_without_commit_nothing_is_left_to_commit():
-    """The rows are out when the function returns, so no final checkpoint is needed (PROTOCOL P36)."""
+    """The rows are out when the function returns, so no final checkpoint is needed
+    (PROTOCOL P36)."""
     sink = opened(lambda frame, info: "written")
     assert sink.stage(FRAME, Step(position=1)) is None
     assert sink.commit(1, []) == 0
@@ -132,6 +136,9 @@ def test_the_description_is_the_functions_name_or_the_given_one():
 
 def test_importing_the_sinks_loads_neither_spark_nor_delta_rs():
     """delta-rs is loaded by the first DeltaTable that is opened, Spark by the job."""
-    code = "import sys, weir.sinks; weir.sinks.DeltaTable('x'); print({'pyspark', 'deltalake', 'py4j'} & set(sys.modules))"
+    code = (
+        "import sys, weir.sinks; weir.sinks.DeltaTable('x'); print({'pyspark', 'deltalake', 'py4j'}"
+        " & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -1,6 +1,8 @@
-"""Staged files that are gone or cut short, and syncs that fail, at real tables; no Spark is needed (P13, P23).
+"""Staged files that are gone or cut short, and syncs that fail, at real tables; no Spark is needed
+(P13, P23).
 
-What is staged are Parquet files that the task has written for other tasks already, so no Spark job runs.
+What is staged are Parquet files that the task has written for other tasks already, so no Spark job
+runs.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ JOB = "0123456789abcdef0123456789abcdef"
 class Target:
     """A table of one sink, and what is staged for it."""
 
-    def __init__(self, kind: str, directory: Path, file_system: LocalFileSystem | None = None) -> None:
+    def __init__(
+        self, kind: str, directory: Path, file_system: LocalFileSystem | None = None
+    ) -> None:
         self.path = directory / "t"
         self._segments = directory / "segments"
         self._files = file_system or LocalFileSystem()
@@ -47,7 +51,11 @@ class Target:
 
     def _context(self, attempt: int) -> SinkContext:
         return SinkContext(
-            job_id=JOB, job_name="orders", sink="out", attempt=attempt, file_system=lambda _: self._files
+            job_id=JOB,
+            job_name="orders",
+            sink="out",
+            attempt=attempt,
+            file_system=lambda _: self._files,
         )
 
     def stage(self, position: int) -> dict[str, Any]:
@@ -89,14 +97,16 @@ def cut_short(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-# -- rows that are gone --------------------------------------------------------------------------------------------
+# -- rows that are gone
+# --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [0, 1], ids=["before the first commit", "later"])
 def test_nothing_is_made_where_a_target_was_that_is_away(
     target: Target, tmp_path: Path, commits: int
 ) -> None:
-    """As with a volume that is not mounted: not by a batch, a commit or an attempt. Once it is back, the commit is whole."""
+    """As with a volume that is not mounted: not by a batch, a commit or an attempt. Once it is
+    back, the commit is whole."""
     for number in range(commits):
         target.sink.commit(1 + number, [target.flushed(number)])
     payload = target.flushed(commits)
@@ -114,7 +124,8 @@ def test_nothing_is_made_where_a_target_was_that_is_away(
 def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
     target: Target, tmp_path: Path
 ) -> None:
-    """Spark makes the directories of its files: the payload of such a batch is never said to be durable."""
+    """Spark makes the directories of its files: the payload of such a batch is never said to be
+    durable."""
     target.sink.commit(1, [target.flushed(0)])
     written = target.staged(target.flushed(1))
     payload = target.stage(2)
@@ -128,8 +139,11 @@ def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
 
 
 @pytest.mark.parametrize("harm", [Path.unlink, cut_short], ids=["gone", "cut short"])
-def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(target: Target, harm: Any) -> None:
-    """One file of two, of the second step of two: epoch, target, file and ways out are named, and no row is visible."""
+def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(
+    target: Target, harm: Any
+) -> None:
+    """One file of two, of the second step of two: epoch, target, file and ways out are named, and
+    no row is visible."""
     target.sink.commit(1, [target.flushed(0)])
     payloads = [target.flushed(1), target.flushed(2)]
     path = target.staged(payloads[1])
@@ -161,7 +175,8 @@ def test_a_commit_is_whole_again_once_the_file_was_put_back(target: Target, tmp_
 
 
 def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Target) -> None:
-    """OPTIMIZE and VACUUM, or a reader, may have taken them away before the job has heard of its commit."""
+    """OPTIMIZE and VACUUM, or a reader, may have taken them away before the job has heard of its
+    commit."""
     payload = target.flushed(0)
     target.sink.commit(1, [payload])
     for path in target.sink.staged_files(payload):
@@ -169,8 +184,11 @@ def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Tar
     assert target.opened(2).commit(1, [payload]) == 0
 
 
-def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commit(delta: Target) -> None:
-    """Delta itself would commit files that are not there, and its readers would fail from then on."""
+def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commit(
+    delta: Target,
+) -> None:
+    """Delta itself would commit files that are not there, and its readers would fail from then
+    on."""
     delta.sink.commit(1, [delta.flushed(0)])
     payload = delta.flushed(1)
     table = deltalake.DeltaTable(str(delta.path))
@@ -182,16 +200,17 @@ def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commi
 
 
 def test_staged_output_is_looked_at_before_and_after_it_is_flushed(target: Target) -> None:
-    """So a checkpoint with rows that are gone is not taken; files that a commit has begun to move are no loss."""
+    """So a checkpoint with rows that are gone is not taken; files that a commit has begun to move
+    are no loss."""
     staged = target.stage(0)
     assert target.sink.damaged(staged) is None
     (payload,) = target.sink.flush([staged])
     assert target.sink.damaged(payload) is None
     path = target.staged(payload)
     cut_short(path)
-    assert target.sink.damaged(payload) == f"{path} has {path.stat().st_size} bytes instead of " + str(
-        payload["files"][0]["size"]
-    )
+    assert target.sink.damaged(
+        payload
+    ) == f"{path} has {path.stat().st_size} bytes instead of " + str(payload["files"][0]["size"])
     assert target.sink.damaged(staged) == target.sink.damaged(payload)
 
 
@@ -230,13 +249,15 @@ def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch
     assert [status.name for status in found if status] == [str(number) for number in range(64)]
 
 
-# -- syncs that fail -----------------------------------------------------------------------------------------------
+# -- syncs that fail
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next sync would succeed without the name; a new file with the same rows takes its place (P23)."""
+    """The next sync would succeed without the name; a new file with the same rows takes its place
+    (P23)."""
     payload = files.flushed(0)
     inode = files.staged(payload).stat().st_ino
     syncs = LostSyncs(monkeypatch, lambda path: path == str(files.path))
@@ -319,5 +340,7 @@ def test_staged_output_that_could_not_be_synced_fails_the_flush_by_name(
     """It fails the attempt, which is restored from a checkpoint that has none of it (P23)."""
     payload = target.stage(0)
     LostSyncs(monkeypatch, lambda path: path.endswith("part-0-c000.parquet"))
-    with pytest.raises(LostWriteError, match=rf"part-0-c000\.parquet: .*{os.strerror(errno.EIO).lower()}"):
+    with pytest.raises(
+        LostWriteError, match=rf"part-0-c000\.parquet: .*{os.strerror(errno.EIO).lower()}"
+    ):
         target.sink.flush([payload])

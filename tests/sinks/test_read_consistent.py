@@ -1,7 +1,8 @@
-"""One cut for readers: tables written by the real sink, read at the newest checkpoint that all of them show.
+"""One cut for readers: tables written by the real sink, read at the newest checkpoint that all of
+them show.
 
-Only the last three tests need Spark. The others write the Parquet files that Spark would stage with pyarrow, and let the
-sink flush and commit them.
+Only the last three tests need Spark. The others write the Parquet files that Spark would stage with
+pyarrow, and let the sink flush and commit them.
 """
 
 from __future__ import annotations
@@ -114,17 +115,30 @@ class Records:
         return self.storage.job_directory
 
     def complete(
-        self, checkpoint: int, *, sinks: tuple[str, ...] = ("clean", "revenue"), **pending: dict[int, int]
+        self,
+        checkpoint: int,
+        *,
+        sinks: tuple[str, ...] = ("clean", "revenue"),
+        **pending: dict[int, int],
     ) -> None:
-        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch for each sink."""
+        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch for each
+        sink."""
         older = self._log.newest.checkpoints
         committables = (
-            Committable(sink=sink, position=epoch, payload={"files": [{}] * rows}, barrier=epoch, epoch=epoch)
+            Committable(
+                sink=sink,
+                position=epoch,
+                payload={"files": [{}] * rows},
+                barrier=epoch,
+                epoch=epoch,
+            )
             for sink, epochs in pending.items()
             for epoch, rows in epochs.items()
         )
         operators = tuple(OperatorState(operator_id=sink, name=sink) for sink in sinks)
-        task = TaskState(vertex="v", position=9, operators=operators, committables=tuple(committables))
+        task = TaskState(
+            vertex="v", position=9, operators=operators, committables=tuple(committables)
+        )
         completed = CompletedCheckpoint(
             job_id=self.storage.job_id,
             checkpoint_id=checkpoint,
@@ -142,7 +156,9 @@ class Records:
             timestamp_ms=2,
             status=RecordStatus.RUNNING,
             completed=checkpoint,
-            checkpoints=(CheckpointReference(checkpoint_id=checkpoint, path=path, checksum=checksum),),
+            checkpoints=(
+                CheckpointReference(checkpoint_id=checkpoint, path=path, checksum=checksum),
+            ),
         )
         for known in older:
             self.storage.discard(known.checkpoint_id, (), None, subsumed=True)
@@ -180,7 +196,8 @@ def append_by_a_user(writer: Writer, row: int) -> None:
 
 
 def test_a_table_between_two_commits_holds_the_others_at_its_checkpoint(clean, revenue):
-    """Checkpoint 3 is committed in one table and not in the other: both are read at 2, and the next reader gets 3."""
+    """Checkpoint 3 is committed in one table and not in the other: both are read at 2, and the next
+    reader gets 3."""
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
         revenue.commit(checkpoint, checkpoint * 10)
@@ -190,12 +207,18 @@ def test_a_table_between_two_commits_holds_the_others_at_its_checkpoint(clean, r
     revenue.commit(3, 30)
     assert (ids(cut, "clean"), ids(cut, "revenue")) == ([1, 2], [10, 20])
     newer = cut_of(clean, revenue)
-    assert (newer.checkpoint_id, ids(newer, "clean"), ids(newer, "revenue")) == (3, [1, 2, 3], [10, 20, 30])
+    assert (newer.checkpoint_id, ids(newer, "clean"), ids(newer, "revenue")) == (
+        3,
+        [1, 2, 3],
+        [10, 20, 30],
+    )
 
 
 def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_path, records):
     """The job's records tell the two apart, also for a step that staged files without a row."""
-    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    clean, revenue = (
+        Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
+    )
     clean.commit(1, 1)
     revenue.commit(1, 10)
     for checkpoint in (2, 3):
@@ -204,9 +227,16 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
     records.complete(5, revenue={3: 0, 5: 0}, clean={3: 1, 5: 1})
     quiet = cut_of(clean, revenue)
     # Checkpoint 4 was aborted, or had no rows: the newest that is known to have completed is 3.
-    assert (quiet.checkpoint_id, quiet.versions, quiet.fallback) == (3, {"clean": 2, "revenue": 0}, None)
+    assert (quiet.checkpoint_id, quiet.versions, quiet.fallback) == (
+        3,
+        {"clean": 2, "revenue": 0},
+        None,
+    )
     clean.commit(5, 5)
-    assert (cut_of(clean, revenue).checkpoint_id, ids(cut_of(clean, revenue), "clean")) == (5, [1, 2, 3, 5])
+    assert (cut_of(clean, revenue).checkpoint_id, ids(cut_of(clean, revenue), "clean")) == (
+        5,
+        [1, 2, 3, 5],
+    )
     records.complete(9, revenue={7: 1, 8: 1}, clean={7: 1})
     clean.commit(7, 7)
     held = cut_of(clean, revenue)
@@ -227,7 +257,9 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
 
 def test_a_sink_that_the_job_does_not_have_any_more_stands_at_its_last_commit(tmp_path, records):
     """Nothing of it is pending, but what came after is not in its table."""
-    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    clean, revenue = (
+        Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
+    )
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
     revenue.commit(1, 10)
@@ -251,7 +283,9 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_passed_over(records):
     assert (epochs.checkpoints, epochs.pending["clean"]) == ((3,), {3})
 
 
-def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(tmp_path, records, monkeypatch):
+def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(
+    tmp_path, records, monkeypatch
+):
     """Records that say that nothing is pending are of no use for tables that were read before."""
     clean = Writer(tmp_path / "clean", directory=records.directory)
     clean.commit(1, 1)
@@ -286,8 +320,11 @@ def test_without_the_jobs_records_the_cut_is_late_and_says_why(tmp_path, directo
     assert reason in str(cut.fallback)
 
 
-def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_rows_again(clean, revenue):
-    """It leaves no version, so it cannot be told from one that is not committed yet: the cut is late, never wrong."""
+def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_rows_again(
+    clean, revenue
+):
+    """It leaves no version, so it cannot be told from one that is not committed yet: the cut is
+    late, never wrong."""
     clean.commit(1, 1)
     revenue.commit(1, 10)
     for checkpoint in (2, 3):
@@ -297,7 +334,11 @@ def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_r
     assert (late.checkpoint_id, ids(late, "clean"), ids(late, "revenue")) == (1, [1], [10])
     revenue.commit(4, 40)
     passed = cut_of(clean, revenue)
-    assert (passed.checkpoint_id, ids(passed, "clean"), ids(passed, "revenue")) == (3, [1, 2, 3], [10])
+    assert (passed.checkpoint_id, ids(passed, "clean"), ids(passed, "revenue")) == (
+        3,
+        [1, 2, 3],
+        [10],
+    )
     clean.commit(4, 4)
     assert cut_of(clean, revenue).checkpoint_id == 4
 
@@ -323,10 +364,16 @@ def test_the_newest_job_that_wrote_every_table_counts(tmp_path, clean, revenue):
     for checkpoint in (7, 8):
         clean.commit(checkpoint, checkpoint)
         revenue.commit(checkpoint, checkpoint * 10)
-    fresh_clean, fresh_revenue = (Writer(tmp_path / name, job=FRESH) for name in ("clean", "revenue"))
+    fresh_clean, fresh_revenue = (
+        Writer(tmp_path / name, job=FRESH) for name in ("clean", "revenue")
+    )
     fresh_clean.commit(1, 100)
     before = cut_of(clean, revenue)
-    assert (before.job_id, before.checkpoint_id, before.versions) == (JOB, 8, {"clean": 1, "revenue": 1})
+    assert (before.job_id, before.checkpoint_id, before.versions) == (
+        JOB,
+        8,
+        {"clean": 1, "revenue": 1},
+    )
     fresh_revenue.commit(1, 1000)
     cut = cut_of(clean, revenue)
     assert (cut.job_id, cut.checkpoint_id, ids(cut, "clean")) == (FRESH, 1, [7, 8, 100])
@@ -338,13 +385,15 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
     other = Writer(tmp_path / "other", job=FRESH, name="billing")
     other.commit(5, 5)
     with pytest.raises(
-        StorageError, match=rf"No one job.*'clean'.*'orders' \({JOB}\).*'other'.*'billing' \({FRESH}\)"
+        StorageError,
+        match=rf"No one job.*'clean'.*'orders' \({JOB}\).*'other'.*'billing' \({FRESH}\)",
     ):
         cut_of(clean, other)
     late = Writer(tmp_path / "late")
     late.commit(4, 4)
     with pytest.raises(
-        StorageError, match=r"no checkpoint of job 'orders' in common yet: checkpoint 4 .* Wait until"
+        StorageError,
+        match=r"no checkpoint of job 'orders' in common yet: checkpoint 4 .* Wait until",
     ):
         cut_of(clean, late)
     foreign = tmp_path / "foreign"
@@ -362,7 +411,8 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
 
 
 def test_two_sinks_of_one_job_in_one_table_are_refused(tmp_path, clean):
-    """Also if the second has staged rows and committed none: the newest commit does not show its checkpoint then."""
+    """Also if the second has staged rows and committed none: the newest commit does not show its
+    checkpoint then."""
     clean.commit(1, 1)
     assert cut_of(clean).checkpoint_id == 1
     Writer(clean.path, sink="second").stage((2,))
@@ -398,14 +448,16 @@ def test_credentials_are_not_shown(clean):
     assert "hidden" not in repr(cut)
 
 
-# -- a job that goes on from another one's snapshot -------------------------------------------------------------------
+# -- a job that goes on from another one's snapshot
+# -------------------------------------------------------------------
 
 
 NEXT = "89abcdef0123456789abcdef01234567"
 
 
 class Resumed:
-    """Job JOB has stopped at savepoint 19, and FRESH goes on from it in the tables ``clean`` and ``revenue``."""
+    """Job JOB has stopped at savepoint 19, and FRESH goes on from it in the tables ``clean`` and
+    ``revenue``."""
 
     def __init__(self, directory: Path, *, origin: Origin | None, tables: tuple[str, ...]) -> None:
         self._directory = directory
@@ -444,8 +496,11 @@ SAVEPOINT_19 = Origin(job_id=JOB, checkpoint_id=19)
 BOTH = ("clean", "revenue")
 
 
-def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_at_the_old_job(tmp_path):
-    """The new job's records say that it goes on from savepoint 19, in this table, and that nothing of it is pending."""
+def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_at_the_old_job(
+    tmp_path,
+):
+    """The new job's records say that it goes on from savepoint 19, in this table, and that nothing
+    of it is pending."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     for checkpoint in (1, 2, 3):
         resumed.new_clean.commit(checkpoint, 100 + checkpoint)
@@ -459,7 +514,8 @@ def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_a
 
 
 def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_path):
-    """Up to its first pending epoch; before its first checkpoint everything stands at the old job's cut, and it says so."""
+    """Up to its first pending epoch; before its first checkpoint everything stands at the old job's
+    cut, and it says so."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     for checkpoint in (2, 3):
         resumed.new_clean.commit(checkpoint, 100 + checkpoint)
@@ -471,8 +527,9 @@ def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_pa
     resumed.new.complete(5, revenue={1: 1})
     late = resumed.cut
     assert (late.job_id, late.checkpoint_id, resumed.ids) == (JOB, 19, ([1, 2], [10]))
-    assert f"({FRESH}) has made the newest commit, but is not read yet, since it has yet to commit" in str(
-        late.fallback
+    assert (
+        f"({FRESH}) has made the newest commit, but is not read yet, since it has yet to commit"
+        in str(late.fallback)
     )
 
 
@@ -483,7 +540,12 @@ def test_a_table_that_is_new_in_the_resumed_job_is_read_with_one_that_is_quiet_s
     late.commit(2, 7)
     resumed.new.complete(2, sinks=("revenue", "late"))
     cut = cut_of(resumed.revenue, late)
-    assert (cut.job_id, cut.checkpoint_id, ids(cut, "revenue"), ids(cut, "late")) == (FRESH, 2, [10], [7])
+    assert (cut.job_id, cut.checkpoint_id, ids(cut, "revenue"), ids(cut, "late")) == (
+        FRESH,
+        2,
+        [10],
+        [7],
+    )
 
 
 def test_a_job_that_was_resumed_twice_is_followed_to_the_first(tmp_path):
@@ -500,7 +562,8 @@ def test_a_job_that_was_resumed_twice_is_followed_to_the_first(tmp_path):
 
 
 def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginning(tmp_path):
-    """Rows that were pending in the savepoint are committed by the new driver, under the old job's id (P14, P19)."""
+    """Rows that were pending in the savepoint are committed by the new driver, under the old job's
+    id (P14, P19)."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     Writer(tmp_path / "revenue", directory=f"{resumed.base}/{FRESH}", attempt=2).commit(19, 20)
     resumed.new_clean.commit(1, 100)
@@ -513,7 +576,11 @@ def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginnin
     ("origin", "tables", "why"),
     [
         (SAVEPOINT_19, ("clean",), "its records do not say that it writes to table 'revenue'"),
-        (None, BOTH, rf"has checkpoint 18 of job 'orders' \({JOB}\), which is not known to be part"),
+        (
+            None,
+            BOTH,
+            rf"has checkpoint 18 of job 'orders' \({JOB}\), which is not known to be part",
+        ),
         (Origin(job_id=JOB, checkpoint_id=17), BOTH, "has checkpoint 18 .* not known to be part"),
         (Origin(job_id=NEXT, checkpoint_id=19), BOTH, "has checkpoint 18 .* not known to be part"),
     ],
@@ -522,7 +589,8 @@ def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginnin
 def test_a_newer_job_that_cannot_be_followed_leaves_the_cut_at_the_old_one_and_says_why(
     tmp_path, origin, tables, why
 ):
-    """Late, never wrong: its rows may be elsewhere, or the table may have more than it began with."""
+    """Late, never wrong: its rows may be elsewhere, or the table may have more than it began
+    with."""
     resumed = Resumed(tmp_path, origin=origin, tables=tables)
     resumed.new_clean.commit(1, 100)
     resumed.new.complete(1)
@@ -542,10 +610,14 @@ def test_a_newer_job_without_a_checkpoint_leaves_the_cut_at_the_old_one_and_says
 @pytest.mark.spark
 def test_a_session_reads_the_jobs_records_on_a_hadoop_file_system(spark, tmp_path):
     """Without one the quiet table holds the cut back."""
-    spark._jsc.hadoopConfiguration().set("fs.viewfs.mounttable.cut.link./checkpoints", tmp_path.as_uri())
+    spark._jsc.hadoopConfiguration().set(
+        "fs.viewfs.mounttable.cut.link./checkpoints", tmp_path.as_uri()
+    )
     base = "viewfs://cut/checkpoints"
     records = Records(base, HadoopFileSystem(spark, base))
-    clean, revenue = (Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue"))
+    clean, revenue = (
+        Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
+    )
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
     revenue.commit(1, 10)
@@ -559,7 +631,9 @@ def test_a_session_reads_the_jobs_records_on_a_hadoop_file_system(spark, tmp_pat
 def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
     """Every value is as it was before the cut, whatever characters paths and columns have."""
     values = ["US", "a/b", None, "x y", "50%", "é=ü", "q'\"?#:*\\", "%2F", "a+b", "{b}"]
-    data = [(number, value, number % 2 == 0, {"k`": [number]}) for number, value in enumerate(values)]
+    data = [
+        (number, value, number % 2 == 0, {"k`": [number]}) for number, value in enumerate(values)
+    ]
     frame = spark.createDataFrame(
         data, "`i.d` long, c string, even boolean, `_metadata` map<string, array<int>>"
     )
@@ -580,17 +654,25 @@ def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
 
 @pytest.mark.spark
 def test_spark_reads_plain_tables_also_without_files_and_refuses_others(spark, clean, revenue):
-    """A table from which everything was deleted keeps its columns; rows behind deletion vectors would come back."""
+    """A table from which everything was deleted keeps its columns; rows behind deletion vectors
+    would come back."""
     clean.commit(1, 1, 2)
     revenue.commit(1, 10)
     cut = cut_of(clean, revenue)
     table(clean).delete()
     assert sorted(row.id for row in cut.frame("clean", spark).collect()) == [1, 2]
-    emptied = weir.ConsistentCut(checkpoint_id=1, job_id=JOB, versions={"clean": 1}, paths=cut.paths)
-    assert (emptied.frame("clean", spark).count(), emptied.frame("clean", spark).columns) == (0, ["id"])
+    emptied = weir.ConsistentCut(
+        checkpoint_id=1, job_id=JOB, versions={"clean": 1}, paths=cut.paths
+    )
+    assert (emptied.frame("clean", spark).count(), emptied.frame("clean", spark).columns) == (
+        0,
+        ["id"],
+    )
     table(revenue).alter.add_feature(
         deltalake.TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
     )
     revenue.commit(2, 20)
-    with pytest.raises(StorageError, match=r"'revenue' has the features deletionVectors.*with delta-rs"):
+    with pytest.raises(
+        StorageError, match=r"'revenue' has the features deletionVectors.*with delta-rs"
+    ):
         cut_of(revenue).frame("revenue", spark)

@@ -1,4 +1,5 @@
-"""Names and paths of staged files: what must never be confused, and what Spark writes into directory names."""
+"""Names and paths of staged files: what must never be confused, and what Spark writes into
+directory names."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ import pytest
 
 from weir.errors import SinkError
 from weir.sinks import DeltaTable, Files, SinkContext
-from weir.sinks.staging import dead_attempts, partition_values, slug, sync_below, visible_files, write_frame
+from weir.sinks.staging import (
+    dead_attempts,
+    partition_values,
+    slug,
+    sync_below,
+    visible_files,
+    write_frame,
+)
 from weir.storage.local import LocalFileSystem
 
 
@@ -19,7 +27,8 @@ def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():
     assert len(set(slugs)) == len(names)
     assert slugs[1] == "a-b"
     assert all(
-        set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(text) <= 49 for text in slugs
+        set(text) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(text) <= 49
+        for text in slugs
     )
 
 
@@ -32,7 +41,8 @@ def test_dead_attempts_are_those_of_the_very_prefix_and_below_the_number(tmp_pat
 
 
 def test_partition_values_are_decoded():
-    """Spark escapes what a directory name cannot hold, also in the column's name; nulls have a name of their own."""
+    """Spark escapes what a directory name cannot hold, also in the column's name; nulls have a name
+    of their own."""
     path = "a%3Ab=x%2Fy/c=__HIVE_DEFAULT_PARTITION__/d=k=v/part-0.parquet"
     assert partition_values(path) == {"a:b": "x/y", "c": None, "d": "k=v"}
 
@@ -46,7 +56,8 @@ def test_partition_values_are_decoded():
     ],
 )
 def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink, column, words):
-    """Its rows would be staged, and never found again; Delta's readers go by the log, so '_a' is fine there."""
+    """Its rows would be staged, and never found again; Delta's readers go by the log, so '_a' is
+    fine there."""
     with pytest.raises(SinkError, match=words):
         sink("out", partition_by=("b", column))
     DeltaTable("out", partition_by=("_a",))
@@ -60,13 +71,16 @@ def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sen
             return lambda *_, **__: self
 
         def save(self, path):
-            raise OSError(f"Mkdirs failed to create {path}/_temporary/0/k={value} (exists=false, cwd=file:/)")
+            raise OSError(
+                f"Mkdirs failed to create {path}/_temporary/0/k={value} (exists=false, cwd=file:/)"
+            )
 
     frame = SimpleNamespace(write=Writer())
     where = {"format_name": "parquet", "partition_by": ["k"]}
     value = "é" * 130
     with pytest.raises(
-        SinkError, match=r"partition column 'k' begins with 'ééé.*longer than the name of a directory"
+        SinkError,
+        match=r"partition column 'k' begins with 'ééé.*longer than the name of a directory",
     ):
         write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), **where)
     value = "short"
@@ -75,8 +89,15 @@ def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sen
 
 
 def test_hidden_files_are_not_staged_files(tmp_path):
-    """Checksums and temporary directories of Hadoop are passed over, a partition that begins with _ is not."""
-    for name in ("a.parquet", ".a.parquet.crc", "_SUCCESS", "_temporary/0/b.parquet", "_p=1/c.parquet"):
+    """Checksums and temporary directories of Hadoop are passed over, a partition that begins with _
+    is not."""
+    for name in (
+        "a.parquet",
+        ".a.parquet.crc",
+        "_SUCCESS",
+        "_temporary/0/b.parquet",
+        "_p=1/c.parquet",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
     found = visible_files(LocalFileSystem(), str(tmp_path))
@@ -98,12 +119,18 @@ def test_directories_are_synced_after_what_they_name():
 def test_delta_rs_is_given_the_scheme_that_it_knows(monkeypatch):
     """Spark says s3a:// where delta-rs says s3://; the options for delta-rs go along."""
     asked = []
-    monkeypatch.setattr("deltalake.DeltaTable.is_deltatable", lambda *call: asked.append(call) or False)
+    monkeypatch.setattr(
+        "deltalake.DeltaTable.is_deltatable", lambda *call: asked.append(call) or False
+    )
     monkeypatch.setattr(LocalFileSystem, "make_directory", lambda self, path: None)
     sink = DeltaTable("s3a://bucket/t", storage_options={"AWS_REGION": "x"})
     sink.open(
         SinkContext(
-            job_id="0" * 32, job_name="j", sink="s", attempt=1, file_system=lambda _: LocalFileSystem()
+            job_id="0" * 32,
+            job_name="j",
+            sink="s",
+            attempt=1,
+            file_system=lambda _: LocalFileSystem(),
         )
     )
     assert asked == [("s3://bucket/t", {"AWS_REGION": "x"})]

@@ -1,4 +1,5 @@
-"""Steps whose rows lie in Parquet files already, as the task writes them for other tasks: they are staged without Spark."""
+"""Steps whose rows lie in Parquet files already, as the task writes them for other tasks: they are
+staged without Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class WrittenRows:
 
 
 def stage_rows(sink: Sink, position: int, directory: Path) -> Payload:
-    """Stage the rows ``position`` and ``position + 100``, each in a file of its own, by way of a directory."""
+    """Stage the rows ``position`` and ``position + 100``, each in a file of its own, by way of a
+    directory."""
     written = []
     directory.mkdir(exist_ok=True)
     for row in (position, position + 100):

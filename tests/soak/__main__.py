@@ -1,11 +1,14 @@
-"""``python -m tests.soak``: one job for hours, killed in every way there is, again and again; then each row is counted.
+"""``python -m tests.soak``: one job for hours, killed in every way there is, again and again; then
+each row is counted.
 
-Input lands all the time. Each life of the job ends by another kind of death than the one before, at a random moment; then
-the same command is run again, unless the job has to get over it by itself. It must complete a checkpoint after each death.
-Every round of deaths, what the tables hold is compared with the input: nothing may be there twice. At the end the job is
-drained, and every sink must hold each row once.
+Input lands all the time. Each life of the job ends by another kind of death than the one before, at
+a random moment; then the same command is run again, unless the job has to get over it by itself. It
+must complete a checkpoint after each death. Every round of deaths, what the tables hold is compared
+with the input: nothing may be there twice. At the end the job is drained, and every sink must hold
+each row once.
 
-It mounts a small file system of its own, which needs root; without, no disk is filled, and it says so.
+It mounts a small file system of its own, which needs root; without, no disk is filled, and it says
+so.
 """
 
 from __future__ import annotations
@@ -81,7 +84,8 @@ class Soak:
         self.deaths: Counter[Death] = Counter()
         #: Of each death: seconds until the next checkpoint had completed.
         self.recovery_s: defaultdict[Death, list[float]] = defaultdict(list)
-        #: How often a driver ended by itself with a sentence, while a disk was full or a directory away.
+        #: How often a driver ended by itself with a sentence, while a disk was full or a directory
+        #: away.
         self.gave_up: Counter[Death] = Counter()
 
     def live(self, seconds: float) -> None:
@@ -100,7 +104,8 @@ class Soak:
             landing.join()
 
     def end(self) -> None:
-        """Drain the job once it has read everything; raises ``SoakError`` unless each row is where it must be, once."""
+        """Drain the job once it has read everything; raises ``SoakError`` unless each row is where
+        it must be, once."""
         run = self._running(executors=self._has_executors)
         expected = self._expected()
         deadline = time.monotonic() + RECOVERS_S
@@ -110,11 +115,14 @@ class Soak:
             time.sleep(1)
         stopped = self._place.weir("stop", "soak", "--drain", "--address", run.address)
         if stopped.returncode or run.wait():
-            raise SoakError(f"the job could not be drained: {stopped.stdout}{stopped.stderr}\n{run.story()}")
+            raise SoakError(
+                f"the job could not be drained: {stopped.stdout}{stopped.stderr}\n{run.story()}"
+            )
         run.wait_for_no_processes(60)
         self._compare(final=True)
 
-    # -- lives -------------------------------------------------------------------------------------------------
+    # -- lives
+    # ------------------------------------------------------------------------------------------
 
     def _round(self) -> list[Death]:
         """Every kind once, and none twice in a row."""
@@ -185,21 +193,25 @@ class Soak:
             raise SoakError(f"files were written where {directory} had been: {files}")
 
     def _outlives_its_jvm(self, run: Run) -> bool:
-        """Whether a driver goes on, which it may while it starts: it makes another one; else it must end, and not well."""
+        """Whether a driver goes on, which it may while it starts: it makes another one; else it
+        must end, and not well."""
         wanted = self._completed(run) + 2
         deadline = time.monotonic() + RECOVERS_S
         while run.process.poll() is None:
             if self._completed(run) >= wanted:
                 return True
             if time.monotonic() > deadline:
-                raise SoakError(f"the driver neither went on nor ended without its JVM: {run.story()}")
+                raise SoakError(
+                    f"the driver neither went on nor ended without its JVM: {run.story()}"
+                )
             time.sleep(0.1)
         if run.process.poll() == 0:
             raise SoakError(f"the driver ended well without its JVM: {run.story()}")
         return False
 
     def _sleep(self, older: Run) -> None:
-        """The driver and all its processes stop; another one takes over; the older one wakes, and must end by itself."""
+        """The driver and all its processes stop; another one takes over; the older one wakes, and
+        must end by itself."""
         sleeping = put_to_sleep(older)
         time.sleep(LEASE_S + 1)
         self._run = None
@@ -213,7 +225,8 @@ class Soak:
             raise SoakError(f"the driver that took over has ended: {newer.story()}")
 
     def _recover(self, kind: Death, before: Run, began_s: float) -> float:
-        """Wait for the next checkpoint that begins after it; a driver that has given up with a sentence is started again."""
+        """Wait for the next checkpoint that begins after it; a driver that has given up with a
+        sentence is started again."""
         run = self._run
         assert run is not None
         # One of the same driver may have been under way.
@@ -230,7 +243,8 @@ class Soak:
                 break
             if time.monotonic() > deadline:
                 raise SoakError(
-                    f"no checkpoint completed within {RECOVERS_S} s after {kind.value}: {run.story()}"
+                    f"no checkpoint completed within {RECOVERS_S} s after {kind.value}:"
+                    f" {run.story()}"
                 )
             time.sleep(0.1)
         taken_s = time.monotonic() - began_s
@@ -238,7 +252,8 @@ class Soak:
         return taken_s
 
     def _running(self, *, executors: bool, wait: bool = True) -> Run:
-        """A driver that runs, with or without executors of its own, and has completed a checkpoint if that is waited for."""
+        """A driver that runs, with or without executors of its own, and has completed a checkpoint
+        if that is waited for."""
         if self._run is not None and executors and not self._has_executors:
             self._strike(Death.DRIVER)
         if self._run is None:
@@ -266,12 +281,15 @@ class Soak:
             # The pipeline shares steps with that of the end-to-end tests.
             "PYTHONPATH": os.pathsep.join((str(SOURCES), str(SOURCES.parent))),
         }
-        return self._place.start("--master", master, *confs, pipeline=PIPELINE, environment=environment)
+        return self._place.start(
+            "--master", master, *confs, pipeline=PIPELINE, environment=environment
+        )
 
     def _completed(self, run: Run) -> int:
         return len(_COMPLETED.findall(run.output))
 
-    # -- rows --------------------------------------------------------------------------------------------------
+    # -- rows
+    # ------------------------------------------------------------------------------------------
 
     @property
     def _out(self) -> Path:
@@ -289,7 +307,8 @@ class Soak:
     def _compare(self, *, final: bool) -> None:
         """Each sink with the input.
 
-        Raises ``SoakError`` for a row that is there twice, or has not landed, and at the end for one that is missing.
+        Raises ``SoakError`` for a row that is there twice, or has not landed, and at the end for
+        one that is missing.
         """
         # What is committed first has landed when the input is read.
         raw = delta_rows(self._out / "raw")
@@ -299,7 +318,10 @@ class Soak:
         found = {"raw": raw, "raw_files": files, "numbered": Rows(_ids(numbered))}
         wanted = {"raw": expected, "raw_files": expected, "numbered": Rows(_ids(expected))}
         if final:
-            found["minutes"], wanted["minutes"] = files_rows(self._out / "minutes"), self._place.minutes()
+            found["minutes"], wanted["minutes"] = (
+                files_rows(self._out / "minutes"),
+                self._place.minutes(),
+            )
         missing = {name: (wanted[name] - found[name]).total() if final else 0 for name in found}
         doubled = {name: (found[name] - wanted[name]).total() for name in found}
         wrong = _wrongly_numbered(numbered)
@@ -309,7 +331,9 @@ class Soak:
             f" {len(wrong)} keys with wrong numbers"
         )
         if sum(missing.values()) or sum(doubled.values()) or wrong:
-            raise SoakError(f"missing: {missing}, doubled: {doubled}, keys with wrong numbers: {wrong}")
+            raise SoakError(
+                f"missing: {missing}, doubled: {doubled}, keys with wrong numbers: {wrong}"
+            )
 
     def _tell(self, line: str) -> None:
         print(f"{time.monotonic() - self._began_s:7.0f} s  {line}", flush=True)
@@ -324,12 +348,17 @@ def _wrongly_numbered(numbered: Rows) -> list[int]:
     by_key: defaultdict[int, list[int]] = defaultdict(list)
     for number, n in numbered.elements():
         by_key[number % KEYS].append(n)
-    return [key for key, numbers in by_key.items() if sorted(numbers) != list(range(1, len(numbers) + 1))]
+    return [
+        key
+        for key, numbers in by_key.items()
+        if sorted(numbers) != list(range(1, len(numbers) + 1))
+    ]
 
 
 @contextmanager
 def _mounted(directory: Path) -> Iterator[bool]:
-    """A file system of its own at the directory, as long as it stands; False where that is not allowed."""
+    """A file system of its own at the directory, as long as it stands; False where that is not
+    allowed."""
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(directory)]
     mounted = (
@@ -345,7 +374,9 @@ def _mounted(directory: Path) -> Iterator[bool]:
 
 def main() -> int:
     """The command. Returns 0 only if nothing was missing or doubled."""
-    parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.soak", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--minutes", type=float, default=120.0, help="how long (default: 120)")
     parser.add_argument(
         "--seed", type=int, default=None, help="of the random moments (default: drawn, and printed)"
@@ -363,7 +394,10 @@ def main() -> int:
     problem: str | None = None
     with _mounted(directory / "disk") as mounted:
         if not mounted:
-            print("soak: no file system can be mounted here (needs root): no disk is filled", flush=True)
+            print(
+                "soak: no file system can be mounted here (needs root): no disk is filled",
+                flush=True,
+            )
         soak = Soak(place, random.Random(seed), fills_disks=mounted)
         try:
             soak.live(arguments.minutes * 60)
@@ -384,18 +418,22 @@ def main() -> int:
             else ""
         )
         gave_up = (
-            f", {soak.gave_up[kind]} times the driver gave up with a sentence" if soak.gave_up[kind] else ""
+            f", {soak.gave_up[kind]} times the driver gave up with a sentence"
+            if soak.gave_up[kind]
+            else ""
         )
         print(f"soak: {soak.deaths[kind]:4} x {kind.value}{took}{gave_up}")
     hours = (time.monotonic() - began_s) / 3600
     if problem is None:
         shutil.rmtree(directory, ignore_errors=True)
         print(
-            f"soak: {soak.deaths.total()} deaths, {soak.drivers} drivers in {hours:.2f} h: 0 missing, 0 doubled"
+            f"soak: {soak.deaths.total()} deaths, {soak.drivers} drivers in {hours:.2f} h: 0"
+            " missing, 0 doubled"
         )
         return 0
     print(
-        f"soak: FAILED after {soak.deaths.total()} deaths in {hours:.2f} h: {problem}\nsoak: everything is in {directory}"
+        f"soak: FAILED after {soak.deaths.total()} deaths in {hours:.2f} h: {problem}\nsoak:"
+        f" everything is in {directory}"
     )
     return 1
 

@@ -58,7 +58,8 @@ def kill_executor(run: Run, generator: random.Random) -> bool:
 
 
 def kill_python_workers(run: Run) -> bool:
-    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so that some are at work.
+    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so
+    that some are at work.
 
     False if none came in time.
     """
@@ -74,7 +75,8 @@ def kill_python_workers(run: Run) -> bool:
 
 
 class Disk:
-    """The file system below the job's checkpoints and tables, small enough to be filled if it is one of its own."""
+    """The file system below the job's checkpoints and tables, small enough to be filled if it is
+    one of its own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -88,7 +90,9 @@ class Disk:
                 state = os.statvfs(self._directory)
                 size = file.tell()
                 try:
-                    os.posix_fallocate(file.fileno(), size, max(state.f_bavail * state.f_frsize, 4096))
+                    os.posix_fallocate(
+                        file.fileno(), size, max(state.f_bavail * state.f_frsize, 4096)
+                    )
                 except OSError:
                     break
                 file.seek(0, os.SEEK_END)

@@ -1,8 +1,9 @@
 """The pipeline of the soak: what a killed job must keep, in one graph.
 
-Numbers with times are copied into a Delta table and into files, counted by the minute (Spark's state), and numbered by key
-in a Python operator (Weir's state). Each sink can be checked against the input alone. All paths are relative to the
-directory in which the command runs; ``disk`` is what the soak fills and takes away.
+Numbers with times are copied into a Delta table and into files, counted by the minute (Spark's
+state), and numbered by key in a Python operator (Weir's state). Each sink can be checked against
+the input alone. All paths are relative to the directory in which the command runs; ``disk`` is what
+the soak fills and takes away.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def keyed(frame: DataFrame) -> DataFrame:
 
 
 class Numbered(Operator):
-    """Gives each row of a key the next number: one that counted twice, or not at all, is seen for ever."""
+    """Gives each row of a key the next number: one that counted twice, or not at all, is seen for
+    ever."""
 
     output_schema = "id long, n long"
 
@@ -52,7 +54,11 @@ class Numbered(Operator):
             newest[key] += 1
             numbered.append(newest[key])
         self._newest.put(keys, pa.array([newest[key] for key in keys.to_pylist()], pa.int64()))
-        return [pa.RecordBatch.from_pydict({"id": batch.column("id"), "n": pa.array(numbered, pa.int64())})]
+        return [
+            pa.RecordBatch.from_pydict(
+                {"id": batch.column("id"), "n": pa.array(numbered, pa.int64())}
+            )
+        ]
 
 
 job = weir.Job("soak")

@@ -1,4 +1,5 @@
-"""``FileEnumerator`` alone: which files it finds, who gets them, and what it keeps (PROTOCOL P41)."""
+"""``FileEnumerator`` alone: which files it finds, who gets them, and what it keeps
+(PROTOCOL P41)."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ class FakeContext:
     def run_in_coordinator(self, function: Callable[[], None]) -> None:
         self.queue.append(function)
 
-    def call_async(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+    def call_async(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
+    ) -> None:
         def run() -> None:
             try:
                 result, error = work(), None
@@ -142,7 +145,9 @@ def test_older_files_come_first(tmp_path: Path) -> None:
     assert bench.ask(0) == [(0, splits("old", "new"))]
 
 
-def test_an_assignment_has_no_more_bytes_than_asked_for_but_one_file_at_least(tmp_path: Path) -> None:
+def test_an_assignment_has_no_more_bytes_than_asked_for_but_one_file_at_least(
+    tmp_path: Path,
+) -> None:
     """A file is never cut."""
     bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=25)
     bench.land("a", "b", "c")
@@ -164,7 +169,9 @@ def test_one_that_asks_twice_waits_once_and_is_served_when_files_come(tmp_path: 
     assert bench.context.look_again() == []
 
 
-def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(tmp_path: Path) -> None:
+def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
     """Who waited is forgotten: all are woken, and ask."""
     bench = Bench(tmp_path, max_bytes_per_split_batch=1)
     bench.land("a", "b", "c")
@@ -195,7 +202,9 @@ def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
         assert bench.context.run() == [(0, WAKE), (1, WAKE)]
 
 
-def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(tmp_path: Path) -> None:
+def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(
+    tmp_path: Path,
+) -> None:
     """A reader may be quicker than the first look."""
     bench = Bench(tmp_path, parallelism=1, bounded=True)
     look = bench.context.queue.pop()
@@ -228,7 +237,9 @@ def forgetful(directory: Path, **options: Any) -> Bench:
     return bench
 
 
-def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_late(tmp_path: Path) -> None:
+def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_late(
+    tmp_path: Path,
+) -> None:
     """Every file is read once, over restores too."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
@@ -249,7 +260,8 @@ def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_la
 
 
 def test_a_name_is_kept_while_its_file_is_there_and_beyond(tmp_path: Path) -> None:
-    """However old the file is; and one that comes back unchanged within the retention is not read again."""
+    """However old the file is; and one that comes back unchanged within the retention is not read
+    again."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
     bench.land("old", at=-1_000_000)
@@ -280,19 +292,24 @@ def test_a_late_file_is_read_where_no_name_was_forgotten(tmp_path: Path) -> None
 def test_a_file_that_may_have_been_read_and_forgotten_fails_the_job_by_name(
     tmp_path: Path, late: str
 ) -> None:
-    """Read again it would be doubled, passed over it might be lost; one that is younger than the forgotten ones is read."""
+    """Read again it would be doubled, passed over it might be lost; one that is younger than the
+    forgotten ones is read."""
     bench = forgetful(tmp_path)
     bench.land("no doubt", at=51)
     assert bench.look() == ["no doubt"]
     bench.land(late, at=50)
     assert bench.look() == []
     (failure,) = bench.context.failures
-    assert failure.startswith(f"{late} in {tmp_path}: whether the file was read already cannot be told")
+    assert failure.startswith(
+        f"{late} in {tmp_path}: whether the file was read already cannot be told"
+    )
     assert "copy it in again under another name and with a new modification time" in failure
     assert bench.context.timers == []
 
 
-def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice(tmp_path: Path) -> None:
+def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice(
+    tmp_path: Path,
+) -> None:
     """And goes on to be known."""
     bench = forgetful(tmp_path, on_error="reject")
     bench.land("a")
@@ -348,7 +365,9 @@ def test_a_file_that_waits_to_be_assigned_is_not_doubtful(tmp_path: Path) -> Non
     assert bench.look() == ["waits", "b", "c"]
 
 
-def test_a_file_that_comes_while_no_driver_runs_is_read_though_it_is_a_little_older(tmp_path: Path) -> None:
+def test_a_file_that_comes_while_no_driver_runs_is_read_though_it_is_a_little_older(
+    tmp_path: Path,
+) -> None:
     """The look that makes names forgotten still knows them."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
@@ -370,8 +389,11 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=4, m
 
 @given(STEPS)
 @settings(max_examples=500, deadline=None)
-def test_no_file_is_read_twice_and_none_is_lost_without_a_word(steps: list[tuple[int, int]]) -> None:
-    """Files come with whatever times, go, and come back as they were; each look is behind a restore."""
+def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
+    steps: list[tuple[int, int]],
+) -> None:
+    """Files come with whatever times, go, and come back as they were; each look is behind a
+    restore."""
     known = KnownFiles({}, retention_ns=3)
     times, there = dict[str, int](), set[str]()
     read, said = set[str](), set[str]()
@@ -391,7 +413,8 @@ def test_no_file_is_read_twice_and_none_is_lost_without_a_word(steps: list[tuple
 
 
 def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Path) -> None:
-    """It was read by an attempt that is undone, or waited; what the checkpoint has was read for good."""
+    """It was read by an attempt that is undone, or waited; what the checkpoint has was read for
+    good."""
     bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=1)
     bench.context.run()
     bench.land("in the checkpoint", at=0)
@@ -409,7 +432,9 @@ def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Pat
     for undone in (state, bench.state()):
         bench.enumerator.reset_to_checkpoint(7, undone)
         bench.context.run()
-        assert bench.rejects() == ["read since", "waits"], "said again if no checkpoint has it, else not"
+        assert bench.rejects() == ["read since", "waits"], (
+            "said again if no checkpoint has it, else not"
+        )
     assert "is in no completed checkpoint, and was removed" in bench.state()["rejects"][0]["why"]
     bench.land("read since", at=1)
     assert bench.look() == ["read since"]
@@ -431,7 +456,9 @@ def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path)
     bench = Bench(tmp_path / "gone")
     bench.context.run()
     (failure,) = bench.context.failures
-    assert failure.startswith(f"the files of {tmp_path}/gone cannot be listed ([Errno 2] No such file")
+    assert failure.startswith(
+        f"the files of {tmp_path}/gone cannot be listed ([Errno 2] No such file"
+    )
 
 
 def test_a_file_whose_name_is_not_utf8_fails_the_job_by_name(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from weir.core.types import OperatorId, Payload
 from weir.errors import StorageError
 from weir.sources.reader import FileReader
 
-SCHEMA = pa.schema([("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC")), ("more", pa.string())])
+SCHEMA = pa.schema(
+    [("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC")), ("more", pa.string())]
+)
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 #: Narrower than the schema, in another order, with a column too many and one too few.
 TABLE = pa.table(
@@ -50,7 +52,10 @@ class FakeContext:
 def opened(
     directory: Path, format: str = "parquet", *, rejects: bool = False
 ) -> tuple[FileReader, FakeContext]:
-    reader, context = FileReader(str(directory), format=format, schema="", rejects=rejects), FakeContext()
+    reader, context = (
+        FileReader(str(directory), format=format, schema="", rejects=rejects),
+        FakeContext(),
+    )
     reader.open(context)
     return reader, context
 
@@ -90,7 +95,9 @@ def test_an_empty_text_file_has_no_rows(tmp_path: Path, format: str) -> None:
     assert batch(reader, {"splits": ["a"]}) == []
 
 
-def test_a_reader_asks_once_when_it_is_opened_and_once_behind_what_it_has_read(tmp_path: Path) -> None:
+def test_a_reader_asks_once_when_it_is_opened_and_once_behind_what_it_has_read(
+    tmp_path: Path,
+) -> None:
     """A batch without files asks for nothing, and at the end nothing is asked for any more."""
     write(tmp_path / "a", "parquet")
     reader, context = opened(tmp_path)
@@ -111,13 +118,19 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
     if content is not None:
         (tmp_path / "a").write_bytes(content)
     reader, _ = opened(tmp_path)
-    with pytest.raises(StorageError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"):
+    with pytest.raises(
+        StorageError, match=rf"The file {tmp_path}/a cannot be read \(.*on_error='reject'"
+    ):
         batch(reader, {"splits": ["a"]})
 
 
 @pytest.mark.parametrize(
     ("format", "row", "bad"),
-    [("json", '{{"id": {}}}\n', '{"id": "x"}\n'), ("csv", "{},,\n", "x,,\n"), ("csv", "{},,\n", "1,,,\n")],
+    [
+        ("json", '{{"id": {}}}\n', '{"id": "x"}\n'),
+        ("csv", "{},,\n", "x,,\n"),
+        ("csv", "{},,\n", "1,,,\n"),
+    ],
 )
 def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
     tmp_path: Path, format: str, row: str, bad: str
@@ -154,7 +167,8 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
 def test_records_are_told_apart_as_arrow_does(
     tmp_path: Path, format: str, text: str, ids: list[int], lines: list[int]
 ) -> None:
-    """Blank lines, quoted line ends, quotes within a value, and a column nobody asked for harm no row."""
+    """Blank lines, quoted line ends, quotes within a value, and a column nobody asked for harm no
+    row."""
     (tmp_path / "a").write_text(text, newline="")
     reader, context = opened(tmp_path, format, rejects=True)
     assert [row["id"] for row in batch(reader, {"splits": ["a"]})] == ids
@@ -179,7 +193,10 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
         (
             "json",
             b"x\n" * 2_000,
-            "ValueError: more than 1000 of its rows cannot be read, the first in line 1: ArrowInvalid",
+            (
+                "ValueError: more than 1000 of its rows cannot be read, the first in line 1:"
+                " ArrowInvalid"
+            ),
         ),
         ("csv", b"id,id\n1,1\n", "ArrowInvalid: .*multiple columns named id"),
         ("csv", b'id,more\nx,"' + b"a" * 200_000, "ValueError: the record in line 2 has no end"),

@@ -1,4 +1,5 @@
-"""Stateful transformations for tests, each with the batch computation that it must equal once all windows have fired."""
+"""Stateful transformations for tests, each with the batch computation that it must equal once all
+windows have fired."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ MINUTE = "1 minute"
 def windows(frame: DataFrame) -> DataFrame:
     """Rows by the minute."""
     counted = (
-        frame.withWatermark("ts", "20 seconds").groupBy(F.window("ts", MINUTE)).agg(F.count("*").alias("n"))
+        frame.withWatermark("ts", "20 seconds")
+        .groupBy(F.window("ts", MINUTE))
+        .agg(F.count("*").alias("n"))
     )
     return counted.select(F.col("window.start").alias("start"), "n")
 
@@ -29,13 +32,17 @@ def sessions(frame: DataFrame) -> DataFrame:
     grouped = frame.withWatermark("ts", "20 seconds").groupBy(
         F.session_window("ts", "30 seconds"), key.alias("k")
     )
-    return grouped.agg(F.count("*").alias("n")).select("session_window.start", "session_window.end", "k", "n")
+    return grouped.agg(F.count("*").alias("n")).select(
+        "session_window.start", "session_window.end", "k", "n"
+    )
 
 
 def chained(frame: DataFrame) -> DataFrame:
     """The largest minute of every five minutes."""
     minutes = (
-        frame.withWatermark("ts", "20 seconds").groupBy(F.window("ts", MINUTE)).agg(F.count("*").alias("n"))
+        frame.withWatermark("ts", "20 seconds")
+        .groupBy(F.window("ts", MINUTE))
+        .agg(F.count("*").alias("n"))
     )
     fives = minutes.groupBy(F.window(F.window_time("window"), "5 minutes"))
     return fives.agg(F.max("n").alias("n"), F.count("*").alias("minutes")).select(
@@ -49,7 +56,9 @@ def distinct(frame: DataFrame) -> DataFrame:
     keyed = frame.select("ts", key, (F.col("id") % 5).alias("k")).withWatermark("ts", "10 minutes")
     streaming = keyed.isStreaming
     columns = ["minute", "k"]
-    once = keyed.dropDuplicatesWithinWatermark(columns) if streaming else keyed.dropDuplicates(columns)
+    once = (
+        keyed.dropDuplicatesWithinWatermark(columns) if streaming else keyed.dropDuplicates(columns)
+    )
     return once.select("minute", "k")
 
 

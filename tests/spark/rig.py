@@ -1,7 +1,7 @@
 """One real query under test: a vertex of a small job as a ``QueryTask`` that the test answers.
 
-Rows come from Parquet files of the columns ``id`` and ``ts``, one file in each step. What the sink is given is kept in
-memory by position.
+Rows come from Parquet files of the columns ``id`` and ``ts``, one file in each step. What the sink
+is given is kept in memory by position.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from weir.core.graph import Vertex
-from weir.core.messages.task import AnswerPlanning, PlanningCalled, StartDrain, StreamTaskEvent, TaskErrored
+from weir.core.messages.task import (
+    AnswerPlanning,
+    PlanningCalled,
+    StartDrain,
+    StreamTaskEvent,
+    TaskErrored,
+)
 from weir.core.types import Payload
 from weir.job import Job
 from weir.sinks.base import Sink, SinkContext, Step
@@ -43,7 +49,9 @@ PATIENCE_S = 90.0
 class Landing:
     """A directory of input files, whose rows are ten seconds apart: six to the minute."""
 
-    def __init__(self, directory: Path, *, rows_per_file: int = 12, step: timedelta = timedelta(seconds=10)):
+    def __init__(
+        self, directory: Path, *, rows_per_file: int = 12, step: timedelta = timedelta(seconds=10)
+    ):
         self.directory = directory
         self.rows_per_file = rows_per_file
         self._step = step
@@ -88,7 +96,9 @@ class Landing:
 
     def table(self, session: SparkSession, files: int | None = None) -> DataFrame:
         """The first files (all if None) as a static DataFrame."""
-        paths = [str(self.path(number)) for number in range(self._files if files is None else files)]
+        paths = [
+            str(self.path(number)) for number in range(self._files if files is None else files)
+        ]
         return session.read.schema(SCHEMA).parquet(*paths)
 
 
@@ -135,7 +145,8 @@ def one_vertex(job: Job) -> Vertex:
 
 
 class Rig:
-    """Runs a job's only vertex on a directory. ``on_plan(position)`` says whether a planning call is answered."""
+    """Runs a job's only vertex on a directory. ``on_plan(position)`` says whether a planning call
+    is answered."""
 
     def __init__(
         self,
@@ -155,7 +166,10 @@ class Rig:
         self.held: int | None = None
         vertex = self._vertex = one_vertex(job)
         pipeline = Pipeline(
-            job_name=job.name, vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+            job_name=job.name,
+            vertices={vertex.name: vertex},
+            functions=job.functions,
+            sinks=job.sinks,
         )
         self._frames = Frames(
             session=session,
@@ -210,11 +224,15 @@ class Rig:
     def newest(self, log: str) -> int:
         """The newest entry of ``offsets`` or ``commits``; -1 if there is none."""
         return max(
-            (int(name.name) for name in (self.path / log).glob("*") if name.name.isdigit()), default=-1
+            (int(name.name) for name in (self.path / log).glob("*") if name.name.isdigit()),
+            default=-1,
         )
 
     def _position(self) -> int:
-        return max((event.position for event in self.events if isinstance(event, PlanningCalled)), default=-2)
+        return max(
+            (event.position for event in self.events if isinstance(event, PlanningCalled)),
+            default=-2,
+        )
 
     def _post(self, event: StreamTaskEvent) -> None:
         answered = isinstance(event, PlanningCalled) and self._on_plan(event.position)

@@ -1,4 +1,5 @@
-"""One query reads what another one wrote, with its watermark (P7, P25): the blocks, with a driver of a few lines."""
+"""One query reads what another one wrote, with its watermark (P7, P25): the blocks, with a driver
+of a few lines."""
 
 from __future__ import annotations
 
@@ -21,7 +22,13 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.spark.rig import PATIENCE_S, START, Landing, Rows
 
 from weir.errors import PipelineError
-from weir.spark.channels import EVENT_TIME, ChannelSource, channel_frame, check_channel_schema, plain_schema
+from weir.spark.channels import (
+    EVENT_TIME,
+    ChannelSource,
+    channel_frame,
+    check_channel_schema,
+    plain_schema,
+)
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
 from weir.spark.output_watermark import output_watermark_ms
@@ -72,8 +79,11 @@ class Running:
         """Let the next batch read the files of a segment."""
         self.channels[index].admit(position, [f"file://{file}" for file in files])
 
-    def start(self, frame: DataFrame, stage: Callable[[DataFrame, int], None] | None = None) -> Running:
-        """Run the query up to its first planning call; its rows are kept unless ``stage`` takes them."""
+    def start(
+        self, frame: DataFrame, stage: Callable[[DataFrame, int], None] | None = None
+    ) -> Running:
+        """Run the query up to its first planning call; its rows are kept unless ``stage`` takes
+        them."""
         writer = frame.writeStream.foreachBatch(stage or self._keep).outputMode("append")
         self._query = writer.option("checkpointLocation", str(self.path)).start()
         self._wait()
@@ -127,31 +137,39 @@ def segment(frame: DataFrame, path: Path) -> list[Path]:
     return sorted(path.glob("*.parquet"))
 
 
-# -- watermarks ----------------------------------------------------------------------------------------------------
+# -- watermarks
+# ----------------------------------------------------------------------------------------------
 
 
 def joined(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Each row, with the even numbers that are near in time: an odd one comes half a minute late."""
+    """Each row, with the even numbers that are near in time: an odd one comes half a minute
+    late."""
     lefts = left.withWatermark("ts", "20 seconds").alias("l")
     evens = right.filter("id % 2 = 0").withWatermark("ts", "20 seconds").alias("r")
     near = "l.id = r.id AND r.ts BETWEEN l.ts - INTERVAL 30 SECONDS AND l.ts + INTERVAL 30 SECONDS"
-    return lefts.join(evens, F.expr(near), "leftOuter").select("l.ts", "l.id", F.col("r.id").alias("other"))
+    return lefts.join(evens, F.expr(near), "leftOuter").select(
+        "l.ts", "l.id", F.col("r.id").alias("other")
+    )
 
 
 def counted(frame: DataFrame) -> DataFrame:
-    """Rows and matches by the minute. The filter is false on nulls, which must not hide the watermark."""
+    """Rows and matches by the minute. The filter is false on nulls, which must not hide the
+    watermark."""
     minutes = frame.filter("id >= 0").groupBy(F.window("ts", "1 minute"))
     start = F.col("window.start").cast("long").alias("start")
     return minutes.agg(F.count("*").alias("n"), F.count("other").alias("m")).select(start, "n", "m")
 
 
 def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int, int | None]:
-    """Run the join, one file and one segment a step; returns what it told of its output after each."""
+    """Run the join, one file and one segment a step; returns what it told of its output after
+    each."""
     told: dict[int, int | None] = {}
     with Running(spark, tmp_path / "producer") as run:
         source = landing.source(spark)
         frame = joined(run.control(source.schema).union(source), landing.source(spark))
-        run.start(frame, lambda rows, batch: rows.write.parquet(str(tmp_path / "segments" / str(batch))))
+        run.start(
+            frame, lambda rows, batch: rows.write.parquet(str(tmp_path / "segments" / str(batch)))
+        )
         for _ in range(4):
             position = run.step()
             watermark = int(run.directory.commit_entry(position)["nextBatchWatermarkMs"])
@@ -164,7 +182,8 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
 def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Cut after the join and restarted in the middle, the count equals the batch computation, row for row (P25)."""
+    """Cut after the join and restarted in the middle, the count equals the batch computation, row
+    for row (P25)."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
     told = produced(spark, tmp_path, landing)
@@ -182,7 +201,9 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
             for position in positions:
                 files = sorted((tmp_path / "segments" / str(position)).glob("*.parquet"))
                 times = [
-                    int(one.timestamp()) for file in files for one in pq.read_table(file)["ts"].to_pylist()
+                    int(one.timestamp())
+                    for file in files
+                    for one in pq.read_table(file)["ts"].to_pylist()
                 ]
                 dropped += sum(time // 60 * 60 + 60 <= newest - 20 for time in times)
                 newest = max(newest, *times)
@@ -193,7 +214,9 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
                 run.step({0: MAX_WATERMARK_MS})
                 run.step()
             rows += run.rows()
-    assert dropped > 0, "a watermark derived anew from the rows would have lost nothing: a weak test"
+    assert dropped > 0, (
+        "a watermark derived anew from the rows would have lost nothing: a weak test"
+    )
     table = landing.table(spark)
     expected = Counter(tuple(row) for row in counted(joined(table, table)).collect())
     # The producer has put out everything before its last watermark, which closed four minutes.
@@ -208,8 +231,12 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
 def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:
-    """Of nulls that it can see the optimizer would conclude that the key of the other side is null too."""
-    ids = [StructField("id", LongType()), StructField("ts", TimestampType(), True, {EVENT_TIME: 60_000})]
+    """Of nulls that it can see the optimizer would conclude that the key of the other side is null
+    too."""
+    ids = [
+        StructField("id", LongType()),
+        StructField("ts", TimestampType(), True, {EVENT_TIME: 60_000}),
+    ]
     rows = spark.range(10).selectExpr("id", f"timestamp_seconds({START_S} + id) AS ts")
     files = [segment(rows, tmp_path / name) for name in ("left", "right")]
     with Running(spark, tmp_path / "consumer") as run:
@@ -226,7 +253,8 @@ def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
 def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_event_time(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Minutes from two channels, one ended at once, and from one without a watermark, counted by five minutes."""
+    """Minutes from two channels, one ended at once, and from one without a watermark, counted by
+    five minutes."""
     landing = Landing(tmp_path / "in")
     landing.land(6)
 
@@ -236,14 +264,22 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
 
     schema = minutes(landing.source(spark)).schema
     table = minutes(landing.table(spark))
-    early = segment(table.filter(f"window.start < timestamp_seconds({START_S + 300})"), tmp_path / "early")
-    late = segment(table.filter(f"window.start >= timestamp_seconds({START_S + 300})"), tmp_path / "late")
+    early = segment(
+        table.filter(f"window.start < timestamp_seconds({START_S + 300})"), tmp_path / "early"
+    )
+    late = segment(
+        table.filter(f"window.start >= timestamp_seconds({START_S + 300})"), tmp_path / "late"
+    )
     names = segment(spark.range(1), tmp_path / "names")
     with Running(spark, tmp_path / "consumer") as run:
         control = run.control()
         first, second = (run.channel(schema, control) for _ in range(2))
         plain = run.channel(spark.range(0).schema, control)
-        fives = first.union(second).groupBy(F.window(F.window_time("window"), "5 minutes")).agg(F.sum("n"))
+        fives = (
+            first.union(second)
+            .groupBy(F.window(F.window_time("window"), "5 minutes"))
+            .agg(F.sum("n"))
+        )
         ids = plain.select(-F.col("id") - 1, "id")
         run.start(fives.select(F.col("window.start").cast("long") - START_S, "sum(n)").union(ids))
         run.admit(0, early, 0)
@@ -263,7 +299,8 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
 def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """To the millisecond in any time zone; a run's first batch comes by itself, a replayed one says the same (P25)."""
+    """To the millisecond in any time zone; a run's first batch comes by itself, a replayed one says
+    the same (P25)."""
 
     def told(run: Running) -> list[list[tuple[Any, ...]]]:
         run.start(run.control().select("channel", F.unix_millis("watermark")))
@@ -288,7 +325,8 @@ def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-# -- rows ----------------------------------------------------------------------------------------------------------
+# -- rows
+# ----------------------------------------------------------------------------------------------
 
 EVERY_TYPE = """
     cast(1 as byte) `a.b`, cast(-2 as short) `with space`, 3 `quo``te`, 4L `ünï ;,{}()=`, cast('NaN' as float) f, -0.0D d,
@@ -301,8 +339,11 @@ EVERY_TYPE = """
 """
 
 
-def test_rows_of_every_type_and_column_name_arrive_as_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """Nested, exact decimals, times before 1900 with and without zone, nulls, variants, names with dots and quotes."""
+def test_rows_of_every_type_and_column_name_arrive_as_they_were(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Nested, exact decimals, times before 1900 with and without zone, nulls, variants, names with
+    dots and quotes."""
     rows = spark.sql(f"select {EVERY_TYPE}")
     check_channel_schema("every", rows.schema)
     with Running(spark, tmp_path / "consumer") as run:
@@ -317,12 +358,21 @@ def test_rows_of_every_type_and_column_name_arrive_as_they_were(spark: SparkSess
 
 @pytest.mark.parametrize(
     "ddl",
-    ["i interval", "i interval day", "a array<interval year>", "n void", "m map<string, time>", "s struct<>"],
+    [
+        "i interval",
+        "i interval day",
+        "a array<interval year>",
+        "n void",
+        "m map<string, time>",
+        "s struct<>",
+    ],
 )
 def test_a_column_that_cannot_travel_is_refused_by_name(spark: SparkSession, ddl: str) -> None:
     """One sentence with the step, the column and the way out."""
     column = ddl.split(maxsplit=1)[0]
-    with pytest.raises(PipelineError, match=rf"Column '{column}' of step 'made' .* cast the column, or drop"):
+    with pytest.raises(
+        PipelineError, match=rf"Column '{column}' of step 'made' .* cast the column, or drop"
+    ):
         check_channel_schema("made", StructType.fromDDL(f"id long, {ddl}"))
 
 
@@ -332,13 +382,15 @@ def test_names_that_differ_by_case_only_are_refused(spark: SparkSession) -> None
         check_channel_schema("made", StructType.fromDDL("id long, ID long"))
 
 
-# -- offsets -------------------------------------------------------------------------------------------------------
+# -- offsets
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its offset is the position, the query has no other log of it, and committed segments may be gone (P3, P7)."""
+    """Its offset is the position, the query has no other log of it, and committed segments may be
+    gone (P3, P7)."""
     landing = Landing(tmp_path / "in", rows_per_file=2)
     landing.land(10)
     admitted: list[list[int]] = [[0], [1, 2, 3], [7], [8, 9]]
@@ -359,7 +411,9 @@ def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(
         assert not (tmp_path / "query" / "sources").exists()
 
 
-def test_spark_reads_of_a_segment_only_what_the_query_uses(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_of_a_segment_only_what_the_query_uses(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Columns are pruned and filters are pushed down, as for Spark's own file source."""
     plans: list[str] = []
 
@@ -380,8 +434,11 @@ def test_spark_reads_of_a_segment_only_what_the_query_uses(spark: SparkSession, 
     assert "unused" not in plans[0].split("ReadSchema:")[1].splitlines()[0]
 
 
-def test_a_channel_read_twice_by_one_query_is_one_source(spark: SparkSession, tmp_path: Path) -> None:
-    """A stream joined with itself has two places in the plan, and reads both at the same position."""
+def test_a_channel_read_twice_by_one_query_is_one_source(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A stream joined with itself has two places in the plan, and reads both at the same
+    position."""
     rows = spark.range(10)
     with Running(spark, tmp_path / "query") as run:
         once = run.channel(rows.schema)
@@ -393,8 +450,11 @@ def test_a_channel_read_twice_by_one_query_is_one_source(spark: SparkSession, tm
     assert run.rows() == Counter({(one,): 1 for one in range(10)})
 
 
-def test_six_channels_are_read_at_what_one_answer_admits(spark: SparkSession, tmp_path: Path) -> None:
-    """Above four sources Spark asks in the order of a hash map; each batch is exact all the same (P7)."""
+def test_six_channels_are_read_at_what_one_answer_admits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Above four sources Spark asks in the order of a hash map; each batch is exact all the same
+    (P7)."""
     with Running(spark, tmp_path / "query") as run:
         control = run.control()
         frames = [run.channel(spark.range(0).schema, control) for _ in range(6)]
@@ -409,12 +469,16 @@ def test_six_channels_are_read_at_what_one_answer_admits(spark: SparkSession, tm
             assert sorted(row[0] for row in run.steps[newest]) == expected
 
 
-def test_a_segment_whose_file_has_vanished_fails_the_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_segment_whose_file_has_vanished_fails_the_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Spark would list it as no file, and the rows would be missing without a word."""
     with Running(spark, tmp_path / "query") as run:
         run.start(run.channel(SCHEMA))
         run.admit(0, [tmp_path / "gone.parquet"])
-        with pytest.raises(AssertionError, match=r"Files of channel 'c0' have vanished: .*gone\.parquet"):
+        with pytest.raises(
+            AssertionError, match=r"Files of channel 'c0' have vanished: .*gone\.parquet"
+        ):
             run.step()
 
 

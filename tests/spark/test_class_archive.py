@@ -1,4 +1,5 @@
-"""The class archive: what its name says, who makes it when, and that Spark's JVM uses it, or passes over it in silence."""
+"""The class archive: what its name says, who makes it when, and that Spark's JVM uses it, or passes
+over it in silence."""
 
 from __future__ import annotations
 
@@ -81,7 +82,11 @@ def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: li
         False,
     )
     made = class_archive.make()
-    assert (made.parent, class_archive.find(), class_archive.is_settled()) == (place.parent, made, True)
+    assert (made.parent, class_archive.find(), class_archive.is_settled()) == (
+        place.parent,
+        made,
+        True,
+    )
     assert f'"-XX:SharedArchiveFile={made}"' in class_archive.java_options()
     assert class_archive.java_options(archive=False) == JvmProfile.LASTING.value
     made.write_text("arch")
@@ -108,7 +113,9 @@ def test_a_collector_of_the_users_is_left_alone(place: Path) -> None:
     assert class_archive.java_options("-XX:+UseG1GC", profile=brief) == "-XX:TieredStopAtLevel=1"
 
 
-def test_making_is_skipped_when_it_is_there_and_forced_on_request(place: Path, trained: list[Path]) -> None:
+def test_making_is_skipped_when_it_is_there_and_forced_on_request(
+    place: Path, trained: list[Path]
+) -> None:
     """What it replaces goes, and so does what a process left that was killed."""
     place.parent.mkdir(parents=True)
     left = place.with_name(f"{place.name}.1.tmp")
@@ -139,7 +146,9 @@ def test_two_that_make_it_at_once_make_one(place: Path, monkeypatch: pytest.Monk
     assert len(calls) == 1
 
 
-def test_what_cannot_be_made_is_not_tried_again_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_made_is_not_tried_again_at_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A failure leaves no archive, but a note; after a week it is worth another try."""
 
     def fail(made: Path) -> None:
@@ -182,7 +191,9 @@ def test_archives_that_nobody_uses_go(place: Path, trained: list[Path]) -> None:
     assert not others[3].exists()
 
 
-def test_nothing_is_made_later_where_it_is_not_wanted(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_made_later_where_it_is_not_wanted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither in tests, nor if there is one, nor where Java is missing."""
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *given, **_: started.append(given))
@@ -202,7 +213,10 @@ def test_the_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
     """Java's own log of loaded classes says where each came from."""
     class_archive.make()
     loaded = tmp_path / "loaded"
-    options = f"{class_archive.java_options(profile=JvmProfile.BRIEF)} -Xlog:class+load=info:file={loaded}"
+    options = (
+        f"{class_archive.java_options(profile=JvmProfile.BRIEF)}"
+        f" -Xlog:class+load=info:file={loaded}"
+    )
     assert "SharedArchiveFile" in options
     assert _session(tmp_path, options) == ""
     from_archive = loaded.read_text().count("source: shared objects file (top)")
@@ -224,7 +238,8 @@ def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
 
 
 def _session(directory: Path, options: str) -> str:
-    """Start a session in a process of its own; returns what was printed besides Spark's usual line."""
+    """Start a session in a process of its own; returns what was printed besides Spark's usual
+    line."""
     done = subprocess.run(
         [sys.executable, "-c", SESSION, str(directory / "spark.log"), options],
         capture_output=True,

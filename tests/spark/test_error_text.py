@@ -16,31 +16,48 @@ from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
 
 _QUERY = "[STREAM_FAILED] Query [id = 1a-2b, runId = 3c-4d] terminated with exception:"
-_STACK = "JVM stacktrace:\norg.apache.spark.sql.streaming.StreamingQueryException: x\n\tat a.b.c(D.scala:1)\n"
+_STACK = (
+    "JVM stacktrace:\norg.apache.spark.sql.streaming.StreamingQueryException: x\n\tat"
+    " a.b.c(D.scala:1)\n"
+)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         (
-            f"{_QUERY}  SQLSTATE: XXKST\n\n{_STACK}Caused by: java.nio.channels.ClosedChannelException\n\tat x",
+            (
+                f"{_QUERY}  SQLSTATE: XXKST\n\n{_STACK}Caused by:"
+                " java.nio.channels.ClosedChannelException\n\tat x"
+            ),
             "java.nio.channels.ClosedChannelException",
         ),
         (
-            f"{_QUERY} disk full SQLSTATE: XXKST\n\n{_STACK}Caused by: java.io.IOException: disk full\n\tat x",
+            (
+                f"{_QUERY} disk full SQLSTATE: XXKST\n\n{_STACK}Caused by: java.io.IOException:"
+                " disk full\n\tat x"
+            ),
             "disk full",
         ),
         (
-            f"{_QUERY} Job aborted SQLSTATE: XXKST\n\n{_STACK}Caused by: org.a.B: Job aborted\n\tat x\n"
-            "Caused by: java.io.EOFException\n\t... 3 more",
+            (
+                f"{_QUERY} Job aborted SQLSTATE: XXKST\n\n{_STACK}Caused by: org.a.B: Job"
+                " aborted\n\tat x\nCaused by: java.io.EOFException\n\t... 3 more"
+            ),
             "Job aborted (caused by java.io.EOFException)",
         ),
         (
-            "An error occurred while calling o1.load.\n: java.lang.IllegalStateException: stopped\n\tat x",
+            (
+                "An error occurred while calling o1.load.\n: java.lang.IllegalStateException:"
+                " stopped\n\tat x"
+            ),
             "java.lang.IllegalStateException: stopped",
         ),
         (
-            f'{_QUERY} it broke\nTraceback (most recent call last):\n  File "a.py"\nValueError: no such day\n',
+            (
+                f'{_QUERY} it broke\nTraceback (most recent call last):\n  File "a.py"\nValueError:'
+                " no such day\n"
+            ),
             "ValueError: no such day",
         ),
         ("\nweir.errors.PipelineError: Step 'a' is wrong.\n", "Step 'a' is wrong."),
@@ -56,7 +73,8 @@ def test_an_error_without_a_text_is_named_by_its_type() -> None:
     assert first_cause(EOFError()) == "EOFError"
 
 
-# -- recorded from Spark 4.3 -------------------------------------------------------------------------------------
+# -- recorded from Spark 4.3
+# -------------------------------------------------------------------------------------
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_errors.json").read_text())
 PIPELINE = "/home/me/pipeline.py"
@@ -108,15 +126,20 @@ def test_an_error_is_told_with_the_deepest_line_of_the_users_that_led_to_it(
 
 @pytest.mark.parametrize("name", list(RECORDED))
 def test_what_cannot_be_mended_by_trying_is_final(name: str) -> None:
-    """A module that a worker does not have, a class that it cannot unpickle, a column that does not exist."""
+    """A module that a worker does not have, a class that it cannot unpickle, a column that does not
+    exist."""
     final = {"missing_module", "not_unpickled", "missing_column"}
     assert read_error(Captured(name)).final is (name in final)
 
 
 def test_a_cause_is_the_same_for_other_rows_and_other_batches() -> None:
-    """It names the kind and the line, or the words without their numbers; what may pass by itself has none."""
+    """It names the kind and the line, or the words without their numbers; what may pass by itself
+    has none."""
     assert read_error(Captured("udf")).key == f"KeyError in lookup, {PIPELINE}, line 6"
-    assert read_error(Captured("cast")).key == f"SparkNumberFormatException in cast, {PIPELINE}, line 33"
+    assert (
+        read_error(Captured("cast")).key
+        == f"SparkNumberFormatException in cast, {PIPELINE}, line 33"
+    )
     keys = [read_error(RuntimeError(f"Lost 0x{n}f, again {n}")).key for n in (1, 27)]
     assert keys == [read_error(RuntimeError("Lost 0x3f, again 4")).key] * 2
     assert read_error(Captured("no_permission")).key == ""
@@ -129,7 +152,10 @@ def test_the_trace_is_pythons_with_the_stack_of_javas_root_cause() -> None:
     assert trace.startswith(
         'Traceback (most recent call last):\n  File "/home/me/pipeline.py", line 6, in lookup\n'
     )
-    assert "KeyError: 'JP'\n\norg.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exc" in trace
+    assert (
+        "KeyError: 'JP'\n\norg.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] An exc"
+        in trace
+    )
     assert trace.count("KeyError") == 1
     assert "\tat org.apache.spark.api.python.BasePythonRunner" in trace
     captured = Captured("udf")
@@ -154,13 +180,17 @@ def test_an_exception_of_the_driver_is_told_with_its_kind_and_its_line() -> None
 
 def test_notes_that_an_operator_made_in_the_worker_come_along() -> None:
     """They follow what was raised, and are not part of it."""
-    text = RECORDED["udf"]["text"] + "\nweir: subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)\n"
+    text = (
+        RECORDED["udf"]["text"]
+        + "\nweir: subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)\n"
+    )
     read = read_error(RuntimeError(text))
     assert read.notes == ("subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)",)
     assert read.said == "KeyError: 'JP'"
 
 
-# -- the step ----------------------------------------------------------------------------------------------------
+# -- the step
+# ----------------------------------------------------------------------------------------------
 
 
 def _lookup(code: str) -> int:
@@ -198,7 +228,8 @@ def test_a_failure_names_the_step_whose_function_is_or_refers_to_the_one_that_fa
     told = _told(_lookup)
     assert (
         told.message
-        == f"KeyError: 'JP' (in _lookup, {__file__}, line {at}; step 'looked_up'; batch 7; log: /w/spark.log)"
+        == f"KeyError: 'JP' (in _lookup, {__file__}, line {at}; step 'looked_up'; batch 7; log:"
+        " /w/spark.log)"
     )
     assert (told.fatal, told.cause.key) == (False, f"KeyError in _lookup, {__file__}, line {at}")
     assert "; step 'parsed'; " in _told(_parse).message

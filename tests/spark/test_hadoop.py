@@ -1,7 +1,9 @@
-"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.storage.filesystem``, and its arbitrating create.
+"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.storage.filesystem``, and its
+arbitrating create.
 
-Two creates that race are not tried here: that one of them loses is what HDFS promises, while Hadoop's local file system
-looks first and then renames. Weir never uses that one: plain paths and ``file:`` go to ``LocalFileSystem``.
+Two creates that race are not tried here: that one of them loses is what HDFS promises, while
+Hadoop's local file system looks first and then renames. Weir never uses that one: plain paths and
+``file:`` go to ``LocalFileSystem``.
 """
 
 from __future__ import annotations
@@ -41,14 +43,18 @@ def visible(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if not path.name.endswith(".crc"))
 
 
-def test_a_created_file_has_all_of_its_content(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
+def test_a_created_file_has_all_of_its_content(
+    fs: HadoopFileSystem, base: str, tmp_path: Path
+) -> None:
     """Also bytes that are no text, and nothing else is left beside it."""
     assert fs.create(f"{base}/one", b"\x00\xff\xfe") is CreateResult.CREATED
     assert (tmp_path / "one").read_bytes() == b"\x00\xff\xfe"
     assert visible(tmp_path) == ["one"]
 
 
-def test_a_name_that_is_taken_is_not_overwritten(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
+def test_a_name_that_is_taken_is_not_overwritten(
+    fs: HadoopFileSystem, base: str, tmp_path: Path
+) -> None:
     """The rename without overwriting is the arbiter (P17); the loser leaves no file."""
     fs.create(f"{base}/one", b"first")
     assert fs.create(f"{base}/one", b"second") is CreateResult.ALREADY_EXISTS
@@ -160,7 +166,9 @@ def test_size_and_checksum_are_those_of_the_content(fs: HadoopFileSystem, base: 
     fs.sync([f"{base}/a"])
 
 
-def test_a_log_whose_numbers_are_taken_by_create_works_on_it(fs: HadoopFileSystem, base: str) -> None:
+def test_a_log_whose_numbers_are_taken_by_create_works_on_it(
+    fs: HadoopFileSystem, base: str
+) -> None:
     """The job log stands on create, list and read alone; its directory need not be there."""
     log, other = NumberedLog(fs, f"{base}/log"), NumberedLog(fs, f"{base}/log")
     assert log.append(1, b"one") is CreateResult.CREATED
@@ -191,7 +199,8 @@ def test_an_error_of_the_file_system_names_path_and_cause(fs: HadoopFileSystem, 
         fs.write(f"{base}/file/below", b"2")
 
 
-# -- writes that fail ----------------------------------------------------------------------------------------------
+# -- writes that fail
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -200,7 +209,10 @@ def small(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "small"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mount, capture_output=True, check=False).returncode
+    ):
         pytest.skip("a file system of its own cannot be mounted here")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -210,7 +222,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_a_write_that_fails_leaves_no_part_of_a_file_under_any_name(
     fs: HadoopFileSystem, base: str, small: Path, operation: str
 ) -> None:
-    """The disk is full: neither the name nor a temporary one is there, and what was there before is whole."""
+    """The disk is full: neither the name nor a temporary one is there, and what was there before is
+    whole."""
     data = bytes(2 << 20)
     fs.write(f"{base}/large", data)
     target = f"{small.as_uri()}/one"
@@ -230,7 +243,8 @@ def test_a_write_that_fails_leaves_no_part_of_a_file_under_any_name(
 
 
 def test_streams_of_hadoop_have_an_abort(spark: SparkSession) -> None:
-    """It is how a write to an object store is given up; a stream that cannot says so, and is not closed then either."""
+    """It is how a write to an object store is given up; a stream that cannot says so, and is not
+    closed then either."""
     jvm = Jvm(spark)
     pipe = jvm.java_class("java.io.PipedOutputStream")()
     stream = jvm.java_class("org.apache.hadoop.fs.FSDataOutputStream")(pipe, None)

@@ -1,4 +1,5 @@
-"""Segments in flight, from a checkpoint to a restored query (PROTOCOL P27), over hand-made directories."""
+"""Segments in flight, from a checkpoint to a restored query (PROTOCOL P27), over hand-made
+directories."""
 
 from __future__ import annotations
 
@@ -19,19 +20,27 @@ KEYS = [f"in-flight/a_metadata/{4:020d}-{part}.parquet" for part in range(2)]
 def segment_of(directory: Path, position: int) -> InFlightSegment:
     """A segment of two files that its producer has written."""
     files = [
-        directory / "_channels" / "a_metadata" / str(position) / f"part-{part}.parquet" for part in range(2)
+        directory / "_channels" / "a_metadata" / str(position) / f"part-{part}.parquet"
+        for part in range(2)
     ]
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"rows of {position} in {file.name}")
     return InFlightSegment(
-        channel="a_metadata", position=position, size=9, payload={"files": [str(file) for file in files]}
+        channel="a_metadata",
+        position=position,
+        size=9,
+        payload={"files": [str(file) for file in files]},
     )
 
 
-def take(world: World, checkpoint_id: int, *segments: InFlightSegment, position: int = -1) -> TaskState:
+def take(
+    world: World, checkpoint_id: int, *segments: InFlightSegment, position: int = -1
+) -> TaskState:
     """Both parts of a snapshot; the producer deletes nothing in between."""
-    world.snapshots.take(replace(world.effect(checkpoint_id, position=position), in_flight=segments))
+    world.snapshots.take(
+        replace(world.effect(checkpoint_id, position=position), in_flight=segments)
+    )
     return world.snapshots.proceed(checkpoint_id)[0]
 
 
@@ -50,7 +59,8 @@ def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> 
 
 
 def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path: Path) -> None:
-    """Also before its first batch, and though the attempt in which the segment was written is gone."""
+    """Also before its first batch, and though the attempt in which the segment was written is
+    gone."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     state = take(world, 1, segment)
@@ -62,12 +72,17 @@ def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path:
     directory = restored(world, 1, state, tmp_path / "again")
     found = [Path(file) for file in segment_files(kept.payload, directory.path)]
     assert all(path.is_relative_to(directory.path) for path in found)
-    assert [path.read_text() for path in found] == [f"rows of 4 in part-{part}.parquet" for part in range(2)]
+    assert [path.read_text() for path in found] == [
+        f"rows of 4 in part-{part}.parquet" for part in range(2)
+    ]
 
 
 @pytest.mark.parametrize("over_a_restore", [False, True])
-def test_a_segment_that_is_in_flight_again_is_not_written_again(tmp_path: Path, over_a_restore: bool) -> None:
-    """Its files have unique names, so an incremental checkpoint refers to them, whatever the producer is called."""
+def test_a_segment_that_is_in_flight_again_is_not_written_again(
+    tmp_path: Path, over_a_restore: bool
+) -> None:
+    """Its files have unique names, so an incremental checkpoint refers to them, whatever the
+    producer is called."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     first = take(world, 1, segment)

@@ -28,9 +28,14 @@ print(session.range(1).select(vector_to_array(vector)).collect()[0][0])
 
 @pytest.mark.slow
 def test_a_session_gets_the_functions_of_spark_ml_when_they_are_imported() -> None:
-    """It is made without them (the constructor of Spark is what it was), and a pipeline can use them all the same."""
+    """It is made without them (the constructor of Spark is what it was), and a pipeline can use
+    them all the same."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment_of({}), capture_output=True, text=True, check=False
+        [sys.executable, "-c", SCRIPT],
+        env=environment_of({}),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["[1.0,", "2.0]"]

@@ -1,6 +1,8 @@
-"""Writes to an object store that fail on the way: what was written is aborted, never published (no JVM is needed).
+"""Writes to an object store that fail on the way: what was written is aborted, never published (no
+JVM is needed).
 
-Closing a stream of S3A completes the upload, whatever was written to it. The streams here note what is done to them.
+Closing a stream of S3A completes the upload, whatever was written to it. The streams here note what
+is done to them.
 """
 
 from __future__ import annotations
@@ -115,7 +117,8 @@ OPERATIONS: dict[str, Callable[[HadoopFileSystem], object]] = {
 def test_what_could_not_be_written_to_the_end_is_aborted(
     fs: HadoopFileSystem, store: ObjectStore, operation: str
 ) -> None:
-    """A part of a file must not be found under its name, be it of a checkpoint's metadata or of a record (P17)."""
+    """A part of a file must not be found under its name, be it of a checkpoint's metadata or of a
+    record (P17)."""
     store.objects["s3a://bucket/source"] = b"content"
     before = dict(store.objects)
     store.fails = [OSError("connection reset")]
@@ -134,7 +137,9 @@ def test_what_was_written_to_the_end_is_published(
     assert (store.objects[PATH], store.aborted) == (b"content", [])
 
 
-def test_a_write_that_is_interrupted_is_aborted_too(fs: HadoopFileSystem, store: ObjectStore) -> None:
+def test_a_write_that_is_interrupted_is_aborted_too(
+    fs: HadoopFileSystem, store: ObjectStore
+) -> None:
     """Ctrl-C in the middle of an upload publishes nothing."""
     store.fails = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):

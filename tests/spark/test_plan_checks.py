@@ -54,7 +54,9 @@ def test_a_source_that_removes_its_files_is_refused(
         check_source("numbers", frame)
 
 
-def test_the_name_of_an_option_may_be_spelled_in_any_case(spark: SparkSession, landing: Landing) -> None:
+def test_the_name_of_an_option_may_be_spelled_in_any_case(
+    spark: SparkSession, landing: Landing
+) -> None:
     """As Spark itself reads it."""
     with pytest.raises(PipelineError, match="cleanSource"):
         check_source("numbers", files(spark, landing, CLEANSOURCE="delete"))
@@ -66,9 +68,13 @@ def test_a_source_that_removes_nothing_is_fine(spark: SparkSession, landing: Lan
         assert check_source("numbers", frame) is frame
 
 
-def test_a_refused_source_is_found_below_other_operations(spark: SparkSession, landing: Landing) -> None:
+def test_a_refused_source_is_found_below_other_operations(
+    spark: SparkSession, landing: Landing
+) -> None:
     """Filters, watermarks and unions do not hide it."""
-    clean = files(spark, landing, cleanSource="delete").filter("id > 1").withWatermark("ts", "1 minute")
+    clean = (
+        files(spark, landing, cleanSource="delete").filter("id > 1").withWatermark("ts", "1 minute")
+    )
     with pytest.raises(PipelineError, match="cleanSource"):
         check_source("numbers", files(spark, landing).union(clean))
 
@@ -82,7 +88,9 @@ def test_the_socket_source_is_refused(spark: SparkSession) -> None:
 
 def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
     """The sentence says which reader is the right one."""
-    with pytest.raises(PipelineError, match=r"Source 'numbers'.*not streaming: use spark\.readStream"):
+    with pytest.raises(
+        PipelineError, match=r"Source 'numbers'.*not streaming: use spark\.readStream"
+    ):
         check_source("numbers", spark.range(3))
 
 
@@ -93,23 +101,30 @@ def test_what_is_no_dataframe_is_no_source(value: object, kind: str) -> None:
         check_source("numbers", value)
 
 
-def test_a_transformation_returns_a_streaming_dataframe(spark: SparkSession, landing: Landing) -> None:
+def test_a_transformation_returns_a_streaming_dataframe(
+    spark: SparkSession, landing: Landing
+) -> None:
     """Anything else is named by its kind."""
     frame = files(spark, landing)
     assert check_result("clean", frame) is frame
-    with pytest.raises(PipelineError, match="Step 'clean' returned a DataFrame that is not streaming"):
+    with pytest.raises(
+        PipelineError, match="Step 'clean' returned a DataFrame that is not streaming"
+    ):
         check_result("clean", spark.range(3))
     with pytest.raises(PipelineError, match="Step 'clean' returned a NoneType"):
         check_result("clean", None)
 
 
-# -- sources that cannot be bounded --------------------------------------------------------------------------------
+# -- sources that cannot be bounded
+# --------------------------------------------------------------------------------
 
 
 def counting_source() -> type[DataSource]:
-    """A Python source as somebody may have written it: ever larger numbers, without the mixin that would bound them.
+    """A Python source as somebody may have written it: ever larger numbers, without the mixin that
+    would bound them.
 
-    The classes are made here, so that they travel to Spark's workers by value: the workers do not have this file.
+    The classes are made here, so that they travel to Spark's workers by value: the workers do not
+    have this file.
     """
 
     class Reader(DataSourceStreamReader):
@@ -119,7 +134,9 @@ def counting_source() -> type[DataSource]:
         def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
             return {"at": start["at"] + 1}
 
-        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        def partitions(
+            self, start: dict[str, Any], end: dict[str, Any]
+        ) -> Sequence[InputPartition]:
             return [InputPartition(end["at"])]
 
         def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
@@ -184,7 +201,8 @@ def test_a_bounded_file_source_is_not_taken_for_one_that_cannot_be_bounded(
         assert not [event for event in rig.events if isinstance(event, TaskErrored)]
 
 
-# -- the user's functions ------------------------------------------------------------------------------------------
+# -- the user's functions
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) -> None:
@@ -196,7 +214,8 @@ def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) ->
     job, _ = one_source(broken, bounded=False)
     with (
         pytest.raises(
-            PipelineError, match=r"step 'numbers' raised KeyError: 'amount' \(in broken, .*py, line \d+\)"
+            PipelineError,
+            match=r"step 'numbers' raised KeyError: 'amount' \(in broken, .*py, line \d+\)",
         ),
         Rig(spark, job, tmp_path / "q"),
     ):
@@ -261,7 +280,8 @@ def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its
 def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
-    """Else PySpark says of no expression where it was written: 'line 6' is lost from the message."""
+    """Else PySpark says of no expression where it was written: 'line 6' is lost from the
+    message."""
     found: list[SparkSession | None] = []
 
     def note(frame: DataFrame) -> DataFrame:
@@ -292,7 +312,11 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
     job.source("numbers", landing.source).sink("out", Foreach(stage))
     job.sinks["out"].open(
         SinkContext(
-            job_id="0" * 32, job_name="checks", sink="out", attempt=1, file_system=lambda _: LocalFileSystem()
+            job_id="0" * 32,
+            job_name="checks",
+            sink="out",
+            attempt=1,
+            file_system=lambda _: LocalFileSystem(),
         )
     )
     with Rig(spark, job, tmp_path / "query") as rig:
@@ -303,8 +327,11 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
     assert error.message.endswith("; sink 'out'; batch 0)")
 
 
-def test_a_plan_that_spark_refuses_is_named(spark: SparkSession, landing: Landing, tmp_path: Path) -> None:
-    """An aggregation without a watermark cannot be appended: that is the plan's fault, not the storage's."""
+def test_a_plan_that_spark_refuses_is_named(
+    spark: SparkSession, landing: Landing, tmp_path: Path
+) -> None:
+    """An aggregation without a watermark cannot be appended: that is the plan's fault, not the
+    storage's."""
     job = Job("checks")
     total = job.source("numbers", landing.source).transform(
         "total", lambda frame: frame.groupBy("id").count()

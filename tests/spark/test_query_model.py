@@ -1,9 +1,10 @@
 """One script, two task ports: the simulator's model of a query and real Spark tell the same story.
 
-The script plays the job master around one production ``StreamTask``: it triggers checkpoints at given positions, lets a
-step of the first attempt fail, and starts the next attempt from the newest checkpoint. What the query posts and what the
-machine asks for, in order, is the trace. It contains no times and no sizes, and a planning call at the position of the last
-one counts once: how often a query that has nothing to do asks is no part of the protocol.
+The script plays the job master around one production ``StreamTask``: it triggers checkpoints at
+given positions, lets a step of the first attempt fail, and starts the next attempt from the newest
+checkpoint. What the query posts and what the machine asks for, in order, is the trace. It contains
+no times and no sizes, and a planning call at the position of the last one counts once: how often a
+query that has nothing to do asks is no part of the protocol.
 """
 
 from __future__ import annotations
@@ -87,8 +88,11 @@ class Script:
         self._storage = storage
         self._newest: tuple[int, TaskState] | None = None
 
-    def attempt(self, number: int, post: Callable[[Any], None], take: Callable[[], Any]) -> TaskStatus:
-        """Run one attempt to its end; ``take`` waits for the next event that was given to ``post``."""
+    def attempt(
+        self, number: int, post: Callable[[Any], None], take: Callable[[], Any]
+    ) -> TaskStatus:
+        """Run one attempt to its end; ``take`` waits for the next event that was given to
+        ``post``."""
         self._tell(f"attempt {number}")
         restored = self._restored()
         task = StreamTask(
@@ -218,7 +222,11 @@ def sink_port(sinks: Mapping[str, Sink], file_system: Any, waits: Any) -> SinkPo
     """All sinks of the job, opened."""
     retries = CommitRetries(attempts=1, initial_backoff_ms=1, max_backoff_ms=1)
     made = SinkPort(
-        sinks=sinks, job_name="model", file_system=lambda _: file_system, retries=retries, waits=waits
+        sinks=sinks,
+        job_name="model",
+        file_system=lambda _: file_system,
+        retries=retries,
+        waits=waits,
     )
     made.open(JOB, 1)
     return made
@@ -230,7 +238,8 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     landing.land(STEPS)
     job = Job("model")
     sink = FailsOnce()
-    # With state, so that there is something to drain; without a watermark, so that no batch runs without data.
+    # With state, so that there is something to drain; without a watermark, so that no batch runs
+    # without data.
     numbers = job.source("numbers", landing.source, bounded=True)
     numbers.transform("v", lambda df: df.dropDuplicates(["id"])).sink("out", sink)
     (vertex,) = job.vertices()
@@ -275,7 +284,8 @@ class NoFaults:
 
 
 def trace_of_model(seed: int) -> list[str]:
-    """The script on the simulator's model; the seed decides in which order sources are asked, and all delays."""
+    """The script on the simulator's model; the seed decides in which order sources are asked, and
+    all delays."""
     loop, process = Loop(), Process("d1")
     vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1)
     auditor = Auditor(base_directory="/cp", vertices=[vertex], max_concurrent=1, claims=False)
@@ -337,8 +347,11 @@ def trace_of_model(seed: int) -> list[str]:
     return script[0].trace
 
 
-def test_the_model_of_a_query_and_real_spark_tell_the_same_story(spark: SparkSession, tmp_path: Path) -> None:
-    """Checkpoints, a failing step, a restore, the end of the input and the drain, in the same order."""
+def test_the_model_of_a_query_and_real_spark_tell_the_same_story(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Checkpoints, a failing step, a restore, the end of the input and the drain, in the same
+    order."""
     told = trace_of_spark(spark, tmp_path)
     for seed in range(20):
         assert trace_of_model(seed) == told

@@ -1,4 +1,5 @@
-"""Another number of state partitions for one query, on real Spark: restored, and in its first batch."""
+"""Another number of state partitions for one query, on real Spark: restored, and in its first
+batch."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def ended(rig: Rig) -> int:
 
 
 def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
-    """Copy exactly what a snapshot of a task that began at one position names at another, to a directory."""
+    """Copy exactly what a snapshot of a task that began at one position names at another, to a
+    directory."""
     inline, files = rig.directory.source_entries(position)
     keys = StateFiles(rig.directory, [], max(begun - 1, -1)).keys(position)
     for key in (*rig.directory.log_entries(position), *inline, *files, *keys):
@@ -62,8 +64,11 @@ def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
         pytest.param("duplicates within the watermark", marks=pytest.mark.slow),
     ],
 )
-def test_state_goes_from_2_to_5_to_3_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Each time from exactly the files that a snapshot names; all rows together are those of the batch computation."""
+def test_state_goes_from_2_to_5_to_3_partitions(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Each time from exactly the files that a snapshot names; all rows together are those of the
+    batch computation."""
     landing = Landing(tmp_path / "in")
     query, rows, state = QUERIES[name], Rows(), state_at(-1)
     for life, partitions in enumerate((2, 5, 3)):
@@ -92,7 +97,9 @@ def test_state_goes_from_2_to_5_to_3_partitions(spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_query_without_state_just_runs_with_the_new_number(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_without_state_just_runs_with_the_new_number(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """No batch is added, and the next one knows the number."""
     landing = Landing(tmp_path / "in")
     landing.land(2)
@@ -109,8 +116,11 @@ def test_a_query_without_state_just_runs_with_the_new_number(spark: SparkSession
     assert sink.rows() + more.rows() == query.batch(landing.table(spark))
 
 
-def test_state_that_spark_does_not_repartition_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """A global limit has one partition, whatever is asked for: both numbers, what Spark says, and the way out."""
+def test_state_that_spark_does_not_repartition_is_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A global limit has one partition, whatever is asked for: both numbers, what Spark says, and
+    the way out."""
     landing = Landing(tmp_path / "in")
     landing.land(1)
     job, _ = Query(lambda frame: frame.limit(5)).job(landing)
@@ -120,16 +130,18 @@ def test_state_that_spark_does_not_repartition_is_one_sentence(spark: SparkSessi
         rescaled(spark, "query", rig.directory, state_at(position), 5)
     message = str(refused.value)
     assert message.startswith(
-        "The state of the chain that ends in 'query' cannot go from 2 partitions to 5, because Spark says [STDS_"
+        "The state of the chain that ends in 'query' cannot go from 2 partitions to 5, because"
+        " Spark says [STDS_"
     )
     assert message.endswith(
-        "run it with 2 as before (parallelism=2 at one of its steps, or parallelism.default), or start from scratch"
-        " with --fresh into new tables."
+        "run it with 2 as before (parallelism=2 at one of its steps, or parallelism.default), or"
+        " start from scratch with --fresh into new tables."
     )
 
 
 def test_a_step_asks_for_the_number_of_its_own_query(spark: SparkSession, tmp_path: Path) -> None:
-    """The session has its own number again once the query has started, and a number that nobody asks for stays."""
+    """The session has its own number again once the query has started, and a number that nobody
+    asks for stays."""
     landing = Landing(tmp_path / "in")
     landing.land(1)
     job = Job("numbers")
@@ -166,7 +178,9 @@ def test_of_the_queries_that_wait_the_first_in_the_graph_starts_next(
             started.append(name)
 
     with partitions.starting("first"):
-        waiting = [threading.Thread(target=start, args=(name,)) for name in ("third", "second", "first")]
+        waiting = [
+            threading.Thread(target=start, args=(name,)) for name in ("third", "second", "first")
+        ]
         for number, thread in enumerate(waiting, start=1):
             thread.start()
             while len(partitions._waiting) < number:

@@ -1,7 +1,8 @@
-"""A task's snapshots over a hand-made query directory, and one over a real query (P3, P4, P10, P12, P43).
+"""A task's snapshots over a hand-made query directory, and one over a real query (P3, P4, P10, P12,
+P43).
 
-The hand-made directory looks as Spark leaves it: one operator with one partition, a changelog for each batch. Its state
-is no state, but every byte counts.
+The hand-made directory looks as Spark leaves it: one operator with one partition, a changelog for
+each batch. Its state is no state, but every byte counts.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class FakeQuery:
         """One more batch; returns its position."""
         self.position += 1
         n = self.position
-        self.write(f"offsets/{n}", f'v1\n{{"batchWatermarkMs":0}}\n{{"control":0}}\n{{"logOffset":{n}}}')
+        self.write(
+            f"offsets/{n}", f'v1\n{{"batchWatermarkMs":0}}\n{{"control":0}}\n{{"logOffset":{n}}}'
+        )
         self.write(f"sources/1/{n}", f"v1\nfile-{n}")
         commit = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[self.unique_id(n)]]}}
         self.write(f"commits/{n}", f"v1\n{json.dumps(commit)}")
@@ -86,9 +89,14 @@ class FakeQuery:
         """Spark's own snapshot of the state after a batch; returns its keys."""
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as file:
-            names = {"sstFiles": [{"localSstFileName": "1.sst", "dfsSstFileName": f"1-{position}.sst"}]}
+            names = {
+                "sstFiles": [{"localSstFileName": "1.sst", "dfsSstFileName": f"1-{position}.sst"}]
+            }
             file.writestr("metadata", f"v1\n{json.dumps(names)}")
-        keys = [self.changelog(position).replace(".changelog", ".zip"), f"state/0/0/SSTs/1-{position}.sst"]
+        keys = [
+            self.changelog(position).replace(".changelog", ".zip"),
+            f"state/0/0/SSTs/1-{position}.sst",
+        ]
         self.write(keys[0], archive.getvalue())
         self.write(keys[1], f"sst-{position}")
         return keys
@@ -108,11 +116,18 @@ class World:
     """One task's snapshots, and where they go."""
 
     def __init__(
-        self, query: FakeQuery, checkpoints: Path, *, restored: TaskState | None = None, vertex: str = "v"
+        self,
+        query: FakeQuery,
+        checkpoints: Path,
+        *,
+        restored: TaskState | None = None,
+        vertex: str = "v",
     ) -> None:
         self.query = query
         self.base = checkpoints
-        self.storage = CheckpointStorage(fs=lambda _: FILES, base_directory=str(checkpoints), job_id=JOB)
+        self.storage = CheckpointStorage(
+            fs=lambda _: FILES, base_directory=str(checkpoints), job_id=JOB
+        )
         self.storage.make_job_directory()
         self.transfer = Transfer(lambda _: FILES)
         self.flushed: list[Committable] = []
@@ -164,9 +179,13 @@ class World:
 
     def shared(self, checkpoint_id: int) -> list[str]:
         """Names of the files that a checkpoint wrote."""
-        return sorted(path.name for path in Path(self.storage.shared_directory(checkpoint_id)).glob("*"))
+        return sorted(
+            path.name for path in Path(self.storage.shared_directory(checkpoint_id)).glob("*")
+        )
 
-    def completed(self, checkpoint_id: int, state: TaskState, path: str | None = None) -> CompletedCheckpoint:
+    def completed(
+        self, checkpoint_id: int, state: TaskState, path: str | None = None
+    ) -> CompletedCheckpoint:
         """The checkpoint that the state belongs to."""
         return CompletedCheckpoint(
             job_id=JOB,
@@ -183,15 +202,19 @@ class World:
         """Every file is there with its size and checksum."""
         self.storage.verify(self.completed(checkpoint_id, state, path))
 
-    def _flush(self, committables: Sequence[Committable], keep: KeepFile | None) -> tuple[Committable, ...]:
+    def _flush(
+        self, committables: Sequence[Committable], keep: KeepFile | None
+    ) -> tuple[Committable, ...]:
         self.flushed.extend(committables)
         return tuple(
             replace(
                 item,
                 payload={**item.payload, "flushed": True},
-                files=(keep(item.payload["path"], f"{item.sink}/{item.position}/0"),)
-                if keep and "path" in item.payload
-                else (),
+                files=(
+                    (keep(item.payload["path"], f"{item.sink}/{item.position}/0"),)
+                    if keep and "path" in item.payload
+                    else ()
+                ),
             )
             for item in committables
         )
@@ -228,11 +251,15 @@ def keys(state: TaskState) -> set[str]:
     return {handle.key for handle in state.files}
 
 
-# -- what a snapshot holds -----------------------------------------------------------------------------------------
+# -- what a snapshot holds
+# -----------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(world: World, query: FakeQuery) -> None:
-    """Exactly what a restart needs; small entries are inside, state lies in files with their checksums (P3)."""
+def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(
+    world: World, query: FakeQuery
+) -> None:
+    """Exactly what a restart needs; small entries are inside, state lies in files with their
+    checksums (P3)."""
     state = world.take(1)
     entries = {"metadata", "offsets/1", "offsets/2", "commits/2"}
     assert set(state.entries) == entries | {f"sources/1/{n}" for n in range(3)}
@@ -250,7 +277,8 @@ def test_entries_of_sources_above_the_position_are_left_out(world: World, query:
 
 
 def test_state_files_that_no_commit_names_are_left_out(world: World, query: FakeQuery) -> None:
-    """A stage that ran twice leaves a second changelog of a version: only the id in ``commits/b`` counts (P4)."""
+    """A stage that ran twice leaves a second changelog of a version: only the id in ``commits/b``
+    counts (P4)."""
     query.write(f"state/0/0/3_{UUID(int=99)}.changelog", "of a task that was run again")
     assert not [key for key in keys(world.take(1)) if str(UUID(int=99)) in key]
 
@@ -297,7 +325,8 @@ def test_a_query_without_state_has_no_state_files(tmp_path: Path) -> None:
     assert World(query, tmp_path / "checkpoints").take(1).files == ()
 
 
-# -- incremental ---------------------------------------------------------------------------------------------------
+# -- incremental
+# ----------------------------------------------------------------------------------------------
 
 
 def test_the_second_checkpoint_writes_only_new_files(world: World, query: FakeQuery) -> None:
@@ -334,7 +363,9 @@ def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQu
     assert len(world.shared(3)) == 2
 
 
-def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(world: World, query: FakeQuery) -> None:
+def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(
+    world: World, query: FakeQuery
+) -> None:
     """Such as one of a task that has taken no part in it."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -363,7 +394,9 @@ def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) 
     target = tmp_path / "savepoint"
     target.mkdir()
     item = Committable(sink="out", position=1, payload={"path": str(staged)})
-    effect = replace(world.effect(2, kind=SnapshotKind.SAVEPOINT, target=str(target)), committables=(item,))
+    effect = replace(
+        world.effect(2, kind=SnapshotKind.SAVEPOINT, target=str(target)), committables=(item,)
+    )
     world.snapshots.take(effect)
     state, metrics = world.snapshots.proceed(2)
     staged.unlink()
@@ -398,7 +431,8 @@ def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> No
     world.verify(2, second)
 
 
-# -- dropping ------------------------------------------------------------------------------------------------------
+# -- dropping
+# ----------------------------------------------------------------------------------------------
 
 
 def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: FakeQuery) -> None:
@@ -414,7 +448,9 @@ def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: F
     world.verify(1, first)
 
 
-def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(world: World, query: FakeQuery) -> None:
+def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(
+    world: World, query: FakeQuery
+) -> None:
     """A late confirmation of it changes nothing any more."""
     world.take(1)
     world.snapshots.drop(1)
@@ -425,7 +461,8 @@ def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(world: World, query
 def test_a_snapshot_that_ended_before_it_is_dropped_loses_what_it_wrote(
     world: World, query: FakeQuery
 ) -> None:
-    """Its checkpoint was aborted while the last part ran; the base's files and the query's own stay (P43)."""
+    """Its checkpoint was aborted while the last part ran; the base's files and the query's own stay
+    (P43)."""
     first = world.take(1)
     world.snapshots.confirm(1)
     query.step()
@@ -446,7 +483,8 @@ def test_a_confirmed_snapshot_that_is_dropped_loses_nothing(world: World) -> Non
     world.verify(1, state)
 
 
-# -- vanished files ------------------------------------------------------------------------------------------------
+# -- vanished files
+# ----------------------------------------------------------------------------------------------
 
 
 def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: FakeQuery) -> None:
@@ -459,7 +497,9 @@ def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: Fak
 
 
 @pytest.mark.parametrize("key", ["offsets/1", "commits/2", "metadata", "sources/1/1"])
-def test_a_log_entry_that_vanished_fails_the_snapshot(world: World, query: FakeQuery, key: str) -> None:
+def test_a_log_entry_that_vanished_fails_the_snapshot(
+    world: World, query: FakeQuery, key: str
+) -> None:
     """Without it Spark could not go on, or would read files twice."""
     (query.path / key).unlink()
     with pytest.raises(StorageError):
@@ -474,8 +514,11 @@ def test_files_are_pinned_while_the_query_rests(world: World, query: FakeQuery) 
     world.verify(1, state)
 
 
-def test_on_another_device_files_are_pinned_and_then_copied(far_world: World, query: FakeQuery) -> None:
-    """They survive the deletion of the originals between the two parts, and the pins are taken away."""
+def test_on_another_device_files_are_pinned_and_then_copied(
+    far_world: World, query: FakeQuery
+) -> None:
+    """They survive the deletion of the originals between the two parts, and the pins are taken
+    away."""
     far_world.snapshots.take(far_world.effect(1))
     assert far_world.shared(1) == []
     shutil.rmtree(query.path / "state")
@@ -485,7 +528,9 @@ def test_on_another_device_files_are_pinned_and_then_copied(far_world: World, qu
     assert [path.name for path in query.path.parent.iterdir()] == ["v"]
 
 
-def test_on_another_device_a_dropped_snapshot_takes_its_pins_away(far_world: World, query: FakeQuery) -> None:
+def test_on_another_device_a_dropped_snapshot_takes_its_pins_away(
+    far_world: World, query: FakeQuery
+) -> None:
     """Whether or not its files had been copied."""
     far_world.snapshots.take(far_world.effect(1))
     far_world.snapshots.drop(1)
@@ -515,7 +560,8 @@ def test_without_links_a_file_that_vanished_before_it_was_copied_fails_the_snaps
         world.snapshots.proceed(1)
 
 
-# -- restoring -----------------------------------------------------------------------------------------------------
+# -- restoring
+# ----------------------------------------------------------------------------------------------
 
 
 def restored(world: World, checkpoint_id: int, state: TaskState, target: Path) -> QueryDirectory:
@@ -535,7 +581,8 @@ def restored(world: World, checkpoint_id: int, state: TaskState, target: Path) -
 def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_same(
     world: World, query: FakeQuery, tmp_path: Path
 ) -> None:
-    """Round trip: what the commit log of the new directory does not name any more comes from the files' names."""
+    """Round trip: what the commit log of the new directory does not name any more comes from the
+    files' names."""
     state = world.take(1)
     target = tmp_path / "work" / "2" / "v"
     directory = restored(world, 1, state, target)
@@ -552,7 +599,9 @@ def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_sam
     assert len(second.shared(2)) == 1
 
 
-def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(world: World, tmp_path: Path) -> None:
+def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(
+    world: World, tmp_path: Path
+) -> None:
     """Entries are written anew, and edits are new files renamed over the linked ones."""
     state = world.take(1)
     before = hashes(world.base)
@@ -591,7 +640,8 @@ def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) 
     assert log_offset(offset) == expected
 
 
-# -- on real Spark -------------------------------------------------------------------------------------------------
+# -- on real Spark
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark
@@ -599,7 +649,8 @@ def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) 
 def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored_one(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Snapshot, restore, a second and incremental snapshot, restore again: the rows are those of the batch."""
+    """Snapshot, restore, a second and incremental snapshot, restore again: the rows are those of
+    the batch."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
     query = QUERIES[name]
@@ -631,7 +682,8 @@ def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored
 
 
 def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: Path) -> None:
-    """However long those of step and key are; what begins alike stays apart, and is dropped as it was written."""
+    """However long those of step and key are; what begins alike stays apart, and is dropped as it
+    was written."""
     world = World(query, tmp_path / "checkpoints", vertex="v" * 100)
     position = query.step()
     for name in ("a", "b"):
@@ -650,7 +702,8 @@ def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: 
 
 
 def test_handles_name_files_by_key_and_place(world: World, query: FakeQuery) -> None:
-    """The key is the identity in the task's directory, the path says where the checkpoint has it."""
+    """The key is the identity in the task's directory, the path says where the checkpoint has
+    it."""
     state = world.take(1)
     (handle,) = [handle for handle in state.files if handle.key == query.changelog(0)]
     assert handle == StateHandle(

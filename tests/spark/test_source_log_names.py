@@ -28,21 +28,25 @@ from weir.storage.local import LocalFileSystem
 def test_the_distance_is_one_that_the_log_can_have(
     compacted: int, newest: int, default: int, distance: int
 ) -> None:
-    """It divides the number after the compacted entry, lets nothing newer be compacted, and is that of new logs if so."""
+    """It divides the number after the compacted entry, lets nothing newer be compacted, and is that
+    of new logs if so."""
     assert compaction_distance(compacted, newest, default) == distance
     assert (compacted + 1) % distance == 0
     assert compacted + distance > newest
 
 
 def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Path) -> None:
-    """As Spark has them: of its two newest ones it takes the distance. Other sources have no such log."""
+    """As Spark has them: of its two newest ones it takes the distance. Other sources have no such
+    log."""
     for name in ("0/19.compact", "0/20", "0/21", "1/4", "2/offset", "3/9.compact"):
         (tmp_path / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sources" / name).write_text("v1")
     before = {path for path in tmp_path.rglob("*") if path.is_file()}
     QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
     after = {path for path in tmp_path.rglob("*") if path.is_file()}
-    assert after - before == {tmp_path / "sources" / name for name in ("0/9.compact", "3/-1.compact")}
+    assert after - before == {
+        tmp_path / "sources" / name for name in ("0/9.compact", "3/-1.compact")
+    }
 
 
 def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:

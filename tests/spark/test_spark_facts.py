@@ -1,4 +1,5 @@
-"""What the code stands on, pinned by name: a Spark release that differs fails here, and not in somebody's results."""
+"""What the code stands on, pinned by name: a Spark release that differs fails here, and not in
+somebody's results."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def copying(landing: Landing, *, bounded: bool = True) -> tuple[Job, Collected]:
 
 def ids_by_step(sink: Collected) -> dict[int, list[int]]:
     """The ids that each step with rows gave to the sink."""
-    return {position: sorted(row[0] for row in rows) for position, rows in sink.steps.items() if rows}
+    return {
+        position: sorted(row[0] for row in rows) for position, rows in sink.steps.items() if rows
+    }
 
 
 def copy_keys(rig: Rig, keys: list[str], target: Path) -> None:
@@ -40,7 +43,8 @@ def copy_keys(rig: Rig, keys: list[str], target: Path) -> None:
 
 
 def copy_named_files(rig: Rig, position: int, target: Path) -> list[str]:
-    """Copy exactly what ``QueryDirectory`` and ``StateFiles`` name, and nothing else; returns the state files."""
+    """Copy exactly what ``QueryDirectory`` and ``StateFiles`` name, and nothing else; returns the
+    state files."""
     entries = rig.directory.log_entries(position)
     inline, files = rig.directory.source_entries(position)
     state = StateFiles(rig.directory, [], -1).keys(position)
@@ -51,11 +55,15 @@ def copy_named_files(rig: Rig, position: int, target: Path) -> list[str]:
     return state
 
 
-# -- the planning call ---------------------------------------------------------------------------------------------
+# -- the planning call
+# ---------------------------------------------------------------------------------------------
 
 
-def test_the_planning_call_runs_strictly_between_two_batches(spark: SparkSession, tmp_path: Path) -> None:
-    """At every call the newest of commits/ is the newest of offsets/, and it is the position that is reported."""
+def test_the_planning_call_runs_strictly_between_two_batches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """At every call the newest of commits/ is the newest of offsets/, and it is the position that
+    is reported."""
     landing = Landing(tmp_path / "in")
     landing.land(10)
     seen: list[tuple[int, int, int]] = []
@@ -74,7 +82,8 @@ def test_the_planning_call_runs_strictly_between_two_batches(spark: SparkSession
 def test_while_the_call_is_unanswered_the_query_rests_and_stops_quickly(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """No file of the directory changes while a call is held, and ``query.stop()`` does not wait for its answer."""
+    """No file of the directory changes while a call is held, and ``query.stop()`` does not wait for
+    its answer."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
     job, sink = QUERIES["windows"].job(landing, bounded=False)
@@ -93,7 +102,8 @@ def test_while_the_call_is_unanswered_the_query_rests_and_stops_quickly(
 def test_the_control_input_adds_no_rows_and_a_bounded_query_ends_by_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """An availableNow query with the control input reads each file in a batch of its own, and then ends."""
+    """An availableNow query with the control input reads each file in a batch of its own, and then
+    ends."""
     landing = Landing(tmp_path / "in")
     landing.land(5)
     job, sink = copying(landing)
@@ -105,7 +115,8 @@ def test_the_control_input_adds_no_rows_and_a_bounded_query_ends_by_itself(
 def test_a_watermark_inside_a_source_function_survives_the_control_input(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The control input carries the source's column metadata, so that windows close before the end (P26)."""
+    """The control input carries the source's column metadata, so that windows close before the end
+    (P26)."""
     landing = Landing(tmp_path / "in")
     landing.land(6)
 
@@ -124,18 +135,21 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
         rig.wait_for(Drained)
     whole = Counter(tuple(row) for row in count(landing.table(spark)).collect())
     assert sink.rows() == whole
-    # The watermark is 20 seconds below the last row (11:50), so all minutes but the last are closed.
+    # The watermark is 20 seconds below the last row (11:50), so all minutes but the last are
+    # closed.
     assert sum(closed.values()) == sum(whole.values()) - 1
 
 
-# -- draining ------------------------------------------------------------------------------------------------------
+# -- draining
+# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """A hand-written offset-log entry with the maximal watermark gives the rows of the batch computation."""
+    """A hand-written offset-log entry with the maximal watermark gives the rows of the batch
+    computation."""
     landing = Landing(tmp_path / "in")
     landing.land(5)
     query = QUERIES[name]
@@ -153,11 +167,13 @@ def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
         assert before != expected, "nothing was left to fire"
 
 
-# -- going back ----------------------------------------------------------------------------------------------------
+# -- going back
+# ----------------------------------------------------------------------------------------------
 
 
 def gone_back(spark: SparkSession, tmp_path: Path, landing: Landing) -> Path:
-    """A directory whose logs end with batch 1, but whose source log knows files up to the fourth (3)."""
+    """A directory whose logs end with batch 1, but whose source log knows files up to the fourth
+    (3)."""
     landing.land(4)
     job, _ = copying(landing)
     with Rig(spark, job, tmp_path / "query") as rig:
@@ -192,7 +208,8 @@ def test_source_log_entries_above_the_pin_shift_rows_unless_they_are_pruned(
 def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they_are_pruned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Files of unpruned entries that are gone read as empty, and a file under a name once used is never read (P3)."""
+    """Files of unpruned entries that are gone read as empty, and a file under a name once used is
+    never read (P3)."""
     landing = Landing(tmp_path / "in")
     path = gone_back(spark, tmp_path, landing)
     landing.path(2).unlink()
@@ -208,10 +225,15 @@ def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they
     with rig:
         rig.wait_for(RecordsEnded)
     assert ids_by_step(exact) == {2: landing.ids(3)}
-    assert [path.name for path in sorted((path / "sources" / "1").glob("[0-9]*"))] == ["0", "1", "2"]
+    assert [path.name for path in sorted((path / "sources" / "1").glob("[0-9]*"))] == [
+        "0",
+        "1",
+        "2",
+    ]
 
 
-# -- exactly the files that are named ------------------------------------------------------------------------------
+# -- exactly the files that are named
+# ------------------------------------------------------------------------------
 
 RESTORED = {name: QUERIES[name] for name in ("windows", "a left outer join")}
 
@@ -232,7 +254,8 @@ def continue_from(
 def test_the_named_files_alone_give_the_exact_continuation(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Log entries, source entries and the state files that ``commits/b`` names are all that a restart needs."""
+    """Log entries, source entries and the state files that ``commits/b`` names are all that a
+    restart needs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
     query = RESTORED[name]
@@ -252,17 +275,23 @@ def test_the_named_files_alone_give_the_exact_continuation(
 def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """A chain that ends in a snapshot (.zip with its SST files) restores as exactly as one of changelogs."""
+    """A chain that ends in a snapshot (.zip with its SST files) restores as exactly as one of
+    changelogs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
     query = RESTORED[name]
     job, sink = query.job(landing)
     spark.conf.set("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
     try:
-        with Rig(spark, job, tmp_path / "query", on_plan=lambda position: position not in (3, 5)) as rig:
+        with Rig(
+            spark, job, tmp_path / "query", on_plan=lambda position: position not in (3, 5)
+        ) as rig:
             rig.wait_held(3)
             stores = {path.parent for path in rig.path.glob("state/**/*.changelog")}
-            wait_until(lambda: all(any(store.glob("*.zip")) for store in stores), "no snapshot was uploaded")
+            wait_until(
+                lambda: all(any(store.glob("*.zip")) for store in stores),
+                "no snapshot was uploaded",
+            )
             rig.answer()
             rig.wait_held(5)
             state = copy_named_files(rig, 5, tmp_path / "restored")
@@ -280,7 +309,8 @@ def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
 def test_a_query_without_one_of_the_named_files_does_not_run_on_wrong_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """So every file of the list is needed: the newest changelog of a partition missing is an error, not an empty state."""
+    """So every file of the list is needed: the newest changelog of a partition missing is an error,
+    not an empty state."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
     query = QUERIES["windows"]
@@ -294,8 +324,11 @@ def test_a_query_without_one_of_the_named_files_does_not_run_on_wrong_state(
         continue_from(spark, query, landing, tmp_path / "restored", 2)
 
 
-def test_running_on_hard_links_changes_none_of_the_originals(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark and the drain write new files only, so a checkpoint may share its files with a running query."""
+def test_running_on_hard_links_changes_none_of_the_originals(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark and the drain write new files only, so a checkpoint may share its files with a running
+    query."""
     landing = Landing(tmp_path / "in")
     landing.land(6)
     query = QUERIES["windows"]
@@ -313,11 +346,14 @@ def test_running_on_hard_links_changes_none_of_the_originals(spark: SparkSession
     assert len(hashes(linked)) > len(before)
 
 
-# -- keys ----------------------------------------------------------------------------------------------------------
+# -- keys
+# ----------------------------------------------------------------------------------------------
 
 
 def test_both_zeros_and_all_nan_have_one_hash(spark: SparkSession) -> None:
     """So their keyed state lies in one key group."""
-    keys = "double('0.0'), double('-0.0'), float('0.0'), float('-0.0'), double('NaN'), -double('NaN')"
+    keys = (
+        "double('0.0'), double('-0.0'), float('0.0'), float('-0.0'), double('NaN'), -double('NaN')"
+    )
     row = spark.range(1).selectExpr(*(f"xxhash64({key})" for key in keys.split(", "))).collect()[0]
     assert len(set(row)) == 3 and row[0] == row[1] and row[2] == row[3] and row[4] == row[5]

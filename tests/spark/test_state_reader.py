@@ -1,7 +1,9 @@
-"""Keyed state of real queries, read from savepoints and checkpoints and compared with what Python makes of the input.
+"""Keyed state of real queries, read from savepoints and checkpoints and compared with what Python
+makes of the input.
 
-Each query runs over 36 rows, ten seconds apart, with a watermark that is 128 seconds behind: at its end that stands at 222
-seconds. The snapshot is read from a copy elsewhere, after the query's directory and the original were deleted.
+Each query runs over 36 rows, ten seconds apart, with a watermark that is 128 seconds behind: at its
+end that stands at 222 seconds. The snapshot is read from a copy elsewhere, after the query's
+directory and the original were deleted.
 """
 
 from __future__ import annotations
@@ -71,11 +73,14 @@ def joined(frame: DataFrame) -> DataFrame:
     """Every row with the even one of its id, within half a minute."""
     left, right = frame.withWatermark("ts", DELAY).alias("l"), frame.filter("id % 2 = 0")
     near = "l.id = r.id AND r.ts BETWEEN l.ts - INTERVAL 30 SECONDS AND l.ts + INTERVAL 30 SECONDS"
-    return left.join(right.withWatermark("ts", DELAY).alias("r"), F.expr(near), "leftOuter").select("l.id")
+    return left.join(right.withWatermark("ts", DELAY).alias("r"), F.expr(near), "leftOuter").select(
+        "l.id"
+    )
 
 
 def processed(frame: DataFrame) -> DataFrame:
-    """A processor with a value, a map and a timer for each id modulo 3. Its class travels to the workers by value."""
+    """A processor with a value, a map and a timer for each id modulo 3. Its class travels to the
+    workers by value."""
     import pandas as pd
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -105,7 +110,11 @@ def processed(frame: DataFrame) -> DataFrame:
 
 def chained(frame: DataFrame) -> DataFrame:
     """Two stateful operators in one query."""
-    return windows(frame).groupBy(F.window(F.window_time("window"), "2 minutes")).agg(F.sum("n").alias("n"))
+    return (
+        windows(frame)
+        .groupBy(F.window(F.window_time("window"), "2 minutes"))
+        .agg(F.sum("n").alias("n"))
+    )
 
 
 class Saved:
@@ -119,15 +128,25 @@ class Saved:
         self._landing = landing
 
     def of(
-        self, function: Callable[[DataFrame], DataFrame], kind: SnapshotKind = SnapshotKind.SAVEPOINT
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        kind: SnapshotKind = SnapshotKind.SAVEPOINT,
     ) -> Path:
         """Where the snapshot is in the end; nothing else of the query is left."""
         work = self._directory / "work"
-        writer = function(self._landing.source(self._spark)).writeStream.format("noop").outputMode("append")
+        writer = (
+            function(self._landing.source(self._spark))
+            .writeStream.format("noop")
+            .outputMode("append")
+        )
         query = writer.trigger(availableNow=True).option("checkpointLocation", str(work)).start()
         query.awaitTermination()
-        position = max(int(file.name) for file in (work / "commits").iterdir() if file.name.isdigit())
-        storage = CheckpointStorage(fs=lambda _: FILES, base_directory=str(self._directory / "c"), job_id=JOB)
+        position = max(
+            int(file.name) for file in (work / "commits").iterdir() if file.name.isdigit()
+        )
+        storage = CheckpointStorage(
+            fs=lambda _: FILES, base_directory=str(self._directory / "c"), job_id=JOB
+        )
         storage.make_job_directory()
         snapshots = TaskSnapshots(
             vertex="query",
@@ -213,7 +232,8 @@ def rows(frame: DataFrame, *columns: str) -> Counter[tuple[Any, ...]]:
 def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
     spark: SparkSession, of_windows: Path
 ) -> None:
-    """With count and sum of each; and the snapshot tells position, watermark, partitions and source offset."""
+    """With count and sum of each; and the snapshot tells position, watermark, partitions and source
+    offset."""
     expected: dict[tuple[int, int], tuple[int, int]] = {}
     for one, time in TIMES.items():
         start = time // 60 * 60
@@ -222,7 +242,9 @@ def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
             expected[start, one % 3] = (count + 1, total + one)
     with weir.read_savepoint(str(of_windows), spark) as savepoint:
         state = savepoint.keyed_state("query")
-        found = rows(state["state"], "key.window.start AS start", "key.k AS k", "value.count", "value.sum")
+        found = rows(
+            state["state"], "key.window.start AS start", "key.k AS k", "value.count", "value.sum"
+        )
         source, query = savepoint.operators
     assert list(state) == ["state"]
     assert found == Counter((*key, *value) for key, value in expected.items())
@@ -231,7 +253,11 @@ def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
     # Three batches of one file each, and one without data in which windows closed.
     assert (query.partitions, query.position, query.source_offsets) == (2, 3, ('{"logOffset":2}',))
     assert query.watermark_ms == (START + timedelta(seconds=WATERMARK_S)).timestamp() * 1_000
-    assert (savepoint.checkpoint_id, savepoint.kind, savepoint.drained) == (7, SnapshotKind.SAVEPOINT, False)
+    assert (savepoint.checkpoint_id, savepoint.kind, savepoint.drained) == (
+        7,
+        SnapshotKind.SAVEPOINT,
+        False,
+    )
 
 
 @pytest.mark.slow
@@ -276,7 +302,8 @@ def test_the_state_of_duplicates_within_the_watermark_is_the_keys_that_may_come_
 def test_both_sides_of_a_join_are_read_from_a_checkpoint_of_a_copied_job(
     spark: SparkSession, saved: Saved
 ) -> None:
-    """What is near enough to the watermark to be joined: all rows of the left, the even ones of the right."""
+    """What is near enough to the watermark to be joined: all rows of the left, the even ones of the
+    right."""
     # The watermark is that of the side that is behind: the newest even row is ten seconds older.
     kept = [one for one, time in TIMES.items() if time + 30 >= WATERMARK_S - 10]
     with weir.read_savepoint(str(saved.of(joined, SnapshotKind.CHECKPOINT)), spark) as checkpoint:
@@ -311,7 +338,9 @@ def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
     with weir.read_savepoint(str(saved.of(chained)), spark) as savepoint:
         state = savepoint.keyed_state("query")
         assert sorted(state) == ["state_0", "state_1"]
-        minutes = {tuple(row) for row in rows(state["state_1"], "key.window.start AS start", "key.k")}
+        minutes = {
+            tuple(row) for row in rows(state["state_1"], "key.window.start AS start", "key.k")
+        }
         (pair,) = rows(state["state_0"], "key.window.start AS start", "value.sum")
     assert minutes == {(start, k) for start in (180, 240, 300) for k in range(3)}
     assert pair == (120, 6)
@@ -320,7 +349,8 @@ def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
 def test_inspect_answers_sql_over_a_real_savepoint_and_leaves_nothing_behind(
     spark: SparkSession, of_windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As JSON lines and as a table, in a session that does not have Weir's settings, which it keeps."""
+    """As JSON lines and as a table, in a session that does not have Weir's settings, which it
+    keeps."""
     path = of_windows
     before = {file: file.read_bytes() for file in path.iterdir()}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -328,7 +358,10 @@ def test_inspect_answers_sql_over_a_real_savepoint_and_leaves_nothing_behind(
     monkeypatch.setattr(Savepoint, "close", _checking_close(spark, key, Savepoint.close))
     spark.conf.set(key, "1")
     try:
-        sql = "SELECT key.k, sum(value.count) AS n, max(value.sum) AS most, null AS none FROM state GROUP BY 1 ORDER BY 1"
+        sql = (
+            "SELECT key.k, sum(value.count) AS n, max(value.sum) AS most, null AS none FROM state"
+            " GROUP BY 1 ORDER BY 1"
+        )
         arguments = ["inspect", str(path), "--operator", "u1", "--sql", sql]
         as_json = CliRunner().invoke(app, [*arguments, "--json"])
         as_table = CliRunner().invoke(app, [*arguments, "--limit", "2"])

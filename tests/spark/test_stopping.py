@@ -17,7 +17,9 @@ from weir.job import Job
 pytestmark = pytest.mark.spark
 
 
-def test_a_query_stopped_at_forty_random_moments_never_fails(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_stopped_at_forty_random_moments_never_fails(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Before the call comes, while it is held, and while its answer is under way."""
     landing = Landing(tmp_path / "in", rows_per_file=1)
     landing.land(1)
@@ -44,7 +46,8 @@ def test_a_query_stopped_at_forty_random_moments_never_fails(spark: SparkSession
 def test_a_stopped_query_plans_nothing_more_though_its_watermark_has_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A call that returned would let Spark run a batch without data, which closes windows behind a savepoint."""
+    """A call that returned would let Spark run a batch without data, which closes windows behind a
+    savepoint."""
     landing = Landing(tmp_path / "in")
     landing.land(3)
     for number in range(3):

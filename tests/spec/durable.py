@@ -1,7 +1,7 @@
 """The durable half of a job for the scenarios: real files in a temporary directory, and no task.
 
-Whatever a task would write is written here by hand: one small file for each name, in the directory that the task would
-use. The clock stands still.
+Whatever a task would write is written here by hand: one small file for each name, in the directory
+that the task would use. The clock stands still.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class StandingClock:
 
 
 class Driver:
-    """One driver of one job of one task: each ``Driver`` of the same id is the next one that runs the job."""
+    """One driver of one job of one task: each ``Driver`` of the same id is the next one that runs
+    the job."""
 
     def __init__(
         self,
@@ -98,8 +99,11 @@ class Driver:
     def complete(
         self, files: tuple[str, ...] = (), committables: tuple[Committable, ...] = ()
     ) -> CompletedCheckpoint:
-        """A checkpoint of state files ``<id of the checkpoint that wrote it>/<name>``; those of its own are written."""
-        n, _ = self.job.allocate(AllocateLocation(allocation=1, kind=SnapshotKind.CHECKPOINT, target=None))
+        """A checkpoint of state files ``<id of the checkpoint that wrote it>/<name>``; those of its
+        own are written."""
+        n, _ = self.job.allocate(
+            AllocateLocation(allocation=1, kind=SnapshotKind.CHECKPOINT, target=None)
+        )
         for file in files:
             writer, name = file.split("/")
             if int(writer) == n:
@@ -111,18 +115,24 @@ class Driver:
         return self._record(n, SnapshotKind.CHECKPOINT, None, handles, committables)
 
     def savepoint(self, *, staged: bool = False) -> CompletedCheckpoint:
-        """An intermediate savepoint of one state file, which is also the copy of what a sink has ``staged``."""
+        """An intermediate savepoint of one state file, which is also the copy of what a sink has
+        ``staged``."""
         n, target = self.job.allocate(
             AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=None)
         )
         assert target is not None
         Path(target, "state").write_bytes(b"state")
         copies = (_handle("state"),)
-        output = (Committable(sink="out", position=4, payload={"step": 4}, files=copies),) if staged else ()
+        output = (
+            (Committable(sink="out", position=4, payload={"step": 4}, files=copies),)
+            if staged
+            else ()
+        )
         return self._record(n, SnapshotKind.SAVEPOINT, target, copies, output)
 
     def subsume(self, checkpoint_id: int, *files: str) -> None:
-        """What the coordinator asks for when it subsumes a checkpoint of which nobody needs ``files`` any more."""
+        """What the coordinator asks for when it subsumes a checkpoint of which nobody needs
+        ``files`` any more."""
         names = tuple(f"shared/{file}" for file in files)
         self.job.discard(
             DiscardCheckpoint(checkpoint_id=checkpoint_id, target=None, files=names, subsumed=True)

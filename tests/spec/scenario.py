@@ -1,7 +1,8 @@
-"""What the scenarios of Flink's tests have in common: a running job on a manual clock, and short words for its requests.
+"""What the scenarios of Flink's tests have in common: a running job on a manual clock, and short
+words for its requests.
 
-Everything goes through ``JobMaster`` as the kernel would drive it; effects are answered by hand, so that a scenario can
-stop between any two steps. No thread, no file, no sleep.
+Everything goes through ``JobMaster`` as the kernel would drive it; effects are answered by hand, so
+that a scenario can stop between any two steps. No thread, no file, no sleep.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def job(
     tolerable_failed_checkpoints: int = 100,
     num_retained: int = 1,
 ) -> World:
-    """A running job of two tasks, or of those named; without an interval only requests trigger a checkpoint."""
+    """A running job of two tasks, or of those named; without an interval only requests trigger a
+    checkpoint."""
     config = CheckpointConfig(
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
@@ -62,7 +64,9 @@ def ask(
     return world.handle(event)
 
 
-def trigger(world: World, kind: RequestKind = RequestKind.CHECKPOINT, *, name: str | None = None) -> int:
+def trigger(
+    world: World, kind: RequestKind = RequestKind.CHECKPOINT, *, name: str | None = None
+) -> int:
     """A user asks for a snapshot, which is triggered; its id."""
     return world.allocate(ask(world, kind, name=name))[0]
 
@@ -102,7 +106,9 @@ def status(world: World) -> JobStatus:
 
 def fail(world: World) -> list[JobMasterEffect]:
     """The first task fails."""
-    event = TaskFailed(vertex=world.vertices[0], attempt=world.master.attempt, message="out of memory")
+    event = TaskFailed(
+        vertex=world.vertices[0], attempt=world.master.attempt, message="out of memory"
+    )
     return world.handle(event)
 
 
@@ -123,12 +129,15 @@ def take_over(
     restored: CompletedCheckpoint | None,
     older: tuple[CompletedCheckpoint, ...] = (),
 ) -> World:
-    """A new ``JobMaster`` begins the next attempt of the job that ``world`` ran, as after the death of its driver."""
+    """A new ``JobMaster`` begins the next attempt of the job that ``world`` ran, as after the death
+    of its driver."""
     successor = World(*world.vertices, config=world.config)
     successor.next_id = world.next_id
     successor.handle(JobSubmitted())
     successor.handle(
-        AttemptBegan(attempt=attempt, restored=restored, chance=0.0, timestamp_ms=2_000_000, older=older)
+        AttemptBegan(
+            attempt=attempt, restored=restored, chance=0.0, timestamp_ms=2_000_000, older=older
+        )
     )
     successor.status(TaskStatus.RUNNING)
     return successor

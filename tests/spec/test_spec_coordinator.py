@@ -1,7 +1,8 @@
-"""Flink's ``CheckpointCoordinatorTest`` as Weir's contract: acknowledging, declining, subsuming, and the limits.
+"""Flink's ``CheckpointCoordinatorTest`` as Weir's contract: acknowledging, declining, subsuming,
+and the limits.
 
-Triggering by time and by type is in ``test_spec_triggering``, what fails in ``test_spec_coordinator_failures``, and who
-may delete shared state in ``test_spec_shared_state``.
+Triggering by time and by type is in ``test_spec_triggering``, what fails in
+``test_spec_coordinator_failures``, and who may delete shared state in ``test_spec_shared_state``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ def told(
     return [(effect.vertex, effect.checkpoint_id) for effect in of(effects, kind)]
 
 
-# -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex --------------------------------------------------
+# -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex
+# --------------------------------------------------
 
 
-def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before_it_is_harmless() -> None:
+def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before_it_is_harmless() -> (
+    None
+):
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7)."""
     world = job()
     n = trigger(world)
@@ -55,7 +59,8 @@ def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before
 
 
 def test_repeated_declines_of_a_discarded_checkpoint_are_harmless() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7): from the same task and from others."""
+    """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7): from the same
+    task and from others."""
     world = job()
     n = trigger(world)
     world.decline(n, "a")
@@ -80,11 +85,13 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
     assert told(effects, NotifyCheckpointComplete) == [("a", newer), ("b", newer)]
 
 
-# -- 13: testTriggerAndConfirmSimpleCheckpoint --------------------------------------------------------------
+# -- 13: testTriggerAndConfirmSimpleCheckpoint
+# --------------------------------------------------------------
 
 
 def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is ignored."""
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): a duplicate is
+    ignored."""
     world = job()
     n, effects = world.allocate(ask(world))
     assert told(effects, TriggerCheckpoint) == [("a", n), ("b", n)]
@@ -113,7 +120,8 @@ def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_fi
 
 
 def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout finds it any more."""
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout
+    finds it any more."""
     world = job(timeout_ms=1_000)
     n = trigger(world)
     assert world.master.next_deadline() == world.now_ms + 1_000
@@ -124,7 +132,8 @@ def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
 
 
 def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowledge_it() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one keeps what it names."""
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one
+    keeps what it names."""
     world = job("a")
     world.complete(ask(world), task_state("a", files=("old", "shared")))
     assert world.master.coordinator.store.files == {"old", "shared"}
@@ -134,7 +143,8 @@ def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowled
 
 
 def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_it() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): one checkpoint is retained."""
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): one checkpoint
+    is retained."""
     world = job()
     first = complete(world)
     second, effects = world.complete(ask(world))
@@ -144,11 +154,13 @@ def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_
     assert only(effects, DiscardCheckpoint).checkpoint_id == first
 
 
-# -- 14: testSuccessfulCheckpointSubsumesUnsuccessful -------------------------------------------------------
+# -- 14: testSuccessfulCheckpointSubsumesUnsuccessful
+# -------------------------------------------------------
 
 
 def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknowledged() -> None:
-    """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it fails as subsumed."""
+    """CheckpointCoordinatorTest.testSuccessfulCheckpointSubsumesUnsuccessful (MISSION A11): it
+    fails as subsumed."""
     world = job("a", "b", "c", max_concurrent_checkpoints=2)
     older, newer = trigger(world, name="older"), trigger(world, name="newer")
     world.acknowledge(older, "a")
@@ -173,11 +185,13 @@ def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded
     assert world.master.coordinator.store.ids == (newer,)
 
 
-# -- 15: savepoints and checkpoints (testSavepointsAreNotSubsumed, testTriggerAndConfirmSimpleSavepoint) -----
+# -- 15: savepoints and checkpoints (testSavepointsAreNotSubsumed,
+# testTriggerAndConfirmSimpleSavepoint) -----
 
 
 def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoint() -> None:
-    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint completes all the same."""
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint
+    completes all the same."""
     world = job(max_concurrent_checkpoints=3)
     savepoint = trigger(world, RequestKind.SAVEPOINT)
     older, newer = trigger(world), trigger(world)
@@ -205,14 +219,18 @@ def test_a_savepoint_subsumes_no_pending_checkpoint_no_pending_savepoint_and_no_
 
 
 def test_no_task_is_notified_of_a_completed_savepoint() -> None:
-    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits nothing."""
+    """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleSavepoint (PROTOCOL P14): it commits
+    nothing."""
     world = job()
     _, effects = world.complete(ask(world, RequestKind.SAVEPOINT))
     assert told(effects, NotifyCheckpointComplete) == []
 
 
-def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_checkpoint_only() -> None:
-    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): a savepoint is nothing to be subsumed."""
+def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_checkpoint_only() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): a savepoint is nothing
+    to be subsumed."""
     world = job()
     first = complete(world)
     complete(world, RequestKind.SAVEPOINT)
@@ -222,7 +240,8 @@ def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_chec
     assert (subsumed.checkpoint_id, subsumed.subsumed) == (first, True)
 
 
-# -- 16: testMaxConcurrentAttempts --------------------------------------------------------------------------
+# -- 16: testMaxConcurrentAttempts
+# --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -240,8 +259,11 @@ def test_the_timer_triggers_no_more_checkpoints_than_may_be_pending_and_one_more
     assert tick(world, 1_000) == []
 
 
-def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth_become_pending() -> None:
-    """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsuming frees a place too."""
+def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth_become_pending() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsuming
+    frees a place too."""
     world = job(interval_ms=10, max_concurrent_checkpoints=2)
     assert tick(world, 10) == [1, 2]
     assert tick(world, 1_000) == []
@@ -252,11 +274,15 @@ def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth
     assert pending_ids(world) == [3, 4]
 
 
-# -- 17: testMinCheckpointPause -----------------------------------------------------------------------------
+# -- 17: testMinCheckpointPause
+# -----------------------------------------------------------------------------
 
 
-def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause_and_then_runs() -> None:
-    """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly the remainder."""
+def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause_and_then_runs() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly
+    the remainder."""
     world = job(interval_ms=1_000, min_pause_ms=1_000)
     assert tick(world, 1_000) == [1]
     assert tick(world, 1_500) == []
@@ -269,22 +295,27 @@ def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_paus
     assert world.master.stats(world.now_ms).counts.failed == 0
 
 
-# -- 18: testCheckpointAbortsIfTriggerTasksAreNotExecuted, testCheckpointTriggeredAfterSomeTasksFinished... --
+# -- 18: testCheckpointAbortsIfTriggerTasksAreNotExecuted,
+# testCheckpointTriggeredAfterSomeTasksFinished... --
 
 
 def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
-    """CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4): nothing becomes pending."""
+    """CheckpointCoordinatorTest.testCheckpointAbortsIfTriggerTasksAreNotExecuted (MISSION A4):
+    nothing becomes pending."""
     world = World()
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
     effects = ask(world)
-    assert "Not all required tasks are currently running." in (only(effects, AnswerRequest).failure or "")
+    assert "Not all required tasks are currently running." in (
+        only(effects, AnswerRequest).failure or ""
+    )
     assert not of(effects, AllocateLocation)
     assert pending_ids(world) == []
 
 
 def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finished() -> None:
-    """CheckpointCoordinatorTest.testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed (MISSION D1, D4)."""
+    """CheckpointCoordinatorTest.testCheckpointTriggeredAfterSomeTasksFinishedIfAllowed (MISSION D1,
+    D4)."""
     world = job("a", "b", "c")
     world.status(TaskStatus.FINISHED, "a", "c")
     n, effects = world.allocate(ask(world))
@@ -295,11 +326,16 @@ def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finish
     assert told(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
 
 
-# -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure ---------------
+# -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure
+# ---------------
 
 
 METRICS = SnapshotMetrics(
-    sync_duration_ms=1, async_duration_ms=2, alignment_duration_ms=3, start_delay_ms=4, checkpointed_size=5
+    sync_duration_ms=1,
+    async_duration_ms=2,
+    alignment_duration_ms=3,
+    start_delay_ms=4,
+    checkpointed_size=5,
 )
 
 
@@ -307,7 +343,8 @@ METRICS = SnapshotMetrics(
 def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of_the_history(
     end: str,
 ) -> None:
-    """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure (MISSION A10)."""
+    """CheckpointCoordinatorTest.testCheckpointStatsUpdatedAfterFailure, testAborted...AfterFailure
+    (MISSION A10)."""
     world = job(timeout_ms=1_000)
     n = trigger(world)
     if end == "declined":
@@ -317,7 +354,9 @@ def test_figures_that_come_after_a_checkpoint_failed_land_in_its_failed_entry_of
     before = world.master.stats(world.now_ms)
     world.pass_time(7)
     state = task_state("b", files=("x", "y"))
-    world.handle(AcknowledgeCheckpoint(vertex="b", attempt=1, checkpoint_id=n, state=state, metrics=METRICS))
+    world.handle(
+        AcknowledgeCheckpoint(vertex="b", attempt=1, checkpoint_id=n, state=state, metrics=METRICS)
+    )
     after = world.master.stats(world.now_ms)
     (entry,) = after.history
     late = {task.vertex: task for task in entry.tasks}["b"]

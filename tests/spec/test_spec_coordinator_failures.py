@@ -1,6 +1,7 @@
 """Flink's ``CheckpointCoordinatorTest`` as Weir's contract, where something fails or is shut down.
 
-A stop whose savepoint is discarded, ids and records that cannot be had, and requests that come around a shutdown.
+A stop whose savepoint is discarded, ids and records that cannot be had, and requests that come
+around a shutdown.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from tests.core.master_harness import World, of, only
 from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigger
 
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
-from weir.core.checkpoints.requests import CheckpointRequest, CoordinatorOutput, RequestFailed, RequestOrigin
+from weir.core.checkpoints.requests import (
+    CheckpointRequest,
+    CoordinatorOutput,
+    RequestFailed,
+    RequestOrigin,
+)
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     AllocateLocation,
@@ -46,7 +52,8 @@ def location_failed(world: World, effects: list[JobMasterEffect]) -> list[JobMas
     return world.handle(event)
 
 
-# -- 21: jobFailsIfInFlightSynchronousSavepointIsDiscarded --------------------------------------------------
+# -- 21: jobFailsIfInFlightSynchronousSavepointIsDiscarded
+# --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,8 @@ def location_failed(world: World, effects: list[JobMasterEffect]) -> list[JobMas
 def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the_root_cause(
     end: str, cause: str
 ) -> None:
-    """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (MISSION E4, PROTOCOL P34)."""
+    """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (MISSION E4,
+    PROTOCOL P34)."""
     world = job(timeout_ms=1_000)
     savepoint = trigger(world, RequestKind.STOP, name="stop")
     world.acknowledge(savepoint, "a")
@@ -69,22 +77,29 @@ def test_a_discarded_stop_savepoint_fails_the_stop_and_the_job_and_both_keep_the
     assert only(effects, StopTasks).attempt == 1
 
 
-def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is_tolerated() -> None:
-    """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34): it cannot run on."""
+def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is_tolerated() -> (
+    None
+):
+    """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34):
+    it cannot run on."""
     world = job(tolerable_failed_checkpoints=2**31 - 1)
     world.decline(trigger(world, RequestKind.STOP), "a", "CHECKPOINT_DECLINED_TASK_NOT_READY")
     assert status(world) is JobStatus.FAILING
 
 
-# -- 22: testTriggerCheckpointAfterStopping, ...WithCounterIOException, testExceptionInStoring... ------------
+# -- 22: testTriggerCheckpointAfterStopping, ...WithCounterIOException, testExceptionInStoring...
+# ------------
 
 
 def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made() -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A3, A6): its location is removed again."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A3, A6): its location
+    is removed again."""
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     fail(world)
-    location = LocationAllocated(allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1)
+    location = LocationAllocated(
+        allocation=allocation, checkpoint_id=1, target=None, timestamp_ms=1
+    )
     effects = world.handle(location) + world.handle(TasksStopped(attempt=1, chance=0.0))
     assert only(effects, DiscardCheckpoint).checkpoint_id == 1
     assert not of(effects, TriggerCheckpoint)
@@ -92,7 +107,8 @@ def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made()
 
 
 def test_a_periodic_trigger_after_the_scheduler_stopped_is_refused_as_such() -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4): PERIODIC_SCHEDULER_SHUTDOWN."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4):
+    PERIODIC_SCHEDULER_SHUTDOWN."""
     coordinator = job(interval_ms=10).master.coordinator
     coordinator.stop_scheduler(0)
     assert refused(coordinator.submit(PERIODIC, 0)) == [Reason.PERIODIC_SCHEDULER_SHUTDOWN]
@@ -102,7 +118,8 @@ def test_a_periodic_trigger_after_the_scheduler_stopped_is_refused_as_such() -> 
 
 @pytest.mark.parametrize("origin", list(RequestOrigin))
 def test_every_trigger_after_the_shutdown_is_refused_as_such(origin: RequestOrigin) -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4): CHECKPOINT_COORDINATOR_SHUTDOWN."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4):
+    CHECKPOINT_COORDINATOR_SHUTDOWN."""
     coordinator = job(interval_ms=10).master.coordinator
     coordinator.shut_down(0)
     outputs = coordinator.submit(CheckpointRequest(origin=origin), 0)
@@ -112,7 +129,8 @@ def test_every_trigger_after_the_shutdown_is_refused_as_such(origin: RequestOrig
 
 
 def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one() -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (MISSION A9): IO_EXCEPTION."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (MISSION A9):
+    IO_EXCEPTION."""
     world = job(interval_ms=10)
     location_failed(world, world.pass_time(0))
     found = world.master.stats(world.now_ms)
@@ -125,7 +143,8 @@ def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one()
 
 
 def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (PROTOCOL P9): the second one is too many."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (PROTOCOL P9): the
+    second one is too many."""
     world = job(interval_ms=10, tolerable_failed_checkpoints=1)
     location_failed(world, world.pass_time(0))
     assert status(world) is JobStatus.RUNNING
@@ -135,7 +154,8 @@ def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> Non
 
 
 def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure_manager() -> None:
-    """CheckpointCoordinatorTest.testExceptionInStoringCompletedCheckpointIsReportedToFailureManager (PROTOCOL P11)."""
+    """CheckpointCoordinatorTest.testExceptionInStoringCompletedCheckpointIsReportedToFailureManager
+    (PROTOCOL P11)."""
     world = job(tolerable_failed_checkpoints=0)
     effects = world.record(world.acknowledge(trigger(world)), Recorded.FAILED)
     assert "Failure to finalize checkpoint." in (only(effects, AnswerRequest).failure or "")
@@ -146,16 +166,21 @@ def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
 
 
-# -- 23: testScheduleTriggerRequestDuringShutdown, testPeriodicSchedulingWithInactiveTasks -------------------
+# -- 23: testScheduleTriggerRequestDuringShutdown, testPeriodicSchedulingWithInactiveTasks
+# -------------------
 
 
 def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
-    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A3): and it is no error."""
+    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A3): and it is no
+    error."""
     world = job(interval_ms=10)
     world.handle(CancelRequested(request="cancel"))
     assert world.master.next_deadline() is None
     assert world.master.on_deadline(20) == []
-    assert only(world.handle(TasksStopped(attempt=1, chance=0.0)), RecordEnd).status is JobStatus.CANCELED
+    assert (
+        only(world.handle(TasksStopped(attempt=1, chance=0.0)), RecordEnd).status
+        is JobStatus.CANCELED
+    )
     assert world.master.on_deadline(30) == []
     assert of(world.handle(EndRecorded(outcome=Recorded.WON)), JobEnded)
     assert world.master.on_deadline(40) == []
@@ -163,7 +188,8 @@ def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
 
 
 def test_a_location_that_arrives_after_the_job_ended_does_nothing() -> None:
-    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A6): nobody waits for it."""
+    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A6): nobody waits
+    for it."""
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     world.handle(CancelRequested(request="cancel"))
@@ -188,7 +214,8 @@ def test_the_timer_goes_on_while_tasks_do_not_run_yet_and_triggers_once_they_all
 
 @pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT])
 def test_a_user_who_asks_during_the_shutdown_is_answered_with_a_refusal(kind: RequestKind) -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4), as the user sees it."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4), as the user sees
+    it."""
     world = job()
     world.handle(CancelRequested(request="cancel"))
     assert only(ask(world, kind, name="late"), AnswerRequest).failure

@@ -1,4 +1,5 @@
-"""The table of the final checkpoint and of both stops, cell by cell (FLIP-147; MISSION E, PROTOCOL P28, P37).
+"""The table of the final checkpoint and of both stops, cell by cell (FLIP-147; MISSION E,
+PROTOCOL P28, P37).
 
 =============================  ======================  ======================  ======================
 event                          final checkpoint        stop with drain         stop
@@ -13,8 +14,9 @@ checkpoint completed           wait for consumers      wait for consumers      w
 consumers have acknowledged    close, EndOfPartition   close, EndOfPartition   close, EndOfPartition
 =============================  ======================  ======================  ======================
 
-Each column has a task in the middle of a chain, ``a -> v -> x``. Under Spark the watermark and ``finish`` are one step, the
-drain: ``StartDrain`` asks for it, ``Drained`` says that it is done, and what goes on is one entry, ``EndOfUserRecords``.
+Each column has a task in the middle of a chain, ``a -> v -> x``. Under Spark the watermark and
+``finish`` are one step, the drain: ``StartDrain`` asks for it, ``Drained`` says that it is done,
+and what goes on is one entry, ``EndOfUserRecords``.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ MODES = {
     "stop with drain": Mode(
         kind=SnapshotKind.SYNC_SAVEPOINT, end=EndOfUserRecords(finished=True, savepoint=1)
     ),
-    "stop": Mode(kind=SnapshotKind.SYNC_SAVEPOINT, end=EndOfUserRecords(finished=False, savepoint=1)),
+    "stop": Mode(
+        kind=SnapshotKind.SYNC_SAVEPOINT, end=EndOfUserRecords(finished=False, savepoint=1)
+    ),
 }
 
 
@@ -122,11 +126,15 @@ class Column:
 
     def barrier(self) -> list[Any]:
         effects = self.get(
-            CheckpointBarrier(checkpoint_id=1, kind=self.mode.kind, timestamp_ms=0, target=None, full=True)
+            CheckpointBarrier(
+                checkpoint_id=1, kind=self.mode.kind, timestamp_ms=0, target=None, full=True
+            )
         )
         state = TaskState(vertex="v", position=self.position, operators=())
         effects += self.do(SyncPartDone(checkpoint_id=1))
-        return effects + self.do(AsyncPartDone(checkpoint_id=1, state=state, metrics=SnapshotMetrics()))
+        return effects + self.do(
+            AsyncPartDone(checkpoint_id=1, state=state, metrics=SnapshotMetrics())
+        )
 
     def completed(self) -> list[Any]:
         return self.do(NotifyCheckpointComplete(vertex="v", checkpoint_id=1)) + self.do(
@@ -143,14 +151,16 @@ def column(request: pytest.FixtureRequest) -> Column:
 
 
 def test_aligned_on_max_watermark(column: Column) -> None:
-    """All timers fire before anything else, but not in a stop without drain: the windows stay in the state."""
+    """All timers fire before anything else, but not in a stop without drain: the windows stay in
+    the state."""
     effects = column.get(column.mode.end)
     drains = [one for one in effects if isinstance(one, StartDrain)]
     assert drains == ([StartDrain(vertex="v", position=0, call=3)] if column.mode.finishes else [])
 
 
 def test_aligned_on_end_of_user_records(column: Column) -> None:
-    """Operators are FINISHED only after finished=True; what was said is said on, and the task waits in any case."""
+    """Operators are FINISHED only after finished=True; what was said is said on, and the task waits
+    in any case."""
     effects = column.end_of_user_records()
     finished = OperatorStatus.FINISHED if column.mode.finishes else OperatorStatus.RUNNING
     assert column.task.operator_status is finished
@@ -159,7 +169,8 @@ def test_aligned_on_end_of_user_records(column: Column) -> None:
 
 
 def test_aligned_on_the_barrier(column: Column) -> None:
-    """The barrier goes on before the snapshot is taken, and the task waits for the checkpoint's completion."""
+    """The barrier goes on before the snapshot is taken, and the task waits for the checkpoint's
+    completion."""
     column.end_of_user_records()
     effects = column.barrier()
     order = [type(one) for one in effects]
@@ -199,13 +210,17 @@ def test_failure_from_each_row(column: Column, rows: int) -> None:
     for row in ROWS[:rows]:
         getattr(column, row)()
     effects = column.do(TaskErrored(message="disk full"))
-    assert [one.status for one in effects if isinstance(one, TaskStatusChanged)] == [TaskStatus.FAILED]
+    assert [one.status for one in effects if isinstance(one, TaskStatusChanged)] == [
+        TaskStatus.FAILED
+    ]
     assert column.task.operator_status is OperatorStatus.FAILED
     assert column.acknowledged() == []
     assert not [one for one in effects if isinstance(one, CloseOperators | EndOfPartition)]
 
 
-def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_task_with_it() -> None:
+def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_task_with_it() -> (
+    None
+):
     """Both are awaited together, in whatever order they come (PROTOCOL P30)."""
     column = Column(MODES["stop with drain"])
     column.end_of_user_records()

@@ -1,6 +1,8 @@
-"""Flink's ``CheckpointFailureManagerTest`` as Weir's contract: which failed checkpoints fail the job.
+"""Flink's ``CheckpointFailureManagerTest`` as Weir's contract: which failed checkpoints fail the
+job.
 
-Which reasons count is written down here once more, as read from Flink 2.3.0, so that neither side can drift alone.
+Which reasons count is written down here once more, as read from Flink 2.3.0, so that neither side
+can drift alone.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ def failures(tolerable: int, *reports: tuple[Reason, int]) -> list[bool]:
     return verdicts
 
 
-# -- 7: testIgnoresPastCheckpoints --------------------------------------------------------------------------
+# -- 7: testIgnoresPastCheckpoints
+# --------------------------------------------------------------------------
 
 
 def test_failures_of_checkpoints_up_to_the_last_completed_one_are_ignored() -> None:
@@ -53,15 +56,21 @@ def test_failures_of_checkpoints_up_to_the_last_completed_one_are_ignored() -> N
     ]
 
 
-# -- 8: testContinuousFailure -------------------------------------------------------------------------------
+# -- 8: testContinuousFailure
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uncounted", UNCOUNTED)
 def test_the_third_counted_failure_in_a_row_fails_the_job_that_tolerates_two_whatever_lies_between(
     uncounted: Reason,
 ) -> None:
-    """CheckpointFailureManagerTest.testContinuousFailure (PROTOCOL P9): an uncounted reason does not break the streak."""
-    declined, expired, io = Reason.CHECKPOINT_DECLINED, Reason.CHECKPOINT_EXPIRED, Reason.IO_EXCEPTION
+    """CheckpointFailureManagerTest.testContinuousFailure (PROTOCOL P9): an uncounted reason does
+    not break the streak."""
+    declined, expired, io = (
+        Reason.CHECKPOINT_DECLINED,
+        Reason.CHECKPOINT_EXPIRED,
+        Reason.IO_EXCEPTION,
+    )
     reports = ((declined, 1), (uncounted, 2), (expired, 3), (uncounted, 4), (io, 5))
     assert failures(2, *reports) == [False, False, False, False, True]
 
@@ -79,7 +88,8 @@ def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third()
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
 
 
-# -- 9: testBreakContinuousFailure --------------------------------------------------------------------------
+# -- 9: testBreakContinuousFailure
+# --------------------------------------------------------------------------
 
 
 def test_a_completed_checkpoint_begins_the_count_anew() -> None:
@@ -101,20 +111,27 @@ def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_be
     assert status(world) is JobStatus.RUNNING
 
 
-# -- 10: testTotalCountValue --------------------------------------------------------------------------------
+# -- 10: testTotalCountValue
+# --------------------------------------------------------------------------------
 
 
 def test_of_all_reasons_exactly_the_five_of_flink_count() -> None:
-    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9): one manager is told every reason there is."""
+    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9): one manager is told every
+    reason there is."""
     reports = tuple((reason, number) for number, reason in enumerate(Reason, start=1))
     verdicts = failures(0, *reports)
     assert len(verdicts) == 24
-    assert {reason for (reason, _), fails in zip(reports, verdicts, strict=True) if fails} == set(COUNTED)
+    assert {reason for (reason, _), fails in zip(reports, verdicts, strict=True) if fails} == set(
+        COUNTED
+    )
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts(reason: Reason) -> None:
-    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user is told in any case."""
+def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts(
+    reason: Reason,
+) -> None:
+    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user
+    is told in any case."""
     world = job(tolerable_failed_checkpoints=0)
     effects = world.decline(trigger(world), "a", reason.name)
     assert reason.message in (only(effects, AnswerRequest).failure or "")
@@ -128,18 +145,21 @@ def test_no_failed_checkpoint_fails_a_job_that_tolerates_any_number(reason: Reas
     assert not any(failures(UNLIMITED_TOLERABLE_FAILURES, *reports))
 
 
-# -- 11: testIgnoreOneCheckpointRepeatedlyCountMultiTimes ---------------------------------------------------
+# -- 11: testIgnoreOneCheckpointRepeatedlyCountMultiTimes
+# ---------------------------------------------------
 
 
 def test_one_checkpoint_counts_once_however_often_its_failure_is_reported() -> None:
-    """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes (PROTOCOL P9)."""
+    """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes
+    (PROTOCOL P9)."""
     repeated = tuple((reason, 1) for reason in COUNTED)
     assert failures(2, *repeated, (Reason.CHECKPOINT_EXPIRED, 2)) == [False] * 6
     assert failures(1, *repeated, (Reason.CHECKPOINT_EXPIRED, 2))[-1]
 
 
 def test_a_checkpoint_that_every_task_declines_counts_once() -> None:
-    """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes (MISSION A7), in the job master."""
+    """CheckpointFailureManagerTest.testIgnoreOneCheckpointRepeatedlyCountMultiTimes (MISSION A7),
+    in the job master."""
     world = job("a", "b", "c", tolerable_failed_checkpoints=1)
     declined = trigger(world)
     for vertex in world.vertices:

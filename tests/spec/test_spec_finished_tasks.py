@@ -1,7 +1,9 @@
-"""Flink's scenarios 39 to 44, 46 and 47: checkpoints after tasks have finished, ends, and restores (FLIP-147).
+"""Flink's scenarios 39 to 44, 46 and 47: checkpoints after tasks have finished, ends, and restores
+(FLIP-147).
 
-Where Flink's test counts records on a cluster, the same is asked of the protocol here, task by task; the end-to-end tests
-count on real Spark (``test_draining``, ``test_chaining``, ``test_killed_stop``).
+Where Flink's test counts records on a cluster, the same is asked of the protocol here, task by
+task; the end-to-end tests count on real Spark (``test_draining``, ``test_chaining``,
+``test_killed_stop``).
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ STOP = SnapshotKind.SYNC_SAVEPOINT
 
 
 def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
-    """testImmediateCheckpointing: with an interval of an hour the job ends as soon as its records have (MISSION E3)."""
+    """testImmediateCheckpointing: with an interval of an hour the job ends as soon as its records
+    have (MISSION E3)."""
     world = World("a", "b", config=CheckpointConfig(interval_ms=3_600_000)).running(restored=None)
     assert not of(world.status(WAITING, "a"), AllocateLocation)
     checkpoint_id, effects = world.allocate(world.status(WAITING, "b"))
@@ -44,7 +47,8 @@ def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
 
 
 def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> None:
-    """testRestoreAfterSomeTasksFinished: its records are not replayed, and checkpoints go on without it (MISSION D5)."""
+    """testRestoreAfterSomeTasksFinished: its records are not replayed, and checkpoints go on
+    without it (MISSION D5)."""
     restored = checkpoint(1, task_state("a", finished=True), task_state("b"))
     world = World("a", "b")
     world.next_id = 2
@@ -64,7 +68,8 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
 
 @pytest.mark.parametrize("finished", [True, False], ids=["after it had finished", "before"])
 def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finished: bool) -> None:
-    """testFailoverAfterSomeTasksFinished: whether it is in the checkpoint as finished decides, and nothing else."""
+    """testFailoverAfterSomeTasksFinished: whether it is in the checkpoint as finished decides, and
+    nothing else."""
     world = job("a", "b")
     world.status(WAITING, "a")
     world.status(FINISHED, "a")
@@ -78,7 +83,8 @@ def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finish
 
 
 def test_scenario_42_a_task_waits_for_its_final_checkpoint() -> None:
-    """testWaitingForFinalCheckpoint: it is FINISHED when that is complete and committed, not before (MISSION E3)."""
+    """testWaitingForFinalCheckpoint: it is FINISHED when that is complete and committed, not before
+    (MISSION E3)."""
     harness = TaskHarness()
     harness.stage(4)
     harness.wait_for_final()
@@ -93,7 +99,8 @@ def test_scenario_42_a_task_waits_for_its_final_checkpoint() -> None:
 
 
 def test_scenario_43_the_first_completion_that_comes_may_not_be_the_one() -> None:
-    """testWaitingForFinalCheckpointNotTheFirsNotifiedComplete: not one whose barrier came before the end (P29)."""
+    """testWaitingForFinalCheckpointNotTheFirsNotifiedComplete: not one whose barrier came before
+    the end (P29)."""
     harness = TaskHarness()
     harness.trigger(6)
     harness.plan(1, 3)
@@ -127,7 +134,8 @@ def test_scenario_44_a_stop_that_finds_a_task_waiting_is_waited_for_exactly() ->
 
 @pytest.mark.parametrize("drain", [True, False], ids=["drain", "no drain"])
 def test_scenario_44_a_source_that_is_stopped_waits_for_the_savepoint(drain: bool) -> None:
-    """testTriggeringStopWithSavepointWithDrain and ...NoDrain: with the last windows or without (MISSION E1, E2)."""
+    """testTriggeringStopWithSavepointWithDrain and ...NoDrain: with the last windows or without
+    (MISSION E1, E2)."""
     harness = TaskHarness(bounded=False)
     harness.trigger(8, STOP, drain=drain)
     effects = harness.plan(1, 3)
@@ -160,7 +168,8 @@ def test_scenario_46_a_savepoint_that_is_not_there_fails_the_submission(tmp_path
 
 
 def test_scenario_47_stateless_operators_may_change_between_savepoint_and_restore() -> None:
-    """testCanRestoreWithModifiedStatelessOperators: others in a chain, more of them, in another order."""
+    """testCanRestoreWithModifiedStatelessOperators: others in a chain, more of them, in another
+    order."""
     sources, sinks = BEFORE["t_count"][:1], BEFORE["t_count"][-1:]
     for between in (
         ("t_clean", "t_new", "t_count"),

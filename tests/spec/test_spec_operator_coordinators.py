@@ -1,6 +1,8 @@
-"""Flink's ``OperatorCoordinatorHolderTest``: events and the snapshots of one coordinator, exactly once (MISSION C2 to C9).
+"""Flink's ``OperatorCoordinatorHolderTest``: events and the snapshots of one coordinator, exactly
+once (MISSION C2 to C9).
 
-Each test is one scenario, told with one holder; what Flink's coordinator context receives are the outputs here.
+Each test is one scenario, told with one holder; what Flink's coordinator context receives are the
+outputs here.
 """
 
 from __future__ import annotations
@@ -49,9 +51,13 @@ class Bench:
     def confirm(self, *values: int) -> list[HolderOutput]:
         """The subtasks have handled the events with these values."""
         numbers = {
-            event.payload["value"]: event.number for event in self.outputs if isinstance(event, DeliverEvent)
+            event.payload["value"]: event.number
+            for event in self.outputs
+            if isinstance(event, DeliverEvent)
         }
-        return [output for value in values for output in self.do(self.holder.confirmed(numbers[value]))]
+        return [
+            output for value in values for output in self.do(self.holder.confirmed(numbers[value]))
+        ]
 
     def delivered(self, subtask: int) -> list[int]:
         """The values that have gone to a subtask, in order."""
@@ -67,7 +73,9 @@ def acknowledged(checkpoint_id: int, state: Payload | None = None) -> Coordinato
 def test_a_checkpoint_asks_the_coordinator_and_waits_for_its_answer() -> None:
     """29: ``checkpointFutureInitiallyNotDone``."""
     bench = Bench()
-    assert bench.do(bench.holder.checkpoint(1)) == [SnapshotCoordinator(operator="op", checkpoint_id=1)]
+    assert bench.do(bench.holder.checkpoint(1)) == [
+        SnapshotCoordinator(operator="op", checkpoint_id=1)
+    ]
 
 
 def test_the_answer_completes_the_coordinators_part() -> None:
@@ -84,7 +92,8 @@ def test_events_pass_until_the_snapshot_is_taken() -> None:
 
 
 def test_events_are_held_once_the_snapshot_is_taken() -> None:
-    """30: ``eventsAreBlockedAfterCheckpointFutureCompletes``: they belong to the next epoch (C3)."""
+    """30: ``eventsAreBlockedAfterCheckpointFutureCompletes``: they belong to the next epoch
+    (C3)."""
     bench = Bench()
     bench.snapshot(1)
     bench.send(0, 1)
@@ -101,7 +110,8 @@ def test_an_abort_releases_what_is_held() -> None:
 
 
 def test_a_subtasks_acknowledgement_releases_what_is_held_for_it_and_for_no_other() -> None:
-    """31: ``sourceBarrierInjectionReleasesBlockedEvents``, today by AcknowledgeCheckpointEvent (C4)."""
+    """31: ``sourceBarrierInjectionReleasesBlockedEvents``, today by AcknowledgeCheckpointEvent
+    (C4)."""
     bench = Bench()
     bench.snapshot(1)
     bench.send(0, 1, 0)
@@ -112,7 +122,8 @@ def test_a_subtasks_acknowledgement_releases_what_is_held_for_it_and_for_no_othe
 
 
 def test_a_restore_drops_what_is_held_and_lets_new_events_pass() -> None:
-    """31: ``restoreOpensValveEvents``: what was held was sent after the checkpoint that is restored (C5)."""
+    """31: ``restoreOpensValveEvents``: what was held was sent after the checkpoint that is restored
+    (C5)."""
     bench = Bench()
     bench.snapshot(1)
     bench.send(0)
@@ -132,7 +143,8 @@ def test_an_answer_after_the_abort_holds_nothing() -> None:
 
 
 def test_a_second_checkpoint_may_begin_while_the_first_one_is_under_way() -> None:
-    """33: ``triggeringFailsIfOtherTriggeringInProgress`` is of old: an event waits for each one that it follows (C9)."""
+    """33: ``triggeringFailsIfOtherTriggeringInProgress`` is of old: an event waits for each one
+    that it follows (C9)."""
     bench = Bench()
     bench.snapshot(1)
     bench.snapshot(2)
@@ -169,7 +181,8 @@ def test_a_checkpoint_after_another_one_keeps_the_order_of_events(*, completes: 
 
 
 def test_a_coordinator_that_fails_its_snapshot_many_times_declines_once_for_each() -> None:
-    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``: what comes later changes nothing."""
+    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``: what comes later changes
+    nothing."""
     bench = Bench()
     bench.do(bench.holder.checkpoint(1))
     declined = CoordinatorDeclined(operator="op", checkpoint_id=1, message="it is away")
@@ -198,7 +211,8 @@ def test_a_later_checkpoint_waits_for_events_that_an_earlier_one_holds() -> None
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after a flush"])
 def test_the_order_of_events_around_a_checkpoint_is_kept(*, at_once: bool) -> None:
-    """37: ``verifyCheckpointEventOrder...``: the snapshot at once, or after many events have gone out."""
+    """37: ``verifyCheckpointEventOrder...``: the snapshot at once, or after many events have gone
+    out."""
     bench = Bench(parallelism=1)
     bench.do(bench.holder.checkpoint(1))
     before = 0 if at_once else 10
@@ -213,7 +227,8 @@ def test_the_order_of_events_around_a_checkpoint_is_kept(*, at_once: bool) -> No
 
 
 def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined() -> None:
-    """C5: to the coordinator they were sent to a failed subtask after its latest complete checkpoint."""
+    """C5: to the coordinator they were sent to a failed subtask after its latest complete
+    checkpoint."""
     bench = Bench()
     bench.send(0, 1)
     bench.snapshot(1)

@@ -1,7 +1,9 @@
-"""Flink's ``DefaultCheckpointPlanCalculatorTest`` as Weir's contract: which tasks take part in a checkpoint.
+"""Flink's ``DefaultCheckpointPlanCalculatorTest`` as Weir's contract: which tasks take part in a
+checkpoint.
 
-Each table row is a job: what every task's status is, and which tasks are triggered, waited for, told of the completion and
-recorded as finished. A vertex of Weir has its own source and no edge to another one, so every running task is a root.
+Each table row is a job: what every task's status is, and which tasks are triggered, waited for,
+told of the completion and recorded as finished. A vertex of Weir has its own source and no edge to
+another one, so every running task is a root.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class Row:
 TABLE = (
     Row(name="one source", statuses=(RUNNING,), triggers=(0,)),
     Row(name="all sources run", statuses=(RUNNING, RUNNING, RUNNING), triggers=(0, 1, 2)),
-    Row(name="the first source has finished", statuses=(FINISHED, RUNNING, RUNNING), triggers=(1, 2)),
+    Row(
+        name="the first source has finished", statuses=(FINISHED, RUNNING, RUNNING), triggers=(1, 2)
+    ),
     Row(
         name="some sources have finished",
         statuses=(FINISHED, RUNNING, FINISHED, RUNNING, RUNNING),
@@ -76,7 +80,8 @@ TABLE = (
 def test_exactly_the_tasks_that_still_take_part_are_triggered_and_the_others_are_recorded_as_finished(
     row: Row,
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testComputeAllRunningGraph, testAllToAllEdgeWithSomeSourcesFinished (D1, P31)."""
+    """DefaultCheckpointPlanCalculatorTest.testComputeAllRunningGraph,
+    testAllToAllEdgeWithSomeSourcesFinished (D1, P31)."""
     plan = calculate_plan(row.tasks, {})
     assert plan is not None
     finished = tuple(place for place, status in enumerate(row.statuses) if status is FINISHED)
@@ -87,9 +92,13 @@ def test_exactly_the_tasks_that_still_take_part_are_triggered_and_the_others_are
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_and_no_other(row: Row) -> None:
-    """DefaultCheckpointPlanCalculatorTest, as the coordinator carries the plan out (MISSION D1, D4)."""
-    # The tasks change while the location is allocated, so that those that wait ask for no checkpoint of their own.
+def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_and_no_other(
+    row: Row,
+) -> None:
+    """DefaultCheckpointPlanCalculatorTest, as the coordinator carries the plan out (MISSION D1,
+    D4)."""
+    # The tasks change while the location is allocated, so that those that wait ask for no
+    # checkpoint of their own.
     world = job(*row.tasks)
     asked = ask(world)
     for task, status in row.tasks.items():
@@ -111,7 +120,8 @@ def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_a
 def test_there_is_no_plan_while_one_task_neither_runs_nor_has_finished(
     status: TaskStatus, place: int
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning, also a cancelled source (MISSION A4)."""
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning, also a cancelled source
+    (MISSION A4)."""
     statuses = dict.fromkeys(("a", "b", "c"), RUNNING)
     task = tuple(statuses)[place]
     assert calculate_plan(statuses | {task: status}, {}) is None
@@ -120,7 +130,8 @@ def test_there_is_no_plan_while_one_task_neither_runs_nor_has_finished(
 
 @pytest.mark.parametrize("status", NOT_READY)
 def test_a_finished_task_does_not_make_up_for_one_that_does_not_run(status: TaskStatus) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4), after tasks have finished."""
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4), after
+    tasks have finished."""
     assert calculate_plan({"a": RUNNING, "b": FINISHED, "c": status}, {}) is None
 
 
@@ -133,7 +144,8 @@ def test_there_is_no_plan_when_every_task_has_finished() -> None:
 def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_and_names_the_task(
     status: TaskStatus,
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4): in the coordinator."""
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A4): in the
+    coordinator."""
     world = World("a", "b", "c")
     world.submit()
     world.status(RUNNING, "a", "c")
@@ -150,7 +162,8 @@ def test_a_checkpoint_without_a_plan_fails_because_not_all_required_tasks_run_an
 def test_a_plan_that_no_longer_holds_when_the_location_is_there_fails_the_checkpoint(
     status: TaskStatus,
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the pre-checks are repeated."""
+    """DefaultCheckpointPlanCalculatorTest.testWithTriggeredTasksNotRunning (MISSION A6): the
+    pre-checks are repeated."""
     world = job("a", "b", "c")
     asked = ask(world)
     world.status(status, "c")

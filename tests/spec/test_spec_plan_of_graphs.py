@@ -1,7 +1,8 @@
-"""Scenario 28 with edges: whom the plan of a checkpoint triggers in a graph (DefaultCheckpointPlanCalculatorTest).
+"""Scenario 28 with edges: whom the plan of a checkpoint triggers in a graph
+(DefaultCheckpointPlanCalculatorTest).
 
-A task of a graph is one subtask of Flink's: an all-to-all edge between two parallel vertices leads from every task of the
-one to every task of the other, a one-to-one edge from each to its partner.
+A task of a graph is one subtask of Flink's: an all-to-all edge between two parallel vertices leads
+from every task of the one to every task of the other, a one-to-one edge from each to its partner.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def test_while_all_tasks_run_only_sources_are_triggered_and_all_are_waited_for(
 
 
 def test_behind_an_all_to_all_edge_a_finished_source_makes_nobody_a_root() -> None:
-    """testAllToAllEdgeWithSomeSourcesFinished (MISSION D1): the other source's barrier reaches everyone."""
+    """testAllToAllEdgeWithSomeSourcesFinished (MISSION D1): the other source's barrier reaches
+    everyone."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": RUNNING, "b2": RUNNING}
     assert triggered(tasks, ALL_TO_ALL) == (("a2",), ("a2", "b1", "b2"))
 

@@ -1,7 +1,9 @@
-"""Flink's ``CheckpointRequestDeciderTest`` as Weir's contract: which request runs now, waits or is dropped.
+"""Flink's ``CheckpointRequestDeciderTest`` as Weir's contract: which request runs now, waits or is
+dropped.
 
-Each scenario is asked of ``CheckpointRequestDecider`` itself; where it has consequences for a job, also of ``JobMaster``.
-In Flink a request carries a flag "forced"; in Weir it follows from who asks: ``RequestOrigin.forced``.
+Each scenario is asked of ``CheckpointRequestDecider`` itself; where it has consequences for a job,
+also of ``JobMaster``. In Flink a request carries a flag "forced"; in Weir it follows from who asks:
+``RequestOrigin.forced``.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ SAVEPOINT_BEFORE_CHECKPOINT = [
 ]
 
 
-def decider(*, max_concurrent_checkpoints: int = 1, min_pause_ms: int = 0) -> CheckpointRequestDecider:
+def decider(
+    *, max_concurrent_checkpoints: int = 1, min_pause_ms: int = 0
+) -> CheckpointRequestDecider:
     return CheckpointRequestDecider(
         max_concurrent_checkpoints=max_concurrent_checkpoints, min_pause_ms=min_pause_ms
     )
@@ -65,20 +69,26 @@ def choose(
     last_end_ms: int | None = None,
 ) -> Decision:
     decision = subject.choose(
-        now_ms=now_ms, triggering=triggering, pending=pending, cleaning=cleaning, last_end_ms=last_end_ms
+        now_ms=now_ms,
+        triggering=triggering,
+        pending=pending,
+        cleaning=cleaning,
+        last_end_ms=last_end_ms,
     )
     subject.validate()
     return decision
 
 
-# -- 1: testForce -------------------------------------------------------------------------------------------
+# -- 1: testForce
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", FORCED)
 def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_be(
     origin: RequestOrigin,
 ) -> None:
-    """CheckpointRequestDeciderTest.testForce (MISSION A4): neither the limit nor the pause holds it."""
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): neither the limit nor the pause holds
+    it."""
     subject = decider(max_concurrent_checkpoints=1, min_pause_ms=10**9)
     subject.enqueue(request(origin))
     decision = choose(subject, pending=1, now_ms=123, last_end_ms=122)
@@ -86,7 +96,8 @@ def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_b
 
 
 def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending() -> None:
-    """CheckpointRequestDeciderTest.testForce (MISSION A4): as the coordinator does it, also behind a queued request."""
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): as the coordinator does it, also behind
+    a queued request."""
     world = job(max_concurrent_checkpoints=1)
     checkpoint = trigger(world)
     assert not of(ask(world), AllocateLocation)
@@ -94,14 +105,16 @@ def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending(
     assert pending_ids(world) == [checkpoint, savepoint]
 
 
-# -- 2: testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending -----------------------------------
+# -- 2: testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending
+# -----------------------------------
 
 
 @pytest.mark.parametrize("origin", NOT_FORCED)
 def test_a_request_that_is_not_forced_is_queued_while_too_many_are_pending_and_runs_when_that_drops(
     origin: RequestOrigin,
 ) -> None:
-    """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending (MISSION A5)."""
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyPending,
+    testNonForcedEnqueueOnTooManyPending (MISSION A5)."""
     subject = decider(max_concurrent_checkpoints=1)
     assert subject.enqueue(request(origin)).outcome is EnqueueOutcome.QUEUED
     assert choose(subject, pending=1) == Decision(verdict=Verdict.TOO_MANY_CONCURRENT_CHECKPOINTS)
@@ -136,22 +149,27 @@ def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expir
     assert allocate_all(world, end(world, first)) == [first + 1]
 
 
-# -- 3: testEnqueueOnTooManyCleaning ------------------------------------------------------------------------
+# -- 3: testEnqueueOnTooManyCleaning
+# ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", list(RequestOrigin))
 def test_nothing_runs_while_more_checkpoints_are_cleaned_up_than_may_be_pending_until_one_is_done(
     origin: RequestOrigin,
 ) -> None:
-    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (PROTOCOL P38): a forced request waits as well."""
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (PROTOCOL P38): a forced request
+    waits as well."""
     subject = decider(max_concurrent_checkpoints=5)
     subject.enqueue(request(origin))
-    assert choose(subject, cleaning=6) == Decision(verdict=Verdict.TOO_MANY_CHECKPOINTS_BEING_CLEANED)
+    assert choose(subject, cleaning=6) == Decision(
+        verdict=Verdict.TOO_MANY_CHECKPOINTS_BEING_CLEANED
+    )
     assert choose(subject, cleaning=5).request == request(origin)
 
 
 def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleaning() -> None:
-    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (MISSION A5): nobody has to ask again."""
+    """CheckpointRequestDeciderTest.testEnqueueOnTooManyCleaning (MISSION A5): nobody has to ask
+    again."""
     world = job(cleans=False, max_concurrent_checkpoints=1)
     aborted = [trigger(world), 0]
     world.decline(aborted[0], "a")
@@ -162,7 +180,8 @@ def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleani
     assert only(released, AllocateLocation).kind is SnapshotKind.SAVEPOINT
 
 
-# -- 4: testUserSubmittedPrioritized, testSavepointPrioritized ----------------------------------------------
+# -- 4: testUserSubmittedPrioritized, testSavepointPrioritized
+# ----------------------------------------------
 
 
 def assert_order(high: RequestOrigin, low: RequestOrigin) -> None:
@@ -184,7 +203,9 @@ def test_what_a_user_submitted_runs_before_a_periodic_request(
 
 
 @pytest.mark.parametrize(("savepoint", "checkpoint"), SAVEPOINT_BEFORE_CHECKPOINT)
-def test_a_savepoint_runs_before_a_checkpoint(savepoint: RequestOrigin, checkpoint: RequestOrigin) -> None:
+def test_a_savepoint_runs_before_a_checkpoint(
+    savepoint: RequestOrigin, checkpoint: RequestOrigin
+) -> None:
     """CheckpointRequestDeciderTest.testSavepointPrioritized, also not forced (PROTOCOL P38)."""
     assert_order(savepoint, checkpoint)
 
@@ -210,7 +231,8 @@ def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_r
     assert asked[1:] == ["savepoint", "manual"]
 
 
-# -- 5: testQueueSizeLimit, testQueueSizeLimitPriority ------------------------------------------------------
+# -- 5: testQueueSizeLimit, testQueueSizeLimitPriority
+# ------------------------------------------------------
 
 
 def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
@@ -221,8 +243,11 @@ def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
 
 
 @pytest.mark.parametrize("origin", [RequestOrigin.USER_CHECKPOINT, RequestOrigin.SAVEPOINT])
-def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(origin: RequestOrigin) -> None:
-    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals it is the newest that has no place."""
+def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(
+    origin: RequestOrigin,
+) -> None:
+    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals it is the newest
+    that has no place."""
     subject = full_queue(origin)
     enqueued = subject.enqueue(request(origin, "last"))
     assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
@@ -230,7 +255,9 @@ def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(origi
     assert len(subject) == MAX_QUEUED_REQUESTS
 
 
-def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_the_lowest_rank() -> None:
+def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_the_lowest_rank() -> (
+    None
+):
     """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38)."""
     subject = full_queue(RequestOrigin.USER_CHECKPOINT)
     enqueued = subject.enqueue(request(RequestOrigin.SAVEPOINT, "high"))
@@ -239,14 +266,16 @@ def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_
 
 
 def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
-    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38): then the new request is dropped itself."""
+    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38): then the new request
+    is dropped itself."""
     subject = full_queue(RequestOrigin.SAVEPOINT)
     low = request(RequestOrigin.PERIODIC)
     assert subject.enqueue(low).dropped == low
 
 
 def test_the_user_whose_request_is_dropped_from_the_full_queue_is_told_so_at_once() -> None:
-    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS, in the coordinator."""
+    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): TOO_MANY_CHECKPOINT_REQUESTS,
+    in the coordinator."""
     world = job()
     trigger(world)
     for number in range(MAX_QUEUED_REQUESTS):
@@ -257,7 +286,8 @@ def test_the_user_whose_request_is_dropped_from_the_full_queue_is_told_so_at_onc
     assert world.master.coordinator.trigger.queued == MAX_QUEUED_REQUESTS
 
 
-# -- 6: testSavepointTiming, testCheckpointTiming -----------------------------------------------------------
+# -- 6: testSavepointTiming, testCheckpointTiming
+# -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", [RequestOrigin.SAVEPOINT, RequestOrigin.STOP])
@@ -269,14 +299,18 @@ def test_a_savepoint_runs_at_once_inside_the_minimum_pause(origin: RequestOrigin
 
 
 def test_a_manual_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
-    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): the pause is for periodic requests."""
+    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): the pause is for periodic
+    requests."""
     subject = decider(min_pause_ms=100)
     subject.enqueue(request(RequestOrigin.USER_CHECKPOINT))
     assert choose(subject, now_ms=51, last_end_ms=50).verdict is Verdict.RUN
 
 
-def test_a_periodic_checkpoint_inside_the_minimum_pause_is_dropped_until_the_remainder_has_passed() -> None:
-    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
+def test_a_periodic_checkpoint_inside_the_minimum_pause_is_dropped_until_the_remainder_has_passed() -> (
+    None
+):
+    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4):
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
     subject = decider(min_pause_ms=100)
     periodic = request(RequestOrigin.PERIODIC)
     subject.enqueue(periodic)
@@ -288,8 +322,11 @@ def test_a_periodic_checkpoint_inside_the_minimum_pause_is_dropped_until_the_rem
     assert choose(subject, now_ms=150, last_end_ms=50).verdict is Verdict.RUN
 
 
-def test_savepoints_and_manual_checkpoints_are_triggered_in_the_pause_that_holds_the_timer() -> None:
-    """CheckpointRequestDeciderTest.testSavepointTiming, testCheckpointTiming (MISSION A4), in the coordinator."""
+def test_savepoints_and_manual_checkpoints_are_triggered_in_the_pause_that_holds_the_timer() -> (
+    None
+):
+    """CheckpointRequestDeciderTest.testSavepointTiming, testCheckpointTiming (MISSION A4), in the
+    coordinator."""
     world = job(interval_ms=1_000, min_pause_ms=1_000)
     complete(world)
     complete(world, RequestKind.SAVEPOINT)

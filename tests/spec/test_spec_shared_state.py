@@ -1,8 +1,10 @@
-"""Flink's scenario of shared state across a restore (``CheckpointCoordinatorTest``), parameterised by claim mode.
+"""Flink's scenario of shared state across a restore (``CheckpointCoordinatorTest``), parameterised
+by claim mode.
 
-CP0 writes a shared file, CP1 is incremental and names it. The first half is who keeps the file while the job runs and
-after it is restored from its own checkpoint: pure core. The second half is a new job that begins from CP1: who owns that
-is decided by the durable part, so it is asked on real files.
+CP0 writes a shared file, CP1 is incremental and names it. The first half is who keeps the file
+while the job runs and after it is restored from its own checkpoint: pure core. The second half is a
+new job that begins from CP1: who owns that is decided by the durable part, so it is asked on real
+files.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
     return n, of(effects, DiscardCheckpoint)
 
 
-# -- 20, first half: while the job runs ---------------------------------------------------------------------
+# -- 20, first half: while the job runs
+# ---------------------------------------------------------------------
 
 
-def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_with_its_last_user() -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): only what CP0 has alone goes first."""
+def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_with_its_last_user() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): only what CP0
+    has alone goes first."""
     world = job("a")
     cp0, _ = take(world, "shared", "only-cp0")
     cp1, discards = take(world, "shared", "of-cp1")
@@ -43,7 +49,8 @@ def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_wi
 
 
 def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_shared_file() -> None:
-    """SharedStateRegistry.registerAllAfterRestored (MISSION A11): the order of the registrations does not matter."""
+    """SharedStateRegistry.registerAllAfterRestored (MISSION A11): the order of the registrations
+    does not matter."""
     users = {1: ("shared", "only-1"), 2: ("shared", "only-2")}
     for order in ((1, 2), (2, 1)):
         registry = SharedStateRegistry()
@@ -54,8 +61,11 @@ def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_sh
         registry.validate()
 
 
-def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_last_of_them_only() -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): its own checkpoints are its own."""
+def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_last_of_them_only() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): its own
+    checkpoints are its own."""
     cp0 = checkpoint(1, task_state("a", files=("shared", "only-cp0")))
     cp1 = checkpoint(2, task_state("a", files=("shared", "of-cp1")))
     world = job("a", num_retained=2)
@@ -67,8 +77,11 @@ def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_l
     assert [(d.checkpoint_id, d.files) for d in discards] == [(2, ("of-cp1", "shared"))]
 
 
-def test_the_coordinator_never_deletes_a_snapshot_of_another_job_that_it_was_restored_from() -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (PROTOCOL P40): it is not in the store."""
+def test_the_coordinator_never_deletes_a_snapshot_of_another_job_that_it_was_restored_from() -> (
+    None
+):
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (PROTOCOL P40): it is not in
+    the store."""
     foreign = checkpoint(7, task_state("a", files=("shared",)), job_id=ORIGIN)
     world = job("a", restored=foreign)
     for _ in range(3):
@@ -76,10 +89,13 @@ def test_the_coordinator_never_deletes_a_snapshot_of_another_job_that_it_was_res
     assert 7 not in {d.checkpoint_id for d in of(world.effects, DiscardCheckpoint)}
 
 
-# -- 20, second half: a new job begins from CP1 -------------------------------------------------------------
+# -- 20, second half: a new job begins from CP1
+# -------------------------------------------------------------
 
 
-def origin_with_cp1(directory: Path, *, num_retained: int = 1) -> tuple[Driver, CompletedCheckpoint]:
+def origin_with_cp1(
+    directory: Path, *, num_retained: int = 1
+) -> tuple[Driver, CompletedCheckpoint]:
     """The job that took CP0 and CP1; with one retained checkpoint CP0 is subsumed."""
     origin = Driver(directory, ORIGIN, num_retained=num_retained)
     origin.job.begin_attempt()
@@ -110,7 +126,8 @@ def exists(snapshot: CompletedCheckpoint) -> bool:
 
 
 def test_a_job_can_be_restored_from_cp1_after_cp0_was_subsumed(tmp_path: Path) -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): what CP1 uses of CP0 is there."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): what CP1 uses
+    of CP0 is there."""
     origin, cp1 = origin_with_cp1(tmp_path)
     assert origin.has("1/shared")
     assert not origin.has("1/only-cp0")
@@ -121,7 +138,8 @@ def test_a_job_can_be_restored_from_cp1_after_cp0_was_subsumed(tmp_path: Path) -
 def test_after_a_restore_only_claim_deletes_cp1_and_the_state_of_cp0_that_it_uses(
     tmp_path: Path, mode: RecoveryClaimMode
 ) -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore by RecoveryClaimMode (MISSION A11, PROTOCOL P40)."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore by RecoveryClaimMode
+    (MISSION A11, PROTOCOL P40)."""
     origin, cp1 = origin_with_cp1(tmp_path)
     driver = restored_from(cp1, tmp_path, mode)
     assert exists(cp1)
@@ -146,27 +164,37 @@ def test_a_claimed_snapshot_stays_until_as_many_own_checkpoints_are_retained_as_
 
 
 def test_an_intermediate_savepoint_does_not_delete_the_claimed_snapshot(tmp_path: Path) -> None:
-    """RecoveryClaimMode.CLAIM (PROTOCOL P14, P40): a savepoint subsumes nothing, and the snapshot is still needed."""
+    """RecoveryClaimMode.CLAIM (PROTOCOL P14, P40): a savepoint subsumes nothing, and the snapshot
+    is still needed."""
     _, cp1 = origin_with_cp1(tmp_path)
     driver = restored_from(cp1, tmp_path, CLAIM)
     driver.savepoint()
     assert exists(cp1)
-    assert Driver(tmp_path, JOB_ID, from_savepoint=cp1.external_path).job.begin_attempt().restored == cp1
+    assert (
+        Driver(tmp_path, JOB_ID, from_savepoint=cp1.external_path).job.begin_attempt().restored
+        == cp1
+    )
 
 
 def test_claiming_cp1_leaves_the_state_that_the_retained_cp0_needs(tmp_path: Path) -> None:
-    """RecoveryClaimMode.CLAIM (MISSION A11): shared state never goes before its last user, whoever that is."""
+    """RecoveryClaimMode.CLAIM (MISSION A11): shared state never goes before its last user, whoever
+    that is."""
     origin, cp1 = origin_with_cp1(tmp_path, num_retained=2)
     restored_from(cp1, tmp_path, CLAIM).complete(("1/own",))
     assert not exists(cp1)
-    assert (origin.has("1/shared"), origin.has("1/only-cp0"), origin.has("2/of-cp1")) == (True, True, False)
+    assert (origin.has("1/shared"), origin.has("1/only-cp0"), origin.has("2/of-cp1")) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("mode", list(RecoveryClaimMode))
 def test_a_savepoint_is_deleted_after_the_restore_only_if_it_was_claimed(
     tmp_path: Path, mode: RecoveryClaimMode
 ) -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore by RecoveryClaimMode (PROTOCOL P40): a savepoint."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore by RecoveryClaimMode
+    (PROTOCOL P40): a savepoint."""
     origin = Driver(tmp_path, ORIGIN)
     origin.job.begin_attempt()
     savepoint = origin.savepoint()

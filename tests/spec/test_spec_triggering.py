@@ -1,7 +1,9 @@
-"""Flink's ``CheckpointCoordinatorTriggeringTest`` as Weir's contract: when the timer triggers, and what is full.
+"""Flink's ``CheckpointCoordinatorTriggeringTest`` as Weir's contract: when the timer triggers, and
+what is full.
 
-NO_CLAIM: the snapshot that a job began from belongs to the user, who may delete it once a checkpoint of the job's own is
-complete. So that one must be full: it must refer to no file of any earlier snapshot (PROTOCOL P40).
+NO_CLAIM: the snapshot that a job began from belongs to the user, who may delete it once a
+checkpoint of the job's own is complete. So that one must be full: it must refer to no file of any
+earlier snapshot (PROTOCOL P40).
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ import msgspec
 import pytest
 from tests.core.master_harness import JOB_ID, World, checkpoint, of, only, task_state, with_interval
 from tests.spec.durable import Driver
-from tests.spec.scenario import RESTART_DELAY_MS, ask, complete, fail, fail_over, job, take_over, tick
+from tests.spec.scenario import (
+    RESTART_DELAY_MS,
+    ask,
+    complete,
+    fail,
+    fail_over,
+    job,
+    take_over,
+    tick,
+)
 
 from weir.core.messages.job import AnswerRequest, RequestKind, TasksStopped
 from weir.core.messages.protocol import TriggerCheckpoint
@@ -21,7 +32,11 @@ from weir.rest.requests import CheckpointRequest
 
 ORIGIN = "f" * 32
 SAVEPOINT = checkpoint(7, task_state("a"), kind=SnapshotKind.SAVEPOINT, job_id=ORIGIN)
-CONFIGURED, FULL, INCREMENTAL = CheckpointType.CONFIGURED, CheckpointType.FULL, CheckpointType.INCREMENTAL
+CONFIGURED, FULL, INCREMENTAL = (
+    CheckpointType.CONFIGURED,
+    CheckpointType.FULL,
+    CheckpointType.INCREMENTAL,
+)
 
 
 def from_no_claim_savepoint(restored: CompletedCheckpoint = SAVEPOINT) -> World:
@@ -34,7 +49,8 @@ def next_is_full(
     kind: RequestKind = RequestKind.CHECKPOINT,
     checkpoint_type: CheckpointType = CONFIGURED,
 ) -> bool:
-    """Trigger a snapshot, and say whether its task is asked for a full one; the snapshot stays pending."""
+    """Trigger a snapshot, and say whether its task is asked for a full one; the snapshot stays
+    pending."""
     _, effects = world.allocate(ask(world, kind, checkpoint_type=checkpoint_type))
     (effect,) = of(effects, TriggerCheckpoint)
     return effect.full
@@ -45,17 +61,21 @@ def complete_pending(world: World) -> None:
     world.record(world.acknowledge(world.master.coordinator.pending[-1].checkpoint_id))
 
 
-# -- 24: testPeriodicTriggering -----------------------------------------------------------------------------
+# -- 24: testPeriodicTriggering
+# -----------------------------------------------------------------------------
 
 
 def run_periodically(world: World, *, times: int) -> list[tuple[int, int]]:
-    """Id and timestamp of the checkpoints of the next ``times`` intervals of 10 ms, each of which completes."""
+    """Id and timestamp of the checkpoints of the next ``times`` intervals of 10 ms, each of which
+    completes."""
     known = len(world.effects)
     for _ in range(10 * times - 1):
         for n in tick(world, 1):
             world.record(world.acknowledge(n))
     triggers = of(world.effects[known:], TriggerCheckpoint)
-    return [(effect.checkpoint_id, effect.timestamp_ms) for effect in triggers if effect.vertex == "a"]
+    return [
+        (effect.checkpoint_id, effect.timestamp_ms) for effect in triggers if effect.vertex == "a"
+    ]
 
 
 def test_periodic_checkpoints_come_at_a_fixed_rate_with_ids_and_timestamps_that_increase() -> None:
@@ -67,7 +87,8 @@ def test_periodic_checkpoints_come_at_a_fixed_rate_with_ids_and_timestamps_that_
 
 
 def test_a_stopped_scheduler_triggers_nothing() -> None:
-    """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A3): off while the job is not RUNNING."""
+    """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A3): off while the
+    job is not RUNNING."""
     world = job(interval_ms=10)
     run_periodically(world, times=3)
     fail(world)
@@ -79,7 +100,9 @@ def test_a_stopped_scheduler_triggers_nothing() -> None:
     assert tick(world, 0) == [4]
 
 
-def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_and_timestamps() -> None:
+def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_and_timestamps() -> (
+    None
+):
     """CheckpointCoordinatorTriggeringTest.testPeriodicTriggering (MISSION A1, A2)."""
     world = job(interval_ms=10)
     first = run_periodically(world, times=3)
@@ -91,11 +114,13 @@ def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_a
     assert [timestamp_ms for _, timestamp_ms in second] == [begin_ms, begin_ms + 10, begin_ms + 20]
 
 
-# -- CheckpointCoordinatorDeActivator: periodic checkpoints wait until all tasks run ------------------------
+# -- CheckpointCoordinatorDeActivator: periodic checkpoints wait until all tasks run
+# ------------------------
 
 
 def test_no_periodic_checkpoint_is_tried_before_all_tasks_run() -> None:
-    """CheckpointCoordinatorDeActivator (MISSION A1, A4): while tasks start, nothing is triggered and nothing fails."""
+    """CheckpointCoordinatorDeActivator (MISSION A1, A4): while tasks start, nothing is triggered
+    and nothing fails."""
     world = World("a", "b", config=with_interval(10))
     world.submit()
     assert tick(world, 100) == []
@@ -145,12 +170,15 @@ def test_tasks_that_were_restored_as_finished_are_not_waited_for() -> None:
 def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_failed_checkpoint(
     kind: RequestKind,
 ) -> None:
-    """MISSION A4: the answer names the task that does not run, and the job and its periodic checkpoints go on."""
+    """MISSION A4: the answer names the task that does not run, and the job and its periodic
+    checkpoints go on."""
     world = World("a", "b", config=with_interval(10))
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
     answer = only(ask(world, kind), AnswerRequest)
-    assert "Not all required tasks are currently running. Task 'b' is INITIALIZING." in (answer.failure or "")
+    assert "Not all required tasks are currently running. Task 'b' is INITIALIZING." in (
+        answer.failure or ""
+    )
     assert world.master.stats(world.now_ms).counts.total == 0
     world.status(TaskStatus.RUNNING, "b")
     assert tick(world, 0) == [1]
@@ -166,11 +194,15 @@ def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpo
     assert world.master.stats(world.now_ms).counts.failed == 0
 
 
-# -- 25: testTriggeringFullSnapshotAfterJobmasterFailover ---------------------------------------------------
+# -- 25: testTriggeringFullSnapshotAfterJobmasterFailover
+# ---------------------------------------------------
 
 
-def test_the_first_checkpoint_after_a_failover_of_the_coordinator_is_full_as_long_as_none_completed() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover (PROTOCOL P40)."""
+def test_the_first_checkpoint_after_a_failover_of_the_coordinator_is_full_as_long_as_none_completed() -> (
+    None
+):
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
+    (PROTOCOL P40)."""
     world = from_no_claim_savepoint()
     assert next_is_full(world)
     successor = take_over(world, attempt=2, restored=SAVEPOINT)
@@ -180,15 +212,19 @@ def test_the_first_checkpoint_after_a_failover_of_the_coordinator_is_full_as_lon
 
 
 def test_a_failover_of_the_coordinator_after_the_full_checkpoint_brings_no_new_duty() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover (PROTOCOL P40): for good."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
+    (PROTOCOL P40): for good."""
     world = from_no_claim_savepoint()
     n = complete(world)
     successor = take_over(world, attempt=2, restored=checkpoint(n, task_state("a")))
     assert not next_is_full(successor)
 
 
-def test_the_duty_survives_any_number_of_attempts_and_coordinators_that_complete_only_savepoints() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover (PROTOCOL P40)."""
+def test_the_duty_survives_any_number_of_attempts_and_coordinators_that_complete_only_savepoints() -> (
+    None
+):
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
+    (PROTOCOL P40)."""
     world = from_no_claim_savepoint()
     for attempt in (2, 4, 6):
         complete(world, RequestKind.SAVEPOINT)
@@ -199,7 +235,8 @@ def test_the_duty_survives_any_number_of_attempts_and_coordinators_that_complete
 
 
 def test_a_new_driver_finds_the_same_savepoint_and_with_it_the_same_duty(tmp_path: Path) -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover (PROTOCOL P40), on real files."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
+    (PROTOCOL P40), on real files."""
     origin = Driver(tmp_path, ORIGIN)
     origin.job.begin_attempt()
     savepoint = origin.savepoint()
@@ -208,7 +245,9 @@ def test_a_new_driver_finds_the_same_savepoint_and_with_it_the_same_duty(tmp_pat
         start = driver.job.begin_attempt()
         assert (start.attempt, start.restored) == (attempt, savepoint)
         driver.savepoint()
-        successor = take_over(World("a"), attempt=start.attempt, restored=start.restored, older=start.older)
+        successor = take_over(
+            World("a"), attempt=start.attempt, restored=start.restored, older=start.older
+        )
         assert next_is_full(successor, checkpoint_type=INCREMENTAL)
     own = driver.complete(("3/own",))
     start = Driver(tmp_path, JOB_ID, from_savepoint=savepoint.external_path).job.begin_attempt()
@@ -218,10 +257,13 @@ def test_a_new_driver_finds_the_same_savepoint_and_with_it_the_same_duty(tmp_pat
     assert not next_is_full(successor)
 
 
-# -- 26: testTriggeringFullCheckpoints ----------------------------------------------------------------------
+# -- 26: testTriggeringFullCheckpoints
+# ----------------------------------------------------------------------
 
 
-def test_a_savepoint_between_the_restore_and_the_first_checkpoint_does_not_discharge_the_duty() -> None:
+def test_a_savepoint_between_the_restore_and_the_first_checkpoint_does_not_discharge_the_duty() -> (
+    None
+):
     """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P14, P40)."""
     world = from_no_claim_savepoint()
     assert next_is_full(world, RequestKind.SAVEPOINT)
@@ -232,7 +274,8 @@ def test_a_savepoint_between_the_restore_and_the_first_checkpoint_does_not_disch
 
 
 def test_a_full_checkpoint_that_fails_does_not_discharge_the_duty() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): the first that *completes* does."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): the first
+    that *completes* does."""
     world = from_no_claim_savepoint()
     assert next_is_full(world)
     world.decline(world.master.coordinator.pending[-1].checkpoint_id, "a")
@@ -240,14 +283,16 @@ def test_a_full_checkpoint_that_fails_does_not_discharge_the_duty() -> None:
 
 
 def test_checkpoints_triggered_while_the_first_full_one_is_pending_are_full_as_well() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): each may complete first."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): each may
+    complete first."""
     world = from_no_claim_savepoint()
     assert [next_is_full(world) for _ in range(3)] == [True, True, True]
     complete_pending(world)
     assert not next_is_full(world)
 
 
-# -- 27: testTriggeringCheckpointsWith...CheckpointType -----------------------------------------------------
+# -- 27: testTriggeringCheckpointsWith...CheckpointType
+# -----------------------------------------------------
 
 
 def with_own_checkpoint() -> World:
@@ -258,12 +303,14 @@ def with_own_checkpoint() -> World:
 
 
 def test_a_user_gets_an_incremental_checkpoint_for_the_asking() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithIncrementalCheckpointType (MISSION A4)."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithIncrementalCheckpointType
+    (MISSION A4)."""
     assert not next_is_full(with_own_checkpoint(), checkpoint_type=INCREMENTAL)
 
 
 def test_a_user_gets_a_full_checkpoint_for_the_asking_and_only_that_one_is_full() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithFullCheckpointType (MISSION A4)."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithFullCheckpointType
+    (MISSION A4)."""
     world = with_own_checkpoint()
     assert next_is_full(world, checkpoint_type=FULL)
     complete_pending(world)
@@ -271,7 +318,8 @@ def test_a_user_gets_a_full_checkpoint_for_the_asking_and_only_that_one_is_full(
 
 
 def test_a_checkpoint_triggered_while_a_full_one_is_pending_is_full_too() -> None:
-    """CheckpointCoordinatorTriggeringTest, where Weir is stricter (PROTOCOL P4): it may subsume the full one."""
+    """CheckpointCoordinatorTriggeringTest, where Weir is stricter (PROTOCOL P4): it may subsume the
+    full one."""
     world = job("a", restored=checkpoint(7, task_state("a")), max_concurrent_checkpoints=2)
     world.next_id = 8
     assert next_is_full(world, checkpoint_type=FULL)
@@ -281,7 +329,8 @@ def test_a_checkpoint_triggered_while_a_full_one_is_pending_is_full_too() -> Non
 
 
 def test_a_checkpoint_of_the_configured_type_is_incremental() -> None:
-    """CheckpointType.CONFIGURED (PROTOCOL P4): files of the last completed checkpoint are referred to."""
+    """CheckpointType.CONFIGURED (PROTOCOL P4): files of the last completed checkpoint are referred
+    to."""
     assert not next_is_full(with_own_checkpoint(), checkpoint_type=CONFIGURED)
 
 
@@ -289,7 +338,8 @@ def test_a_checkpoint_of_the_configured_type_is_incremental() -> None:
 def test_after_a_no_claim_savepoint_the_first_checkpoint_is_full_whatever_type_is_asked_for(
     checkpoint_type: CheckpointType,
 ) -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggering...WithCheckpointTypeAfterNoClaimSavepoint (PROTOCOL P40)."""
+    """CheckpointCoordinatorTriggeringTest.testTriggering...WithCheckpointTypeAfterNoClaimSavepoint
+    (PROTOCOL P40)."""
     world = from_no_claim_savepoint()
     assert next_is_full(world, checkpoint_type=checkpoint_type)
     complete_pending(world)
@@ -297,7 +347,8 @@ def test_after_a_no_claim_savepoint_the_first_checkpoint_is_full_whatever_type_i
 
 
 def test_a_checkpoint_type_of_null_is_refused_where_a_request_comes_in() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithNullCheckpointType: at REST; the core has no null."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithNullCheckpointType: at REST;
+    the core has no null."""
     with pytest.raises(msgspec.ValidationError, match="checkpointType"):
         msgspec.json.decode(b'{"checkpointType": null}', type=CheckpointRequest)
     absent = msgspec.json.decode(b"{}", type=CheckpointRequest)

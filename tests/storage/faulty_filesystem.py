@@ -1,4 +1,5 @@
-"""A local file system whose next creates end in doubt, as on a network that fails at the worst moment."""
+"""A local file system whose next creates end in doubt, as on a network that fails at the worst
+moment."""
 
 from __future__ import annotations
 
@@ -10,10 +11,11 @@ from weir.storage.local import LocalFileSystem
 
 
 class FaultyFileSystem(LocalFileSystem):
-    """Fails the next ``lost`` creates without carrying them out, and the next ``unanswered`` ones after doing so.
+    """Fails the next ``lost`` creates without carrying them out, and the next ``unanswered`` ones
+    after doing so.
 
-    ``unreadable`` reads and ``unreadable_checksums`` checksums fail, and so does every deletion below ``undeletable``;
-    ``before_create`` runs once before the next create.
+    ``unreadable`` reads and ``unreadable_checksums`` checksums fail, and so does every deletion
+    below ``undeletable``; ``before_create`` runs once before the next create.
     """
 
     def __init__(self, *, lost: int = 0, unanswered: int = 0, unreadable: int = 0) -> None:

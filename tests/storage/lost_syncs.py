@@ -1,4 +1,5 @@
-"""An fsync that fails once, as Linux reports a lost write: the next one of the same file succeeds."""
+"""An fsync that fails once, as Linux reports a lost write: the next one of the same file
+succeeds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import pytest
 
 
 class LostSyncs:
-    """Fails the first ``times`` syncs of paths that ``matches`` names, and notes every path that is synced."""
+    """Fails the first ``times`` syncs of paths that ``matches`` names, and notes every path that is
+    synced."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, matches: Callable[[str], bool], *, times: int = 1

@@ -33,11 +33,15 @@ def checkpoint(
             TaskState(
                 vertex="revenue",
                 position=4,
-                operators=(OperatorState(operator_id="revenue", name="revenue", fully_finished=True),),
+                operators=(
+                    OperatorState(operator_id="revenue", name="revenue", fully_finished=True),
+                ),
                 entries={"offsets/4": "v1\n{}", "commits/4": "v1\nütf"},
                 files=files,
                 committables=(
-                    Committable(sink="out", position=4, payload={"files": ["a", "b"], "rows": 3}, barrier=7),
+                    Committable(
+                        sink="out", position=4, payload={"files": ["a", "b"], "rows": 3}, barrier=7
+                    ),
                 ),
             ),
         ),

@@ -1,4 +1,5 @@
-"""The job log and the job names: who holds a job, what is complete, and what a stale driver is told."""
+"""The job log and the job names: who holds a job, what is complete, and what a stale driver is
+told."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def begin(
 
 def reference(checkpoint_id: int) -> CheckpointReference:
     return CheckpointReference(
-        checkpoint_id=checkpoint_id, path=f"/c/chk-{checkpoint_id}", checksum=f"sha256:{checkpoint_id:064x}"
+        checkpoint_id=checkpoint_id,
+        path=f"/c/chk-{checkpoint_id}",
+        checksum=f"sha256:{checkpoint_id:064x}",
     )
 
 
@@ -81,7 +84,8 @@ def test_the_first_attempt_is_number_one(log: JobLog) -> None:
 
 
 def test_every_record_is_the_full_state_of_the_job(log: JobLog) -> None:
-    """The next attempt carries on what the newest record says of checkpoints and of the savepoint it began from."""
+    """The next attempt carries on what the newest record says of checkpoints and of the savepoint
+    it began from."""
     first = begin(log, "A", None, restored_from="/s/savepoint-1")
     assert complete(first, 1) is Recorded.WON
     assert log.newest() == first.newest
@@ -207,7 +211,8 @@ def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_tak
 
 
 def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_path: Path) -> None:
-    """An object store carries a request out after the writer gave it up; the next record stands above it."""
+    """An object store carries a request out after the writer gave it up; the next record stands
+    above it."""
     fs = FaultyFileSystem()
     log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
     writer = begin(log, "A", None)
@@ -231,7 +236,8 @@ def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_pat
 def test_a_record_that_may_not_last_is_followed_by_one_that_says_the_same(
     log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync of its directory failed, and no later one is believed: the next number does not depend on it (P17, P23)."""
+    """A sync of its directory failed, and no later one is believed: the next number does not depend
+    on it (P17, P23)."""
     writer = begin(log, "A", None)
     syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
     assert complete(writer, 1) is Recorded.WON
@@ -279,7 +285,11 @@ def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: 
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b"{", "is damaged"), (b"\xff", "is damaged"), (b'{"version": 2}', "run the job with the newer Weir")],
+    [
+        (b"{", "is damaged"),
+        (b"\xff", "is damaged"),
+        (b'{"version": 2}', "run the job with the newer Weir"),
+    ],
 )
 def test_a_record_that_cannot_be_understood_says_so(
     log: JobLog, tmp_path: Path, data: bytes, words: str

@@ -1,4 +1,5 @@
-"""The local file system: atomic and durable writes, conditional create, links, and errors that say what to do."""
+"""The local file system: atomic and durable writes, conditional create, links, and errors that say
+what to do."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def test_the_content_is_synced_before_the_name_appears(
 def test_a_sync_that_fails_is_told_from_every_other_error(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, what: str
 ) -> None:
-    """Since the next one would succeed without the data, nobody may try it again and believe it (PROTOCOL P23)."""
+    """Since the next one would succeed without the data, nobody may try it again and believe it
+    (PROTOCOL P23)."""
     fs.write(f"{tmp_path}/there", b"data")
     LostSyncs(monkeypatch, lambda path: (path == str(tmp_path)) is (what == "directory"))
     calls = {
@@ -104,14 +106,17 @@ def test_a_sync_that_fails_is_told_from_every_other_error(
         "rename": lambda: fs.rename(f"{tmp_path}/there", f"{tmp_path}/a"),
         "sync": lambda: fs.sync([f"{tmp_path}/there"]),
     }
-    with pytest.raises(LostWriteError, match=r"check the disk\. It could not be synced.*may be lost"):
+    with pytest.raises(
+        LostWriteError, match=r"check the disk\. It could not be synced.*may be lost"
+    ):
         calls[operation]()
 
 
 def test_a_directory_whose_name_could_not_be_synced_is_made_again(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever found it there would not sync it, and what is put into it later could lose its way (PROTOCOL P23)."""
+    """Whoever found it there would not sync it, and what is put into it later could lose its way
+    (PROTOCOL P23)."""
     syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/a")
     with pytest.raises(LostWriteError, match=f"Cannot make the directory {tmp_path}/a/b"):
         fs.make_directory(f"{tmp_path}/a/b")
@@ -156,7 +161,9 @@ def test_a_write_that_fails_leaves_the_old_content(
     assert len(fs.list(str(tmp_path))) == 1
 
 
-def test_files_are_readable_by_others_as_the_umask_allows(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_files_are_readable_by_others_as_the_umask_allows(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """A savepoint can be read by another user, unlike an ordinary temporary file."""
     mask = os.umask(0o022)
     try:
@@ -166,7 +173,9 @@ def test_files_are_readable_by_others_as_the_umask_allows(fs: LocalFileSystem, t
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o644
 
 
-def test_reading_what_is_not_there_is_a_file_not_found_error(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_reading_what_is_not_there_is_a_file_not_found_error(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """The one error of the system that callers expect."""
     with pytest.raises(FileNotFoundError):
         fs.read(f"{tmp_path}/nothing")
@@ -190,7 +199,9 @@ def test_a_disk_error_names_the_path_and_the_way_out(
         fs.write(f"{tmp_path}/a", b"data")
 
 
-def test_every_operation_turns_errors_into_storage_errors(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_every_operation_turns_errors_into_storage_errors(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """A file in place of a directory is an error everywhere, and always a StorageError."""
     (tmp_path / "file").write_bytes(b"")
     below = f"{tmp_path}/file/below"
@@ -209,7 +220,9 @@ def test_every_operation_turns_errors_into_storage_errors(fs: LocalFileSystem, t
             call()
 
 
-def test_status_tells_files_directories_and_nothing_apart(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_status_tells_files_directories_and_nothing_apart(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """Size for a file, 0 for a directory, None for nothing."""
     fs.write(f"{tmp_path}/a", b"12345")
     found = fs.status(f"{tmp_path}/a")
@@ -222,7 +235,9 @@ def test_status_tells_files_directories_and_nothing_apart(fs: LocalFileSystem, t
     assert fs.status(f"{tmp_path}/a/b") is None
 
 
-def test_list_is_sorted_and_empty_for_what_is_not_there(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_list_is_sorted_and_empty_for_what_is_not_there(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """Entries come in the order of their names."""
     for name in ("c", "a", "b"):
         fs.write(f"{tmp_path}/{name}", b"")
@@ -241,7 +256,9 @@ def test_each_new_directory_is_synced_into_its_parent(
     assert len(synced) == 2
 
 
-def test_delete_takes_files_and_whole_directories_and_nothing(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_delete_takes_files_and_whole_directories_and_nothing(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """What is not there is no error."""
     fs.make_directory(f"{tmp_path}/a/b")
     fs.write(f"{tmp_path}/a/b/c", b"")
@@ -251,7 +268,9 @@ def test_delete_takes_files_and_whole_directories_and_nothing(fs: LocalFileSyste
     assert fs.list(str(tmp_path)) == []
 
 
-def test_delete_removes_a_link_and_not_what_it_points_to(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_delete_removes_a_link_and_not_what_it_points_to(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """A symbolic link to a directory is not followed."""
     fs.make_directory(f"{tmp_path}/a")
     fs.write(f"{tmp_path}/a/kept", b"")
@@ -318,7 +337,8 @@ def test_checksum_is_the_crc32_of_the_whole_content(fs: LocalFileSystem, tmp_pat
 def test_sync_syncs_each_file_and_each_directory_once(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two files in one directory and one in another: three files and two directories (PROTOCOL P23)."""
+    """Two files in one directory and one in another: three files and two directories
+    (PROTOCOL P23)."""
     fs.make_directory(f"{tmp_path}/d")
     files = [f"{tmp_path}/a", f"{tmp_path}/b", f"{tmp_path}/d/c"]
     for path in files:
@@ -328,7 +348,9 @@ def test_sync_syncs_each_file_and_each_directory_once(
     assert synced == [*files, str(tmp_path), f"{tmp_path}/d"]
 
 
-def test_a_name_may_be_as_long_as_the_file_system_allows(fs: LocalFileSystem, tmp_path: Path) -> None:
+def test_a_name_may_be_as_long_as_the_file_system_allows(
+    fs: LocalFileSystem, tmp_path: Path
+) -> None:
     """The temporary file beside it has a short one."""
     path = f"{tmp_path}/{'n' * 255}"
     fs.write(path, b"data")
@@ -341,7 +363,9 @@ def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
     """The disk is not to blame."""
-    with pytest.raises(StorageError, match="longer than the file system allows; choose a shorter one"):
+    with pytest.raises(
+        StorageError, match="longer than the file system allows; choose a shorter one"
+    ):
         fs.write(f"{tmp_path}/{'n' * 256}", b"data")
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -351,7 +375,8 @@ def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
 
 @pytest.mark.kill
 def test_a_kill_in_mid_create_leaves_nothing_or_a_whole_file(tmp_path: Path) -> None:
-    """Whenever the process is killed, each name that exists has all of its content (PROTOCOL P17)."""
+    """Whenever the process is killed, each name that exists has all of its content
+    (PROTOCOL P17)."""
     program = textwrap.dedent(
         """
         import itertools, sys

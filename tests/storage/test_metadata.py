@@ -29,13 +29,19 @@ PATH = "/c/chk-7"
 SAMPLE = checkpoint(
     7,
     PATH,
-    files=(StateHandle(key="state/0/0/1.zip", path="shared/7/1.zip", size=9, checksum="crc32:00000000"),),
+    files=(
+        StateHandle(
+            key="state/0/0/1.zip", path="shared/7/1.zip", size=9, checksum="crc32:00000000"
+        ),
+    ),
 )
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_.-]{0,9}\Z")
 KEYS = st.lists(
     st.text(
-        st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/~\\"), min_size=1, max_size=9
+        st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/~\\"),
+        min_size=1,
+        max_size=9,
     ).filter(lambda name: name not in (".", "..")),
     min_size=1,
     max_size=3,
@@ -43,7 +49,11 @@ KEYS = st.lists(
 TIMESTAMPS = st.integers(0, 253402300799999)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | INTEGERS | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | INTEGERS
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(), values, max_size=4),
     max_leaves=8,
 )
@@ -108,7 +118,9 @@ def test_every_checkpoint_is_read_back_equal(given_one: CompletedCheckpoint) -> 
 def test_metadata_that_knows_no_segments_in_flight_is_read_as_without_any() -> None:
     """A Weir without unaligned checkpoints wrote it."""
     data = encode(SAMPLE)
-    body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2].replace(b'"in_flight":[],', b"")
+    body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2].replace(
+        b'"in_flight":[],', b""
+    )
     checksum = "sha256:" + hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
     frame = f'{{"format":"weir-checkpoint","version":1,"checksum":"{checksum}","checkpoint":'
     older = frame.encode() + body + b"}\n"
@@ -132,7 +144,9 @@ def test_the_file_is_json_with_format_version_and_checksum() -> None:
     assert (content["format"], content["version"]) == ("weir-checkpoint", 1)
     assert content["checkpoint"]["tasks"][0]["files"][0]["path"] == "shared/7/1.zip"
     body = data[data.index(b'"checkpoint":') + len(b'"checkpoint":') : -2]
-    assert content["checksum"] == "sha256:" + hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
+    assert (
+        content["checksum"] == "sha256:" + hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
+    )
 
 
 def test_equal_checkpoints_give_equal_bytes() -> None:
@@ -212,7 +226,8 @@ def test_the_error_names_file_and_checksums() -> None:
     """Expected and found, and the place as attributes."""
     data = encode(SAMPLE).replace(b"revenue", b"REVENUE")
     with pytest.raises(
-        CheckpointDamagedError, match=r"/c/chk-7 is damaged: .* sha256:\w{64}, expected sha256:\w{64}"
+        CheckpointDamagedError,
+        match=r"/c/chk-7 is damaged: .* sha256:\w{64}, expected sha256:\w{64}",
     ) as caught:
         decode(data, PATH)
     assert (caught.value.path, caught.value.file) == (PATH, "_metadata")
@@ -227,12 +242,16 @@ def test_a_payload_that_is_no_json_is_refused_when_it_is_written(value: Any) -> 
         encode(bad)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), (1, 2), {1: 2}, timedelta(seconds=1)])
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), (1, 2), {1: 2}, timedelta(seconds=1)]
+)
 def test_a_payload_that_would_be_read_back_different_is_refused(value: Any) -> None:
     """A tuple would become a list, a number as a key a text, an infinite number nothing."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
-    with pytest.raises(StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of sink 'out'\)"):
+    with pytest.raises(
+        StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of sink 'out'\)"
+    ):
         encode(bad)
     with pytest.raises(
         StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of master hook 'lock'\)"

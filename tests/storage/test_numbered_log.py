@@ -1,4 +1,5 @@
-"""The numbered log: exactly one writer wins a number, also against a pruned log and when the outcome is in doubt."""
+"""The numbered log: exactly one writer wins a number, also against a pruned log and when the
+outcome is in doubt."""
 
 from __future__ import annotations
 
@@ -142,7 +143,9 @@ def test_of_two_processes_exactly_one_wins_each_number(log: NumberedLog) -> None
         for racer in racers.values():
             assert racer.stdin is not None
             print(number, file=racer.stdin, flush=True)
-        said = {name: racer.stdout.readline().strip() for name, racer in racers.items() if racer.stdout}
+        said = {
+            name: racer.stdout.readline().strip() for name, racer in racers.items() if racer.stdout
+        }
         assert sorted(said.values()) == ["ALREADY_EXISTS", "CREATED"]
         winner = next(name for name, result in said.items() if result == "CREATED")
         assert log.read(number) == f"{winner} {number}".encode()
@@ -209,7 +212,9 @@ def test_a_doubt_is_read_back_until_it_can_be(tmp_path: Path) -> None:
 def test_a_doubt_that_stays_is_an_error_and_no_outcome(tmp_path: Path) -> None:
     """Neither won nor failed nor fenced: the driver must stop."""
     it, _ = recorder(FaultyFileSystem(unanswered=1, unreadable=10_000), tmp_path)
-    with pytest.raises(StorageError, match=r"It is unknown whether entry 1 of .* so this driver must stop"):
+    with pytest.raises(
+        StorageError, match=r"It is unknown whether entry 1 of .* so this driver must stop"
+    ):
         it.record(1, b"ours")
 
 
@@ -224,7 +229,8 @@ def test_a_number_that_was_overtaken_is_fenced(tmp_path: Path) -> None:
 def test_an_entry_whose_directory_could_not_be_synced_is_not_believed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is there, and a second sync would succeed without a word of it: neither won nor lost (PROTOCOL P23)."""
+    """It is there, and a second sync would succeed without a word of it: neither won nor lost
+    (PROTOCOL P23)."""
     it, log = recorder(LocalFileSystem(), tmp_path)
     it.record(1, b"first")
     LostSyncs(monkeypatch, lambda path: path == log.directory)
@@ -236,7 +242,8 @@ def test_an_entry_whose_directory_could_not_be_synced_is_not_believed_later(
 def test_a_sync_that_fails_when_an_entry_is_read_back_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The create had ended in doubt, so the entry has to be made durable once, and was not (PROTOCOL P23)."""
+    """The create had ended in doubt, so the entry has to be made durable once, and was not
+    (PROTOCOL P23)."""
     it, log = recorder(FaultyFileSystem(unanswered=1), tmp_path)
     # The first two syncs are those of the create, of the content and of the directory.
     syncs = LostSyncs(monkeypatch, lambda path: path == log.path(1))

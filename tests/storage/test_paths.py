@@ -85,7 +85,10 @@ def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
         ("a\0b", "not UTF-8 text"),
         ("/data/\udcff", "not UTF-8 text"),
         ("hdfs://nn/\udcff", "not UTF-8 text"),
-        ("~nobody-has-this-name/x", r"begins with a home directory that does not exist.*or \./~nobody"),
+        (
+            "~nobody-has-this-name/x",
+            r"begins with a home directory that does not exist.*or \./~nobody",
+        ),
         ("file:x", "a URI without a path: write file:///"),
         ("file://host/x", "names a file of the host 'host'"),
         ("s3a:/bucket/x", "names no bucket: write s3a://BUCKET/PATH"),
@@ -147,7 +150,8 @@ def test_names_are_joined_to_every_root() -> None:
 
 
 def test_each_library_gets_the_spelling_that_it_reads() -> None:
-    """Spark looks a plain path up on Hadoop's default file system, and delta-rs has one scheme for S3."""
+    """Spark looks a plain path up on Hadoop's default file system, and delta-rs has one scheme for
+    S3."""
     assert as_spark_path("/data/a b") == "file:///data/a b"
     assert as_spark_path("hdfs:///x") == "hdfs:///x"
     assert as_delta_path("s3a://bucket/x") == "s3://bucket/x"
@@ -166,7 +170,8 @@ def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
 
 
 def test_links_make_two_spellings_one_place(tmp_path: Path) -> None:
-    """Whether or not what they name exists yet; a name that another begins with is another place."""
+    """Whether or not what they name exists yet; a name that another begins with is another
+    place."""
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
     there, link = f"{tmp_path}/a", f"{tmp_path}/link"

@@ -29,7 +29,9 @@ def test_other_schemes_go_to_hadoop() -> None:
 
 def test_without_hadoop_another_scheme_is_refused_in_a_sentence() -> None:
     """The sentence names the path and what to do."""
-    with pytest.raises(UnsupportedEnvironmentError, match=r"hdfs://nn/x can only be read through Spark"):
+    with pytest.raises(
+        UnsupportedEnvironmentError, match=r"hdfs://nn/x can only be read through Spark"
+    ):
         FileSystems(None)("hdfs://nn/x")
 
 

@@ -1,4 +1,5 @@
-"""Checkpoint storage: layout, ids, reading from wherever a checkpoint was moved to, checking and deleting."""
+"""Checkpoint storage: layout, ids, reading from wherever a checkpoint was moved to, checking and
+deleting."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def put(directory: str, name: str, data: bytes) -> StateHandle:
     return StateHandle(key=name, path=name, size=size, checksum=checksum)
 
 
-def take(storage: CheckpointStorage, checkpoint_id: int, *files: StateHandle) -> CompletedCheckpoint:
+def take(
+    storage: CheckpointStorage, checkpoint_id: int, *files: StateHandle
+) -> CompletedCheckpoint:
     taken = checkpoint(checkpoint_id, storage.checkpoint_directory(checkpoint_id), files=files)
     storage.write_metadata(taken)
     return taken
@@ -88,14 +91,18 @@ def test_a_file_system_without_conditional_create_is_refused(base: Path) -> None
         CheckpointStorage(careless, str(base), JOB).check_writable()
 
 
-def test_checkpoint_ids_begin_at_one_and_never_repeat(storage: CheckpointStorage, base: Path) -> None:
+def test_checkpoint_ids_begin_at_one_and_never_repeat(
+    storage: CheckpointStorage, base: Path
+) -> None:
     """Also for another driver of the same job (PROTOCOL P19)."""
     assert [storage.next_checkpoint_id() for _ in range(10)] == list(range(1, 11))
     assert CheckpointStorage(FileSystems(None), str(base), JOB).next_checkpoint_id() == 11
     assert len(tree(base / JOB / "ids")) < 11
 
 
-def test_a_checkpoint_is_read_back_from_its_directory_or_its_file(storage: CheckpointStorage) -> None:
+def test_a_checkpoint_is_read_back_from_its_directory_or_its_file(
+    storage: CheckpointStorage,
+) -> None:
     """Either path may be given, with a slash at the end or not."""
     taken = checkpoint(1, storage.checkpoint_directory(1))
     checksum = storage.write_metadata(taken)
@@ -117,9 +124,13 @@ def test_a_missing_checkpoint_is_an_error_that_names_the_others(storage: Checkpo
     for checkpoint_id in (9, 10, 11):
         take(storage, checkpoint_id)
     (Path(storage.job_directory) / "chk-12").mkdir()
-    with pytest.raises(CheckpointNotFoundError, match=f"{JOB} has chk-9, chk-10, chk-11, so name one"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=f"{JOB} has chk-9, chk-10, chk-11, so name one"
+    ):
         storage.read(storage.checkpoint_directory(8))
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-12 has no file _metadata; .* has chk-9, chk-10"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"chk-12 has no file _metadata; .* has chk-9, chk-10"
+    ):
         storage.read(storage.checkpoint_directory(12))
     with pytest.raises(CheckpointNotFoundError, match="has chk-9, chk-10, chk-11"):
         storage.read(storage.job_directory)
@@ -159,7 +170,9 @@ def test_a_damaged_state_file_is_named_with_what_was_expected(
     assert (caught.value.path, caught.value.file) == (taken.external_path, "shared/1/b")
 
 
-def test_a_savepoint_gets_a_directory_of_its_own(storage: CheckpointStorage, tmp_path: Path) -> None:
+def test_a_savepoint_gets_a_directory_of_its_own(
+    storage: CheckpointStorage, tmp_path: Path
+) -> None:
     """Named after the job and a random token; one that exists is not used again."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     assert directory == f"{tmp_path}/s/savepoint-012345-0123456789ab"
@@ -169,7 +182,9 @@ def test_a_savepoint_gets_a_directory_of_its_own(storage: CheckpointStorage, tmp
 
 
 @pytest.mark.parametrize("kind", [SnapshotKind.SAVEPOINT, SnapshotKind.SYNC_SAVEPOINT])
-def test_a_savepoint_can_be_moved(storage: CheckpointStorage, tmp_path: Path, kind: SnapshotKind) -> None:
+def test_a_savepoint_can_be_moved(
+    storage: CheckpointStorage, tmp_path: Path, kind: SnapshotKind
+) -> None:
     """Its files are found beside its metadata, wherever that is."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     handle = put(directory, "state/a", b"data")
@@ -195,18 +210,23 @@ def test_a_retained_checkpoint_is_restored_from_wherever_its_job_directory_is(
 
 
 @pytest.mark.parametrize("path", ["../other/file", "/etc/passwd", "a/../../b", "", "a//b"])
-def test_a_state_file_outside_of_the_checkpoint_is_never_used(storage: CheckpointStorage, path: str) -> None:
+def test_a_state_file_outside_of_the_checkpoint_is_never_used(
+    storage: CheckpointStorage, path: str
+) -> None:
     """Whatever the metadata says: it is not read, and not deleted."""
     handle = StateHandle(key="a", path=path, size=1, checksum="crc32:00000000")
     with pytest.raises(
-        StorageError, match=r"would not be read back as it is .*(another form|is no file of a checkpoint)"
+        StorageError,
+        match=r"would not be read back as it is .*(another form|is no file of a checkpoint)",
     ):
         storage.write_metadata(checkpoint(1, storage.checkpoint_directory(1), files=(handle,)))
     with pytest.raises(InvariantError, match="not below the directory"):
         storage.discard(1, (path,), None, subsumed=True)
 
 
-def test_an_aborted_checkpoint_loses_all_that_it_wrote(storage: CheckpointStorage, base: Path) -> None:
+def test_an_aborted_checkpoint_loses_all_that_it_wrote(
+    storage: CheckpointStorage, base: Path
+) -> None:
     """Its directory and its shared files; other checkpoints keep theirs."""
     for name in ("chk-1/a", "shared/1/b", "chk-2/a", "shared/2/b"):
         put(storage.job_directory, name, b"data")
@@ -287,11 +307,13 @@ def test_discarding_everything_keeps_log_and_ids(storage: CheckpointStorage, bas
 
 
 def test_what_dead_attempts_left_behind_is_deleted(storage: CheckpointStorage, base: Path) -> None:
-    """Only the retained checkpoint and the shared files that it names survive, whoever wrote them."""
+    """Only the retained checkpoint and the shared files that it names survive, whoever wrote
+    them."""
     job = storage.job_directory
     old, own = put(job, "shared/3/old", b"old"), put(job, "shared/5/own", b"own")
     unneeded = [
-        put(job, name, b"x") for name in ("shared/3/unneeded", "shared/4/aborted", "shared/6/pending")
+        put(job, name, b"x")
+        for name in ("shared/3/unneeded", "shared/4/aborted", "shared/6/pending")
     ]
     retained = take(storage, 5, old, own)
     take(storage, 4)
@@ -309,10 +331,15 @@ def test_what_dead_attempts_left_behind_is_deleted(storage: CheckpointStorage, b
 def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
-    """Of the copy only, and only what no other checkpoint beside it names: the original is not the claimer's."""
+    """Of the copy only, and only what no other checkpoint beside it names: the original is not the
+    claimer's."""
     job = storage.job_directory
     first = take(
-        storage, 7, put(job, "chk-7/own", b"1"), put(job, "shared/6/a", b"2"), put(job, "shared/7/b", b"3")
+        storage,
+        7,
+        put(job, "chk-7/own", b"1"),
+        put(job, "shared/6/a", b"2"),
+        put(job, "shared/7/b", b"3"),
     )
     second = take(storage, 8, *first.tasks[0].files[1:2])
     shutil.copytree(base / JOB, tmp_path / "backup")
@@ -324,14 +351,21 @@ def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     assert tree(base / JOB) == original
     storage.verify(first)
     storage.verify(second)
-    assert tree(tmp_path / "backup") == ["chk-8", "chk-8/_metadata", "shared", "shared/6", "shared/6/a"]
+    assert tree(tmp_path / "backup") == [
+        "chk-8",
+        "chk-8/_metadata",
+        "shared",
+        "shared/6",
+        "shared/6/a",
+    ]
     other.verify(other.read(f"{tmp_path}/backup/chk-8"))
 
 
 def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_name(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """What somebody put beside its files is not the claimer's, nor is a directory without metadata (MISSION A11)."""
+    """What somebody put beside its files is not the claimer's, nor is a directory without metadata
+    (MISSION A11)."""
     job = storage.job_directory
     claimed = take(storage, 7, put(job, "chk-7/own", b"1"), put(job, "shared/7/b", b"3"))
     put(job, "chk-7/notes", b"mine")
@@ -347,10 +381,13 @@ def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_nam
 def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
     base: Path, kind: SnapshotKind
 ) -> None:
-    """Its metadata goes first as a name, and last as a file: what is left is known, and is no snapshot meanwhile."""
+    """Its metadata goes first as a name, and last as a file: what is left is known, and is no
+    snapshot meanwhile."""
     fs = FaultyFileSystem()
     storage = CheckpointStorage(lambda _: fs, str(base), JOB)
-    directory = storage.checkpoint_directory(7) if kind is SnapshotKind.CHECKPOINT else f"{base}/{JOB}/sp"
+    directory = (
+        storage.checkpoint_directory(7) if kind is SnapshotKind.CHECKPOINT else f"{base}/{JOB}/sp"
+    )
     root = storage.job_directory if kind is SnapshotKind.CHECKPOINT else directory
     place = "shared/7" if kind is SnapshotKind.CHECKPOINT else "state"
     files = (put(root, f"{place}/a", b"1"), put(root, f"{place}/b", b"2"))
@@ -368,10 +405,13 @@ def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
 def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
-    """Not the link in place of the directory; and one inside that leads elsewhere deletes nothing there."""
+    """Not the link in place of the directory; and one inside that leads elsewhere deletes nothing
+    there."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     storage.write_metadata(
-        checkpoint(3, directory, kind=SnapshotKind.SAVEPOINT, files=(put(directory, "state/a", b"data"),))
+        checkpoint(
+            3, directory, kind=SnapshotKind.SAVEPOINT, files=(put(directory, "state/a", b"data"),)
+        )
     )
     (tmp_path / "link").symlink_to(directory)
     (tmp_path / "elsewhere").mkdir()
@@ -390,7 +430,8 @@ def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
 def test_a_driver_that_slept_touches_no_checkpoint_of_a_newer_attempt(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """It knows which ids there were before its attempt began; a newer attempt's are higher (P17)."""
+    """It knows which ids there were before its attempt began; a newer attempt's are higher
+    (P17)."""
     job = storage.job_directory
     retained = take(storage, 5, put(job, "shared/5/own", b"own"))
     newer = take(storage, 7, put(job, "shared/5/own", b"own"), put(job, "shared/7/new", b"new"))
@@ -409,7 +450,9 @@ def test_the_newest_id_is_known_before_one_is_taken(storage: CheckpointStorage) 
     assert storage.newest_checkpoint_id() == 1
 
 
-def test_a_restored_savepoint_protects_no_shared_files(storage: CheckpointStorage, base: Path) -> None:
+def test_a_restored_savepoint_protects_no_shared_files(
+    storage: CheckpointStorage, base: Path
+) -> None:
     """A savepoint's paths are relative to its own directory, so they name nothing of the job's."""
     handle = put(storage.job_directory, "shared/2/file", b"x")
     savepoint = replace(
@@ -425,11 +468,15 @@ def test_a_restored_savepoint_protects_no_shared_files(storage: CheckpointStorag
 def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
     tmp_path: Path, private: bool, mode: int
 ) -> None:
-    """Their directories are the owner's alone unless that is switched off; those above them are left as they are."""
+    """Their directories are the owner's alone unless that is switched off; those above them are
+    left as they are."""
     before = os.umask(0o022)
     try:
         storage = CheckpointStorage(
-            fs=FileSystems(None), base_directory=str(tmp_path / "chk"), job_id="a" * 32, private=private
+            fs=FileSystems(None),
+            base_directory=str(tmp_path / "chk"),
+            job_id="a" * 32,
+            private=private,
         )
         storage.make_job_directory()
         savepoint = storage.make_savepoint_directory(str(tmp_path / "saved"), "0123456789ab")
@@ -437,7 +484,11 @@ def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
         os.umask(before)
     assert Path(storage.job_directory).stat().st_mode & 0o777 == mode
     assert Path(savepoint).stat().st_mode & 0o777 == mode
-    assert (tmp_path / "chk").stat().st_mode & 0o777 == (tmp_path / "saved").stat().st_mode & 0o777 == 0o755
+    assert (
+        (tmp_path / "chk").stat().st_mode & 0o777
+        == (tmp_path / "saved").stat().st_mode & 0o777
+        == 0o755
+    )
 
 
 def test_a_directory_that_its_owner_has_opened_stays_open(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ def test_between_two_file_systems_a_file_is_copied(transfer: Transfer, tmp_path:
 
 
 @pytest.mark.parametrize("target", ["near", "far"])
-def test_a_source_that_vanished_is_a_storage_error(transfer: Transfer, tmp_path: Path, target: str) -> None:
+def test_a_source_that_vanished_is_a_storage_error(
+    transfer: Transfer, tmp_path: Path, target: str
+) -> None:
     """It fails the snapshot, and leaves no target behind (P4)."""
     copy = tmp_path / target / "copy"
     with pytest.raises(StorageError, match="gone"):

@@ -1,7 +1,9 @@
-"""The command line: ``weir run`` runs a pipeline in this process, the other commands speak to a running one.
+"""The command line: ``weir run`` runs a pipeline in this process, the other commands speak to a
+running one.
 
-Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a wrong command line
-has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is shown instead.
+Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a
+wrong command line has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is
+shown instead.
 """
 
 from __future__ import annotations
@@ -101,7 +103,9 @@ def _show_version(value: bool) -> None:
 def _common(
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     pass
@@ -117,18 +121,23 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     claim_mode: ClaimMode = None,
     claim: Claim = False,
     allow_non_restored_state: AllowNonRestoredState = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew, whatever ran before.")] = False,
-    takeover: Annotated[bool, typer.Option("--takeover", help="Replace a driver that seems alive.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew, whatever ran before.")
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Replace a driver that seems alive.")
+    ] = False,
     accept_duplicates: AcceptDuplicates = False,
     rest_port: RestPort = None,
 ) -> None:
     """Run a pipeline in this process until it ends.
 
-    Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and SIGTERM suspend
-    the job; a second one ends the process at once.
+    Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and
+    SIGTERM suspend the job; a second one ends the process at once.
 
-    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled, taken over or not started, 2 wrong command
-    line, 130 ended by Ctrl-C, 143 by SIGTERM (suspended, unless it took two).
+    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled, taken over or not
+    started, 2 wrong command line, 130 ended by Ctrl-C, 143 by SIGTERM (suspended, unless it took
+    two).
     """
     from weir.cli.run import run_pipeline
     from weir.config import Configuration
@@ -136,7 +145,8 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
 
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
         raise typer.BadParameter(
-            f"--claim stands for --claim-mode CLAIM, and --claim-mode is {claim_mode.value}: give one of them."
+            f"--claim stands for --claim-mode CLAIM, and --claim-mode is {claim_mode.value}: give"
+            " one of them."
         )
     overrides = _key_values(conf or [])
     if rest_port is not None:
@@ -165,14 +175,17 @@ def plan(
 ) -> None:
     """Show which queries a pipeline becomes, without running it.
 
-    Steps are chained into vertices; each runs as one streaming query, and between two of them stands a channel. Says for
-    each vertex its chain, its sinks, whose channels it reads, who reads its own, and why the chain ends there.
+    Steps are chained into vertices; each runs as one streaming query, and between two of them
+    stands a channel. Says for each vertex its chain, its sinks, whose channels it reads, who reads
+    its own, and why the chain ends there.
     """
     from weir.cli.load import load_job
     from weir.cli.plan import plan_json, plan_mermaid, plan_text
 
     if mermaid and as_json:
-        raise typer.BadParameter("--mermaid and --json are two forms of the same plan: give one of them.")
+        raise typer.BadParameter(
+            "--mermaid and --json are two forms of the same plan: give one of them."
+        )
     job = load_job(pipeline)
     if mermaid:
         typer.echo(plan_mermaid(job))
@@ -195,7 +208,8 @@ def list_jobs(
 def checkpoint(
     job: JobName,
     full: Annotated[
-        bool, typer.Option("--full", help="Write the whole state, without files of earlier checkpoints.")
+        bool,
+        typer.Option("--full", help="Write the whole state, without files of earlier checkpoints."),
     ] = False,
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
@@ -211,13 +225,15 @@ def checkpoint(
 def checkpoints(
     job: JobName,
     checkpoint_id: Annotated[
-        int | None, typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices.")
+        int | None,
+        typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices."),
     ] = None,
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in detail."""
+    """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in
+    detail."""
     with _connected(job, address, token_file, ca_file) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
@@ -234,7 +250,8 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete one with --dispose."""
+    """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete
+    one with --dispose."""
     if dispose is not None and job is None:
         from weir.readers.savepoint import dispose_savepoint
 
@@ -286,21 +303,28 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Ask the coordinator of a Python operator for something, such as other rules, and print its answer as JSON.
+    """Ask the coordinator of a Python operator for something, such as other rules, and print its
+    answer as JSON.
 
     Returns once a completed checkpoint has what was changed: from then on it survives any failure.
     """
     try:
         decoded = msgspec.json.decode(request)
     except (ValueError, RecursionError) as error:
-        raise typer.BadParameter(f"{shortened(request)} is no JSON ({error}).", param_hint="JSON") from error
+        raise typer.BadParameter(
+            f"{shortened(request)} is no JSON ({error}).", param_hint="JSON"
+        ) from error
     if not isinstance(decoded, dict):
-        raise typer.BadParameter(f"{shortened(request)} is no JSON object: write {{...}}.", param_hint="JSON")
+        raise typer.BadParameter(
+            f"{shortened(request)} is no JSON object: write {{...}}.", param_hint="JSON"
+        )
     with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))
 
 
-@app.command(epilog='Example: weir inspect SAVEPOINT --operator revenue --sql "select count(*) from state"')
+@app.command(
+    epilog='Example: weir inspect SAVEPOINT --operator revenue --sql "select count(*) from state"'
+)
 def inspect(
     path: SnapshotPath,
     operator: StateOperator = None,
@@ -308,12 +332,16 @@ def inspect(
     limit: StateLimit = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print everything as JSON; of an operator's state, a line for each row."),
+        typer.Option(
+            "--json", help="Print everything as JSON; of an operator's state, a line for each row."
+        ),
     ] = False,
 ) -> None:
-    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the state of an operator.
+    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the
+    state of an operator.
 
-    Spark starts only for keyed state that Spark keeps, for --sql, and for file systems that are not local.
+    Spark starts only for keyed state that Spark keeps, for --sql, and for file systems that are not
+    local.
     """
     from weir.cli import inspect as inspect_command
 
@@ -338,8 +366,8 @@ def inspect(
 def warmup(force: Force = False) -> None:
     """Make the class archive, with which Spark starts in half the time; about half a minute.
 
-    It lies in the user's cache directory ($XDG_CACHE_HOME or ~/.cache) and fits this Java and Spark.
-    'weir run' makes it by itself at its end, unless weir.class-archive is false.
+    It lies in the user's cache directory ($XDG_CACHE_HOME or ~/.cache) and fits this Java and
+    Spark. 'weir run' makes it by itself at its end, unless weir.class-archive is false.
     """
     from weir.spark import class_archive
 
@@ -360,8 +388,9 @@ def sim(
 ) -> None:
     """Simulate jobs under faults, and check the laws of the protocol.
 
-    Runs the coordinator, the tasks' machines and everything that must last on virtual time, while storage fails, drivers
-    die, sleep and come in twos, and queries break. Exit code 1 if a law was broken in any run.
+    Runs the coordinator, the tasks' machines and everything that must last on virtual time, while
+    storage fails, drivers die, sleep and come in twos, and queries break. Exit code 1 if a law was
+    broken in any run.
     """
     from weir.cli.simulate import run_simulation
 
@@ -376,7 +405,9 @@ def demo(
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option("--keep", metavar="DIR", help="Run in this directory and leave everything there."),
+        typer.Option(
+            "--keep", metavar="DIR", help="Run in this directory and leave everything there."
+        ),
     ] = None,
     master: Master = None,
 ) -> None:
@@ -434,5 +465,7 @@ def _token(file: str | None) -> str | None:
 
 
 def _connected(job: str, address: str, token_file: str | None, ca_file: str | None) -> JobClient:
-    connected: JobClient = _client().connect(job, address, token=_token(token_file), ca_file=ca_file)
+    connected: JobClient = _client().connect(
+        job, address, token=_token(token_file), ca_file=ca_file
+    )
     return connected

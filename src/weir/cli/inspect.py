@@ -1,8 +1,9 @@
 """``weir inspect``: what a checkpoint or savepoint holds.
 
-Without ``--operator`` all of it comes from the metadata. What a Python operator keeps is read from the snapshot's files.
-Neither starts a JVM. For any other operator, and for ``--sql``, a Spark session on this machine reads the keyed state of the
-operator's vertex (``weir/spark/state_reader.py`` says which frames these are and how they are named).
+Without ``--operator`` all of it comes from the metadata. What a Python operator keeps is read from
+the snapshot's files. Neither starts a JVM. For any other operator, and for ``--sql``, a Spark
+session on this machine reads the keyed state of the operator's vertex
+(``weir/spark/state_reader.py`` says which frames these are and how they are named).
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ def read_metadata(path: str) -> CompletedCheckpoint:
 
 
 def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
-    """``weir inspect PATH``: the checkpoint as a whole, then vertices, offsets, keyed state, pending commits and files."""
+    """``weir inspect PATH``: the checkpoint as a whole, then vertices, offsets, keyed state,
+    pending commits and files."""
     head = Text(
-        f"{checkpoint.kind.value} {checkpoint.checkpoint_id} of job {checkpoint.job_id}, attempt {checkpoint.attempt}\n"
-        f"path       {checkpoint.external_path}\n"
-        f"triggered  {shown_time(checkpoint.timestamp_ms)}\n"
-        f"completed  {shown_time(checkpoint.completion_timestamp_ms)}\n"
-        f"size       {decimal(sum(task.state_size for task in checkpoint.tasks))}"
-        f" in {len(checkpoint.files)} files\n"
-        f"drained    {'yes' if checkpoint.drained else 'no'}\n"
+        f"{checkpoint.kind.value} {checkpoint.checkpoint_id} of job {checkpoint.job_id}, attempt"
+        f" {checkpoint.attempt}\npath       {checkpoint.external_path}\ntriggered "
+        f" {shown_time(checkpoint.timestamp_ms)}\ncompleted "
+        f" {shown_time(checkpoint.completion_timestamp_ms)}\nsize      "
+        f" {decimal(sum(task.state_size for task in checkpoint.tasks))} in {len(checkpoint.files)}"
+        f" files\ndrained    {'yes' if checkpoint.drained else 'no'}\n"
     )
     parts: list[RenderableType] = [head]
     vertices = make_table(
@@ -73,7 +74,11 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
             decimal(task.state_size),
             _event_time(contents.watermark_ms),
             _event_time(contents.next_watermark_ms),
-            Text(", ".join(_operator(operator.name, operator.fully_finished) for operator in task.operators)),
+            Text(
+                ", ".join(
+                    _operator(operator.name, operator.fully_finished) for operator in task.operators
+                )
+            ),
         )
         for number, offset in enumerate(contents.source_offsets):
             offsets.add_row(Text(task.vertex), str(number), Text(offset))
@@ -87,7 +92,9 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
                 decimal(max(sizes, default=0)),
             )
         for sink, epochs in _pending_commits(task).items():
-            shown = ", ".join("next" if epoch is None else str(epoch) for epoch in dict.fromkeys(epochs))
+            shown = ", ".join(
+                "next" if epoch is None else str(epoch) for epoch in dict.fromkeys(epochs)
+            )
             commits.add_row(Text(sink), str(len(epochs)), shown)
         for handle in task.files:
             files.add_row(Text(handle.path), decimal(handle.size), handle.checksum)
@@ -100,7 +107,9 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
         for one in newest:
             table.add_row(*[Text(_as_text(one.get(name, ""))) for name in _REJECT])
         parts += (
-            [Text(""), Text(f"{rejects.operator} rejected {rejects.count}{hidden}"), table] if newest else []
+            [Text(""), Text(f"{rejects.operator} rejected {rejects.count}{hidden}"), table]
+            if newest
+            else []
         )
     parts += [Text(""), commits if commits.row_count else Text("no pending commits")]
     if files.row_count:
@@ -109,7 +118,8 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
 
 
 def inspection_json(checkpoint: CompletedCheckpoint) -> str:
-    """``weir inspect --json PATH``: everything that the metadata says, with its path, and what it means for each vertex."""
+    """``weir inspect --json PATH``: everything that the metadata says, with its path, and what it
+    means for each vertex."""
     fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
     fields["vertices"] = [
         {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task, checkpoint.external_path))}
@@ -119,7 +129,8 @@ def inspection_json(checkpoint: CompletedCheckpoint) -> str:
 
 
 def state_table(path: str, operator: str, *, sql: str | None, limit: int | None) -> Group:
-    """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer to a query."""
+    """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer to a
+    query."""
     rows_max = _TABLE_ROWS if limit is None else limit
     parts: list[RenderableType] = []
     own = _own_state(path, operator) if sql is None else None
@@ -147,7 +158,8 @@ def state_table(path: str, operator: str, *, sql: str | None, limit: int | None)
 
 
 def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) -> Iterator[str]:
-    """``weir inspect PATH --operator NAME --json``: each row as an object; a row of the state names its store."""
+    """``weir inspect PATH --operator NAME --json``: each row as an object; a row of the state names
+    its store."""
     own = _own_state(path, operator) if sql is None else None
     if own is not None:
         for name, columns, values in _stores(own):
@@ -162,14 +174,17 @@ def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) 
 
 
 def _own_state(path: str, operator: str) -> SavedOperatorState | None:
-    """What a Python operator and its coordinator keep; None if it is another operator, or keeps nothing."""
+    """What a Python operator and its coordinator keep; None if it is another operator, or keeps
+    nothing."""
     with read_savepoint(path) as savepoint:
         state = savepoint.operator_state(operator)
     kept = state.lists or state.keyed or state.coordinator is not None
     return state if kept else None
 
 
-def _stores(state: SavedOperatorState) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]]:
+def _stores(
+    state: SavedOperatorState,
+) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]]:
     """Name, columns and rows of each list, of each keyed state, and of the coordinator's state."""
     for name, lists in state.lists.items():
         rows = ((subtask, item) for subtask, items in enumerate(lists) for item in items)
@@ -180,7 +195,11 @@ def _stores(state: SavedOperatorState) -> Iterator[tuple[str, tuple[str, ...], I
         yield name, columns, (tuple(row.values()) for batch in batches for row in batch.to_pylist())
     if state.coordinator is not None:
         for rejects in rejects_in({"": state.coordinator}):
-            yield "rejects", _REJECT, (tuple(one.get(name) for name in _REJECT) for one in rejects.newest)
+            yield (
+                "rejects",
+                _REJECT,
+                (tuple(one.get(name) for name in _REJECT) for one in rejects.newest),
+            )
         yield "coordinator", ("state",), [(state.coordinator,)]
 
 
@@ -203,7 +222,8 @@ def _operator(name: str, fully_finished: bool) -> str:
 
 
 def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
-    """Epochs of what each sink has staged and not confirmed; None where the next checkpoint decides."""
+    """Epochs of what each sink has staged and not confirmed; None where the next checkpoint
+    decides."""
     epochs: dict[str, list[int | None]] = {}
     for committable in task.committables:
         epochs.setdefault(committable.sink, []).append(committable.epoch)

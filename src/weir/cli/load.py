@@ -1,13 +1,15 @@
 """Loads a pipeline file: ``weir run FILE`` and ``weir run FILE:job``.
 
-The file is an ordinary Python module that builds a ``weir.Job``. It is executed once, under a module name of its own
-(so ``if __name__ == "__main__":`` blocks do not run). Two things make user functions work on Spark's Python workers,
-which do not have the file:
+The file is an ordinary Python module that builds a ``weir.Job``. It is executed once, under a
+module name of its own (so ``if __name__ == "__main__":`` blocks do not run). Two things make user
+functions work on Spark's Python workers, which do not have the file:
 
-1. The module is taken out of ``sys.modules`` once it is loaded. What Spark sends to its workers then travels by value,
-   as from a script, and not as the name of a module that they could not import.
-2. The file's directory, from which it may import helpers, is put on the module path of this process and of the workers
-   that Spark starts on this machine. On a cluster, name helper modules with ``spark.submit.pyFiles``.
+1. The module is taken out of ``sys.modules`` once it is loaded. What Spark sends to its workers
+   then travels by value, as from a script, and not as the name of a module that they could not
+   import.
+2. The file's directory, from which it may import helpers, is put on the module path of this process
+   and of the workers that Spark starts on this machine. On a cluster, name helper modules with
+   ``spark.submit.pyFiles``.
 """
 
 from __future__ import annotations
@@ -27,19 +29,24 @@ _MODULE_NAME = "weir_pipeline"
 
 
 def load_job(spec: str) -> Job:
-    """The job of ``FILE`` or ``FILE:attribute``. Raises ``PipelineError`` with the place and the way out."""
+    """The job of ``FILE`` or ``FILE:attribute``. Raises ``PipelineError`` with the place and the
+    way out."""
     path, attribute = _split(spec)
     if not _is_file(path):
         raise PipelineError(
-            f"There is no pipeline file {path}: give the path of a Python file that builds a weir.Job."
+            f"There is no pipeline file {path}: give the path of a Python file that builds a"
+            " weir.Job."
         )
     module = _load(path)
     if attribute is not None:
         return _named(module, path, attribute)
-    jobs = {id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Job)}
+    jobs = {
+        id(value): (name, value) for name, value in vars(module).items() if isinstance(value, Job)
+    }
     if not jobs:
         raise PipelineError(
-            f"{path} builds no weir.Job at module level: assign one, such as job = weir.Job({path.stem!r})."
+            f"{path} builds no weir.Job at module level: assign one, such as job ="
+            f" weir.Job({path.stem!r})."
         )
     if len(jobs) > 1:
         names = ", ".join(name for name, _ in jobs.values())
@@ -69,8 +76,14 @@ def _named(module: ModuleType, path: Path, attribute: str) -> Job:
     job = getattr(module, attribute, None)
     if isinstance(job, Job):
         return job
-    what = "has no attribute" if job is None else f"has a {type(job).__name__}, not a weir.Job, as attribute"
-    raise PipelineError(f"{path} {what} {attribute!r}: give the name of a weir.Job after the colon.")
+    what = (
+        "has no attribute"
+        if job is None
+        else f"has a {type(job).__name__}, not a weir.Job, as attribute"
+    )
+    raise PipelineError(
+        f"{path} {what} {attribute!r}: give the name of a weir.Job after the colon."
+    )
 
 
 def _load(path: Path) -> ModuleType:
@@ -103,7 +116,9 @@ def _describe(path: Path, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path.resolve()):
         return f"{path}, line {error.lineno}: {type(error).__name__}: {error.msg}."
     frames = traceback.extract_tb(error.__traceback__)
-    line = next((frame.lineno for frame in reversed(frames) if frame.filename == str(path.resolve())), None)
+    line = next(
+        (frame.lineno for frame in reversed(frames) if frame.filename == str(path.resolve())), None
+    )
     place = str(path) if line is None else f"{path}, line {line}"
     if isinstance(error, PipelineError):
         return f"{place}: {error}"

@@ -1,4 +1,5 @@
-"""The arguments and options of the command line that several commands share, or that need many words."""
+"""The arguments and options of the command line that several commands share, or that need many
+words."""
 
 from __future__ import annotations
 
@@ -24,8 +25,10 @@ TokenFile = Annotated[
         "--token-file",
         metavar="FILE",
         envvar="WEIR_REST_TOKEN_FILE",
-        help="File with the REST server's token, if it wants one. Not needed for jobs of your own on this machine;"
-        " WEIR_REST_TOKEN may hold the token itself.",
+        help=(
+            "File with the REST server's token, if it wants one. Not needed for jobs of your own on"
+            " this machine; WEIR_REST_TOKEN may hold the token itself."
+        ),
     ),
 ]
 CaFile = Annotated[
@@ -34,7 +37,10 @@ CaFile = Annotated[
         "--ca-file",
         metavar="FILE",
         envvar="WEIR_REST_CA_FILE",
-        help="Certificates in PEM by which a REST server with HTTPS is known; without it the usual ones.",
+        help=(
+            "Certificates in PEM by which a REST server with HTTPS is known; without it the usual"
+            " ones."
+        ),
     ),
 ]
 JobName = Annotated[
@@ -44,15 +50,24 @@ Directory = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is used.",
+        help=(
+            "Directory below which the savepoint is made; without it"
+            " execution.checkpointing.savepoint-dir is used."
+        ),
     ),
 ]
 
 CoordinatedOperator = Annotated[
-    str, typer.Argument(metavar="OPERATOR", help="Uid, or name, of the step whose coordinator is meant.")
+    str,
+    typer.Argument(
+        metavar="OPERATOR", help="Uid, or name, of the step whose coordinator is meant."
+    ),
 ]
 CoordinatorRequest = Annotated[
-    str, typer.Argument(metavar="JSON", help="What it is asked for: a JSON object, as it understands it.")
+    str,
+    typer.Argument(
+        metavar="JSON", help="What it is asked for: a JSON object, as it understands it."
+    ),
 ]
 
 Pipeline = Annotated[
@@ -63,20 +78,29 @@ Pipeline = Annotated[
 ]
 Master = Annotated[
     str | None,
-    typer.Option(help="Spark's master URL; without it spark.master of the configuration, else local[*]."),
+    typer.Option(
+        help="Spark's master URL; without it spark.master of the configuration, else local[*]."
+    ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="K=V", help="A key of Flink, weir.* or spark.*; may be repeated."),
+    typer.Option(
+        "--conf", metavar="K=V", help="A key of Flink, weir.* or spark.*; may be repeated."
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="File of configuration keys, one 'key: value' a line."),
+    typer.Option(
+        "--config", metavar="FILE", help="File of configuration keys, one 'key: value' a line."
+    ),
 ]
 FromSavepoint = Annotated[
     str | None,
     typer.Option(
-        "--from-savepoint", "-s", metavar="PATH", help="Start from a savepoint or retained checkpoint."
+        "--from-savepoint",
+        "-s",
+        metavar="PATH",
+        help="Start from a savepoint or retained checkpoint.",
     ),
 ]
 ClaimMode = Annotated[
@@ -85,7 +109,10 @@ ClaimMode = Annotated[
         "--claim-mode",
         "--claimMode",
         case_sensitive=False,
-        help="Who owns the snapshot of --from-savepoint: the user (NO_CLAIM), or the job, which may delete it (CLAIM).",
+        help=(
+            "Who owns the snapshot of --from-savepoint: the user (NO_CLAIM), or the job, which may"
+            " delete it (CLAIM)."
+        ),
     ),
 ]
 AllowNonRestoredState = Annotated[
@@ -101,18 +128,27 @@ AcceptDuplicates = Annotated[
     bool,
     typer.Option(
         "--accept-duplicates",
-        help="Begin from a snapshot, or use an older checkpoint in place of a damaged one, although sinks have"
-        " committed beyond it: rows may be there twice, or be left out.",
+        help=(
+            "Begin from a snapshot, or use an older checkpoint in place of a damaged one, although"
+            " sinks have committed beyond it: rows may be there twice, or be left out."
+        ),
     ),
 ]
 RestPort = Annotated[
     int | None,
     typer.Option(
-        "--rest-port", metavar="N", min=0, max=65535, help="Port of the REST server; 0: any free one."
+        "--rest-port",
+        metavar="N",
+        min=0,
+        max=65535,
+        help="Port of the REST server; 0: any free one.",
     ),
 ]
 Claim = Annotated[
-    bool, typer.Option("--claim", help="Short for --claim-mode CLAIM: the job owns the snapshot from now on.")
+    bool,
+    typer.Option(
+        "--claim", help="Short for --claim-mode CLAIM: the job owns the snapshot from now on."
+    ),
 ]
 SavepointDir = Annotated[
     str | None,
@@ -120,7 +156,10 @@ SavepointDir = Annotated[
         "--savepoint-dir",
         "-p",
         metavar="DIR",
-        help="Directory below which the savepoint is made; without it execution.checkpointing.savepoint-dir is used.",
+        help=(
+            "Directory below which the savepoint is made; without it"
+            " execution.checkpointing.savepoint-dir is used."
+        ),
     ),
 ]
 Drain = Annotated[
@@ -128,11 +167,15 @@ Drain = Annotated[
     typer.Option(
         "--drain",
         "-d",
-        help="End as if the input were over: every window and timer fires before the savepoint. The job cannot go on"
-        " from it.",
+        help=(
+            "End as if the input were over: every window and timer fires before the savepoint. The"
+            " job cannot go on from it."
+        ),
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Make it anew, even if there is one that fits.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Make it anew, even if there is one that fits.")
+]
 OptionalJobName = Annotated[
     str | None,
     typer.Argument(
@@ -145,20 +188,28 @@ Dispose = Annotated[
         "--dispose",
         "-d",
         metavar="PATH",
-        help="Delete the savepoint at this path instead of taking one. Needs no running job, and asks none: make sure"
-        " that no job was started from it that has not completed a checkpoint since.",
+        help=(
+            "Delete the savepoint at this path instead of taking one. Needs no running job, and"
+            " asks none: make sure that no job was started from it that has not completed a"
+            " checkpoint since."
+        ),
     ),
 ]
 SnapshotPath = Annotated[
-    str, typer.Argument(metavar="PATH", help="Directory of a checkpoint or savepoint, or its _metadata file.")
+    str,
+    typer.Argument(
+        metavar="PATH", help="Directory of a checkpoint or savepoint, or its _metadata file."
+    ),
 ]
 StateOperator = Annotated[
     str | None,
     typer.Option(
         "--operator",
         metavar="NAME",
-        help="Show the state of this operator (uid, name or vertex): what a Python operator keeps, else Spark's keyed state"
-        " of its vertex.",
+        help=(
+            "Show the state of this operator (uid, name or vertex): what a Python operator keeps,"
+            " else Spark's keyed state of its vertex."
+        ),
     ),
 ]
 StateQuery = Annotated[
@@ -166,9 +217,12 @@ StateQuery = Annotated[
     typer.Option(
         "--sql",
         metavar="QUERY",
-        help="Answer this query over the operator's state. The view is named state, and has the columns key, value and"
-        " partition_id. A stream-stream join has the views left and right, transformWithState one for each state"
-        " variable and timers; several stateful operators in one vertex have their number behind: state_0, left_1.",
+        help=(
+            "Answer this query over the operator's state. The view is named state, and has the"
+            " columns key, value and partition_id. A stream-stream join has the views left and"
+            " right, transformWithState one for each state variable and timers; several stateful"
+            " operators in one vertex have their number behind: state_0, left_1."
+        ),
     ),
 ]
 StateLimit = Annotated[
@@ -177,6 +231,9 @@ StateLimit = Annotated[
         "--limit",
         metavar="N",
         min=1,
-        help="Rows of each store, or of the answer, to show; without it 20 in a table, and all with --json.",
+        help=(
+            "Rows of each store, or of the answer, to show; without it 20 in a table, and all with"
+            " --json."
+        ),
     ),
 ]

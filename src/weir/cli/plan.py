@@ -1,10 +1,13 @@
-"""``weir plan``: shows the vertices that a pipeline is cut into, and the channels between them, and runs nothing.
+"""``weir plan``: shows the vertices that a pipeline is cut into, and the channels between them, and
+runs nothing.
 
-The pipeline is loaded and its graph checked as ``weir run`` does it, with the same errors. The functions of the steps are
-not called, so no JVM starts. Steps and vertices are shown by their names; one that has another id stands as ``name [uid]``.
+The pipeline is loaded and its graph checked as ``weir run`` does it, with the same errors. The
+functions of the steps are not called, so no JVM starts. Steps and vertices are shown by their
+names; one that has another id stands as ``name [uid]``.
 
-In Mermaid steps have ids of their own and their names are quoted, since a step may be named like a word of Mermaid, such
-as ``end``. Names need no other escape: the graph admits letters, digits, ``_``, ``-`` and ``.`` only, also in a uid.
+In Mermaid steps have ids of their own and their names are quoted, since a step may be named like a
+word of Mermaid, such as ``end``. Names need no other escape: the graph admits letters, digits,
+``_``, ``-`` and ``.`` only, also in a uid.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ _LABEL_WIDTH = 24
 
 
 def plan_text(job: Job) -> Group:
-    """``weir plan FILE``: a paragraph for each vertex, producers first. Raises ``PipelineError`` as ``weir run`` does."""
+    """``weir plan FILE``: a paragraph for each vertex, producers first. Raises ``PipelineError`` as
+    ``weir run`` does."""
     vertices = job.vertices()
     shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
-    head = f"Job {job.name}: {_count(len(vertices), 'vertex', 'vertices')}, {_count(channels, 'channel', 'channels')}"
+    head = (
+        f"Job {job.name}: {_count(len(vertices), 'vertex', 'vertices')},"
+        f" {_count(channels, 'channel', 'channels')}"
+    )
     parts: list[RenderableType] = [Text(head)]
     for vertex in vertices:
         table = Table(box=None, pad_edge=False, show_header=False)
@@ -44,14 +51,16 @@ def plan_text(job: Job) -> Group:
 
 
 def plan_mermaid(job: Job) -> str:
-    """``weir plan --mermaid FILE``: a subgraph for each vertex; a channel leads to each step that reads it."""
+    """``weir plan --mermaid FILE``: a subgraph for each vertex; a channel leads to each step that
+    reads it."""
     vertices = job.vertices()
     shown = _shown(vertices)
     ids = {one: f"s{number}" for number, one in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
     for number, vertex in enumerate(vertices):
         lines.append(
-            f'  subgraph v{number}["{shown[vertex.name]} ({"bounded" if vertex.bounded else "unbounded"})"]'
+            f'  subgraph v{number}["{shown[vertex.name]}'
+            f' ({"bounded" if vertex.bounded else "unbounded"})"]'
         )
         steps = [step.operator_id for step in vertex.steps]
         lines += [f'    {ids[step]}["{shown[step]}"]' for step in steps]
@@ -112,7 +121,8 @@ def _rows(
 
 
 def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:
-    """The steps as arrows: ``orders -> clean``, and where several meet ``(orders -> clean, users) -> enrich``."""
+    """The steps as arrows: ``orders -> clean``, and where several meet
+    ``(orders -> clean, users) -> enrich``."""
     chains: dict[OperatorId, str] = {}
 
     def before(step: GraphStep) -> str:

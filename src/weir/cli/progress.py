@@ -1,12 +1,14 @@
 """What a person sees while a job runs: a live table on a terminal, plain lines everywhere else.
 
-``ProgressDisplay`` is the listener of ``run_job``: once the job has its gateway, a thread reads the newest view five
-times a second. Both modes print one line for each checkpoint that is triggered, completed or failed, for each note, and
-for what the start of the job waits for longer than a second (``phases``); the live table stands below these lines. On a
-plain stream, a line with the totals comes at most every ten seconds, and only when something has changed; every line is
-flushed at once, so that a log shows how far the job came.
+``ProgressDisplay`` is the listener of ``run_job``: once the job has its gateway, a thread reads the
+newest view five times a second. Both modes print one line for each checkpoint that is triggered,
+completed or failed, for each note, and for what the start of the job waits for longer than a second
+(``phases``); the live table stands below these lines. On a plain stream, a line with the totals
+comes at most every ten seconds, and only when something has changed; every line is flushed at once,
+so that a log shows how far the job came.
 
-The words of the lines are made by pure functions and by ``CheckpointLines``, which remembers what it has told.
+The words of the lines are made by pure functions and by ``CheckpointLines``, which remembers what
+it has told.
 """
 
 from __future__ import annotations
@@ -57,17 +59,24 @@ class CheckpointLines:
 
 def describe_checkpoint(stats: CheckpointStats) -> str:
     """``checkpoint 7 completed in 123 ms, 4.5 kB`` and its like."""
-    name = f"{'checkpoint' if stats.kind is SnapshotKind.CHECKPOINT else 'savepoint'} {stats.checkpoint_id}"
+    name = (
+        f"{'checkpoint' if stats.kind is SnapshotKind.CHECKPOINT else 'savepoint'}"
+        f" {stats.checkpoint_id}"
+    )
     if stats.status == "IN_PROGRESS":
         return f"{name} triggered"
     if stats.status == "FAILED":
         return f"{name} failed: {_why(stats.failure_message or 'no reason was given')}"
     path = f", {stats.external_path}" if stats.kind.is_savepoint else ""
-    return f"{name} completed in {stats.end_to_end_duration_ms} ms, {decimal(stats.checkpointed_size)}{path}"
+    return (
+        f"{name} completed in {stats.end_to_end_duration_ms} ms,"
+        f" {decimal(stats.checkpointed_size)}{path}"
+    )
 
 
 def _why(message: str) -> str:
-    """Why a checkpoint failed. If it is because the job fails or ends, a line of its own tells why that is."""
+    """Why a checkpoint failed. If it is because the job fails or ends, a line of its own tells why
+    that is."""
     suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
     return suspended if message.startswith(suspended) else message
 
@@ -77,7 +86,9 @@ def describe_progress(view: JobView) -> str:
     rows = sum(vertex.records_in for vertex in view.vertices)
     per_second = sum(vertex.records_in_per_second for vertex in view.vertices)
     committed = sum(vertex.records_committed for vertex in view.vertices)
-    return f"{view.status.value}: {rows} rows in, {per_second:.0f} rows/s, {committed} rows committed"
+    return (
+        f"{view.status.value}: {rows} rows in, {per_second:.0f} rows/s, {committed} rows committed"
+    )
 
 
 def render(view: JobView) -> Group:
@@ -96,7 +107,9 @@ def render(view: JobView) -> Group:
             f"{vertex.records_in_per_second:,.0f}",
             f"{vertex.records_committed:,}",
         )
-    return Group(Text(f"{view.name}: {view.status.value}, attempt {view.attempt}"), _checkpoints(view), table)
+    return Group(
+        Text(f"{view.name}: {view.status.value}, attempt {view.attempt}"), _checkpoints(view), table
+    )
 
 
 def _checkpoints(view: JobView) -> Text:
@@ -111,7 +124,8 @@ def _checkpoints(view: JobView) -> Text:
 
 
 class ProgressDisplay:
-    """Listens to a run and shows it on ``console``. A context manager: leaving it stops the thread and the table."""
+    """Listens to a run and shows it on ``console``. A context manager: leaving it stops the thread
+    and the table."""
 
     def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
         self._console = console
@@ -134,7 +148,10 @@ class ProgressDisplay:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ending.set()
         self._looker.join()
@@ -185,7 +202,9 @@ class ProgressDisplay:
         if not self._console.is_terminal:
             self._poll(gateway)
             return
-        with Live(render(gateway.view()), console=self._console, auto_refresh=False, transient=True) as live:
+        with Live(
+            render(gateway.view()), console=self._console, auto_refresh=False, transient=True
+        ) as live:
             self._live = live
             self._poll(gateway)
 

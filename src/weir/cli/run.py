@@ -1,11 +1,13 @@
-"""``weir run``: loads the pipeline, runs it to its end, shows its progress, and answers SIGINT and SIGTERM.
+"""``weir run``: loads the pipeline, runs it to its end, shows its progress, and answers SIGINT and
+SIGTERM.
 
-The job runs on a thread of its own and the main thread waits for it, because Spark's ``SparkContext`` replaces the
-handler of SIGINT when it is made on the main thread. So signals stay ours:
+The job runs on a thread of its own and the main thread waits for it, because Spark's
+``SparkContext`` replaces the handler of SIGINT when it is made on the main thread. So signals stay
+ours:
 
 1. the first one suspends the job: its tasks stop, and running the command again resumes it;
-2. the second one ends the process at once, as does one that comes before the job is submitted. That is a crash, which
-   the next run recovers from.
+2. the second one ends the process at once, as does one that comes before the job is submitted. That
+   is a crash, which the next run recovers from.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ _TURN_S = 0.2
 def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
 
-    0: finished, stopped with a savepoint, or finished before. 1: cancelled. 130 or 143: suspended by SIGINT or
-    SIGTERM. Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it failed.
+    0: finished, stopped with a savepoint, or finished before. 1: cancelled. 130 or 143: suspended
+    by SIGINT or SIGTERM. Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it
+    failed.
     """
     job = load_job(spec)
     with ProgressDisplay(console) as display, SignalWatch(display) as signals:
@@ -65,7 +68,10 @@ class SignalWatch:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
@@ -98,24 +104,32 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
             future.set_exception(error)
 
     threading.Thread(target=work, name="weir-run", daemon=True).start()
-    # In turns: Python runs a signal's handler when this thread wakes, and a signal that comes just before an endless
-    # wait begins would not end it.
+    # In turns: Python runs a signal's handler when this thread wakes, and a signal that comes just
+    # before an endless wait begins would not end it.
     while not future.done():
         wait((future,), timeout=_TURN_S)
     return future.result()
 
 
-def _report(result: JobResult, spec: str, received: signal.Signals | None, say: Callable[[str], None]) -> int:
+def _report(
+    result: JobResult, spec: str, received: signal.Signals | None, say: Callable[[str], None]
+) -> int:
     """Say how the job ended; returns the exit code."""
     if result.status is JobStatus.FAILED:
-        raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'no reason was given'}")
+        raise JobFailedError(
+            f"Job {result.job_id} failed: {result.failure or 'no reason was given'}"
+        )
     if result.fenced:
         raise JobFencedError(
-            f"Another driver has taken over job {result.job_id}: this one has ended and left every file to it."
+            f"Another driver has taken over job {result.job_id}: this one has ended and left every"
+            " file to it."
         )
     if result.status is JobStatus.FINISHED:
         if result.already_finished:
-            say(f"Job {result.job_id} has finished before; nothing was run. Start anew with --fresh.")
+            say(
+                f"Job {result.job_id} has finished before; nothing was run. Start anew with"
+                " --fresh."
+            )
         elif result.savepoint is not None:
             how = "drained and stopped" if result.drained else "stopped"
             say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")

@@ -20,8 +20,8 @@ _INTERRUPTED = 130
 
 
 def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
-    """Run and print; 0 if every law held in every run, 130 after Ctrl-C. With ``minutes``, go on for so long instead of
-    ``seeds``."""
+    """Run and print; 0 if every law held in every run, 130 after Ctrl-C. With ``minutes``, go on
+    for so long instead of ``seeds``."""
     logging.disable(logging.CRITICAL)
     console = Console()
     if not console.is_terminal:
@@ -59,17 +59,20 @@ def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
     """The last line."""
     outcome = "clean" if failed is None else f"a law was broken in seed {failed.seed}"
     return (
-        f"{totals.seeds:,} seeds in {elapsed_s:.1f} s ({totals.seeds / elapsed_s * 60:,.0f} a minute): {outcome};"
-        f" {totals.events:,} events ({totals.events / elapsed_s:,.0f} a second), {totals.checkpoints:,} checkpoints,"
-        f" {totals.subtask_failures:,} failures of single subtasks,"
-        f" {totals.virtual_s:,.0f} s of virtual time ({totals.virtual_s / elapsed_s:,.0f} times real time)"
+        f"{totals.seeds:,} seeds in {elapsed_s:.1f} s ({totals.seeds / elapsed_s * 60:,.0f} a"
+        f" minute): {outcome}; {totals.events:,} events ({totals.events / elapsed_s:,.0f} a"
+        f" second), {totals.checkpoints:,} checkpoints, {totals.subtask_failures:,} failures of"
+        f" single subtasks, {totals.virtual_s:,.0f} s of virtual time"
+        f" ({totals.virtual_s / elapsed_s:,.0f} times real time)"
     )
 
 
 def coverage_table(totals: Totals) -> Table:
     """How often each kind of fault struck in each state of the protocol."""
     states = sorted({state for _, state in totals.struck}, key=STATES.index)
-    table = Table(title="how often each fault struck, by the state in which it struck", title_justify="left")
+    table = Table(
+        title="how often each fault struck, by the state in which it struck", title_justify="left"
+    )
     table.add_column("fault", no_wrap=True)
     for state in states:
         table.add_column(state, justify="right", no_wrap=True)

@@ -38,7 +38,8 @@ def jobs_table(jobs: Iterable[JobSummary]) -> Table:
 
 
 def checkpoints_table(info: CheckpointsInfo) -> Group:
-    """``weir checkpoints JOB``: counts, the latest of each kind, figures over all, then the history, newest first."""
+    """``weir checkpoints JOB``: counts, the latest of each kind, figures over all, then the
+    history, newest first."""
     counts = info.counts
     head = (
         f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress,"
@@ -72,7 +73,8 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
 
 
 def checkpoint_table(details: CheckpointDetails) -> Group:
-    """``weir checkpoints JOB --id N``: the checkpoint as a whole, then what each vertex did for it."""
+    """``weir checkpoints JOB --id N``: the checkpoint as a whole, then what each vertex did for
+    it."""
     checkpoint = details.checkpoint
     head = (
         f"{_kind(checkpoint.is_savepoint)} {checkpoint.checkpoint_id}: {checkpoint.status}\n"

@@ -1,11 +1,13 @@
 """Configuration with Flink's keys: where values come from, and what is said of a wrong one.
 
-Values are text until they are asked for, as in Flink. They come from a file of ``key: value`` or ``key = value`` lines
-(``#`` begins a comment line), which holds Flink's flat ``config.yaml`` and Spark's properties style alike, and from
-overrides (``--conf``, keyword arguments), which win. Every key and every value is checked when it enters, so a spelling
-mistake is an error at once, with the key that was probably meant. ``spark.*`` keys are handed on to Spark unseen.
+Values are text until they are asked for, as in Flink. They come from a file of ``key: value`` or
+``key = value`` lines (``#`` begins a comment line), which holds Flink's flat ``config.yaml`` and
+Spark's properties style alike, and from overrides (``--conf``, keyword arguments), which win. Every
+key and every value is checked when it enters, so a spelling mistake is an error at once, with the
+key that was probably meant. ``spark.*`` keys are handed on to Spark unseen.
 
-The keys themselves are in ``weir/config/options.py``, and which values go together is in ``weir/config/relations.py``.
+The keys themselves are in ``weir/config/options.py``, and which values go together is in
+``weir/config/relations.py``.
 """
 
 from __future__ import annotations
@@ -55,18 +57,23 @@ SPARK_PREFIX = "spark."
 _BY_KEY = {option.key: option for option in OPTIONS}
 
 #: Names that older releases of Flink have for keys, where likeness would lead to another one.
-_FORMER_KEYS = {"state.checkpoints.dir": CHECKPOINT_DIR.key, "state.savepoints.dir": SAVEPOINT_DIR.key}
+_FORMER_KEYS = {
+    "state.checkpoints.dir": CHECKPOINT_DIR.key,
+    "state.savepoints.dir": SAVEPOINT_DIR.key,
+}
 
 
 def describe_options() -> list[ConfigOption[Any]]:
-    """Every key with its type, default and description, for the reference page (``docs/CONFIGURATION.md``)."""
+    """Every key with its type, default and description, for the reference page
+    (``docs/CONFIGURATION.md``)."""
     return list(OPTIONS)
 
 
 class Configuration(Mapping[str, str]):
     """The values that were given, as text by key; immutable. ``value`` reads one, with its default.
 
-    Raises ``ConfigurationError`` when made of an unknown key, a value that cannot be read or values at odds.
+    Raises ``ConfigurationError`` when made of an unknown key, a value that cannot be read or values
+    at odds.
     """
 
     def __init__(self, values: Mapping[str, str]) -> None:
@@ -95,8 +102,12 @@ class Configuration(Mapping[str, str]):
         return option.parse(self._values.get(option.key, option.default))
 
     def in_force(self) -> dict[str, str]:
-        """The text of every key but Spark's, defaults included, as anybody may see it: without secrets."""
-        return {option.key: option.shown(self._values.get(option.key, option.default)) for option in OPTIONS}
+        """The text of every key but Spark's, defaults included, as anybody may see it: without
+        secrets."""
+        return {
+            option.key: option.shown(self._values.get(option.key, option.default))
+            for option in OPTIONS
+        }
 
     def spark_conf(self) -> dict[str, str]:
         """The ``spark.*`` keys, for the Spark session."""
@@ -129,7 +140,9 @@ class Configuration(Mapping[str, str]):
         strategy = self.value(RESTART_TYPE)
         periodic = self.value(CHECKPOINT_INTERVAL) is not None
         if strategy is None:
-            strategy = RestartStrategyType.EXPONENTIAL_DELAY if periodic else RestartStrategyType.NONE
+            strategy = (
+                RestartStrategyType.EXPONENTIAL_DELAY if periodic else RestartStrategyType.NONE
+            )
         return RestartConfig(
             type=strategy,
             fixed_delay_attempts=self.value(FIXED_DELAY_ATTEMPTS),
@@ -140,7 +153,8 @@ class Configuration(Mapping[str, str]):
             reset_backoff_threshold_ms=self.value(RESET_BACKOFF_THRESHOLD),
             jitter_factor=self.value(JITTER_FACTOR),
             attempts_before_reset_backoff=self.value(ATTEMPTS_BEFORE_RESET_BACKOFF),
-            # Without them no checkpoint may ever lie between two failures, however long the job ran.
+            # Without them no checkpoint may ever lie between two failures, however long the job
+            # ran.
             give_up_after_ms=self.value(GIVE_UP_AFTER) if periodic else None,
         )
 
@@ -148,35 +162,45 @@ class Configuration(Mapping[str, str]):
 def _option(key: str) -> ConfigOption[Any]:
     option = _BY_KEY.get(key)
     if option is None:
-        near = [_FORMER_KEYS[key]] if key in _FORMER_KEYS else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
-        hint = f"did you mean {near[0]}?" if near else "docs/CONFIGURATION.md lists the keys there are."
+        near = (
+            [_FORMER_KEYS[key]]
+            if key in _FORMER_KEYS
+            else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
+        )
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else "docs/CONFIGURATION.md lists the keys there are."
+        )
         raise ConfigurationError(f"There is no configuration key {key!r}: {hint}")
     return option
 
 
 def _read_file(file: Path) -> dict[str, str]:
-    """Keys and values of a file. ``configparser`` reads the lines; it wants a section, so it is given one."""
+    """Keys and values of a file. ``configparser`` reads the lines; it wants a section, so it is
+    given one."""
     parser = configparser.RawConfigParser(comment_prefixes=("#",), default_section="\n")
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:
         parser.read_string("[weir]\n" + file.read_text(encoding="utf-8"), source=str(file))
     except OSError as error:
         raise ConfigurationError(
-            f"The configuration file {file} cannot be read: {error.strerror or error}; check its path."
+            f"The configuration file {file} cannot be read: {error.strerror or error}; check its"
+            " path."
         ) from error
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ConfigurationError(_file_problem(file, error)) from error
     if len(parser.sections()) != 1:
         raise ConfigurationError(
-            f"The configuration file {file} has the section [{parser.sections()[1]}], but must consist of lines"
-            " `key: value`, with the full key in each."
+            f"The configuration file {file} has the section [{parser.sections()[1]}], but must"
+            " consist of lines `key: value`, with the full key in each."
         )
     values = dict(parser.items("weir"))
     for key, text in values.items():
         if "\n" in text:
             raise ConfigurationError(
-                f"The configuration file {file} has indented lines below {key!r}, but must consist of lines"
-                " `key: value`, with the full key in each."
+                f"The configuration file {file} has indented lines below {key!r}, but must consist"
+                " of lines `key: value`, with the full key in each."
             )
         values[key] = _unquoted(text)
     return values
@@ -184,7 +208,10 @@ def _read_file(file: Path) -> dict[str, str]:
 
 def _file_problem(file: Path, error: configparser.Error | UnicodeDecodeError) -> str:
     if isinstance(error, configparser.DuplicateOptionError):
-        return f"The configuration file {file} has the key {error.option} twice: remove one of the lines."
+        return (
+            f"The configuration file {file} has the key {error.option} twice: remove one of the"
+            " lines."
+        )
     if isinstance(error, configparser.ParsingError):
         line, _ = error.errors[0]
         return f"Line {line - 1} of the configuration file {file} is not of the form `key: value`."

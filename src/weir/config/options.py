@@ -1,8 +1,10 @@
-"""The table of configuration keys: how each value is written, what holds by default, and what it is for.
+"""The table of configuration keys: how each value is written, what holds by default, and what it is
+for.
 
-``OPTIONS`` is the one table; reading (``weir/config``) and the reference page (``docs/CONFIGURATION.md``) are made from it.
-Keys and defaults are Flink's; where a default differs, the description says so (PROTOCOL P42). Defaults are text, read like
-any other value. How texts are read is in ``weir/config/values.py``, which values go together in
+``OPTIONS`` is the one table; reading (``weir/config``) and the reference page
+(``docs/CONFIGURATION.md``) are made from it. Keys and defaults are Flink's; where a default
+differs, the description says so (PROTOCOL P42). Defaults are text, read like any other value. How
+texts are read is in ``weir/config/values.py``, which values go together in
 ``weir/config/relations.py``.
 """
 
@@ -39,7 +41,8 @@ CHECKPOINT_INTERVAL = ConfigOption(
     _CHECKPOINTING + "interval",
     INTERVAL,
     "10 s",
-    "Time between periodic checkpoints (Flink: none). 'disabled' or 0: checkpoints only on request and at the end.",
+    "Time between periodic checkpoints (Flink: none). 'disabled' or 0: checkpoints only on request"
+    " and at the end.",
 )
 CHECKPOINT_TIMEOUT = ConfigOption(
     _CHECKPOINTING + "timeout", TIMEOUT, "10 min", "A checkpoint that takes longer is aborted."
@@ -48,7 +51,8 @@ CHECKPOINT_MIN_PAUSE = ConfigOption(
     _CHECKPOINTING + "min-pause",
     DURATION,
     "0 ms",
-    "Least time from the end of a checkpoint to the next periodic one. An interval below it is raised to it.",
+    "Least time from the end of a checkpoint to the next periodic one. An interval below it is"
+    " raised to it.",
 )
 CHECKPOINT_MAX_CONCURRENT = ConfigOption(
     _CHECKPOINTING + "max-concurrent-checkpoints",
@@ -69,64 +73,71 @@ CHECKPOINT_INCREMENTAL = ConfigOption(
     _CHECKPOINTING + "incremental",
     BOOLEAN,
     "true",
-    "Whether a checkpoint writes only the state files that the last one does not have (Flink: false).",
+    "Whether a checkpoint writes only the state files that the last one does not have (Flink:"
+    " false).",
 )
 CHECKPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "dir",
     PATH,
     ".weir/checkpoints",
-    "Where checkpoints and job logs are kept (Flink: unset). A relative path is below the current directory.",
+    "Where checkpoints and job logs are kept (Flink: unset). A relative path is below the current"
+    " directory.",
 )
 CHECKPOINT_UNALIGNED = ConfigOption(
     _CHECKPOINTING + "unaligned.enabled",
     BOOLEAN,
     "false",
-    "Let a checkpoint's barriers overtake the records between two chains, which become part of the checkpoint, so that"
-    " it need not wait until they are processed. Savepoints always wait.",
+    "Let a checkpoint's barriers overtake the records between two chains, which become part of the"
+    " checkpoint, so that it need not wait until they are processed. Savepoints always wait.",
 )
 CHECKPOINT_ALIGNED_TIMEOUT = ConfigOption(
     _CHECKPOINTING + "aligned-checkpoint-timeout",
     DURATION,
     "0 ms",
-    "With unaligned checkpoints: how long a checkpoint's barriers wait for records before they overtake them.",
+    "With unaligned checkpoints: how long a checkpoint's barriers wait for records before they"
+    " overtake them.",
 )
 SAVEPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "savepoint-dir",
     PATH,
     ".weir/savepoints",
-    "Where savepoints go that name no directory (Flink: unset). A relative path is below the current directory.",
+    "Where savepoints go that name no directory (Flink: unset). A relative path is below the"
+    " current directory.",
 )
 CHECKPOINT_RETENTION = ConfigOption(
     _CHECKPOINTING + "externalized-checkpoint-retention",
     RETENTION,
     "RETAIN_ON_CANCELLATION",
-    "Whether checkpoints stay when the job is cancelled (Flink: NO_EXTERNALIZED_CHECKPOINTS). Those of a failed or"
-    " suspended job always stay, since the same command resumes it.",
+    "Whether checkpoints stay when the job is cancelled (Flink: NO_EXTERNALIZED_CHECKPOINTS). Those"
+    " of a failed or suspended job always stay, since the same command resumes it.",
 )
 RECOVERY_PATH = ConfigOption(
     _RECOVERY + "path",
     PATH.or_none("unset"),
     "unset",
-    "Savepoint or retained checkpoint that a new job begins from; 'weir run --from-savepoint' wins over it.",
+    "Savepoint or retained checkpoint that a new job begins from; 'weir run --from-savepoint' wins"
+    " over it.",
 )
 RECOVERY_CLAIM_MODE = ConfigOption(
     _RECOVERY + "claim-mode",
     CLAIM_MODE,
     "NO_CLAIM",
-    "Who owns the snapshot that a new job begins from. NO_CLAIM: the user, it is never deleted; CLAIM: the job, which"
-    " deletes it once newer checkpoints have replaced it.",
+    "Who owns the snapshot that a new job begins from. NO_CLAIM: the user, it is never deleted;"
+    " CLAIM: the job, which deletes it once newer checkpoints have replaced it.",
 )
 IGNORE_UNCLAIMED_STATE = ConfigOption(
     _RECOVERY + "ignore-unclaimed-state",
     BOOLEAN,
     "false",
-    "Begin although the snapshot has state of steps that the pipeline no longer has; that state is left behind.",
+    "Begin although the snapshot has state of steps that the pipeline no longer has; that state is"
+    " left behind.",
 )
 RESTART_TYPE = ConfigOption(
     "restart-strategy.type",
     STRATEGY.or_none("default"),
     "default",
-    "How a failed job is restarted. 'default': exponential-delay, or none while periodic checkpoints are disabled.",
+    "How a failed job is restarted. 'default': exponential-delay, or none while periodic"
+    " checkpoints are disabled.",
 )
 FIXED_DELAY_ATTEMPTS = ConfigOption(
     _FIXED + "attempts", integer(0), "1", "Restarts before the job fails for good."
@@ -166,24 +177,26 @@ GIVE_UP_AFTER = ConfigOption(
     "weir.restart.give-up-after",
     POSITIVE_DURATION.or_none("never"),
     "10 min",
-    "While periodic checkpoints are on: how long the job may fail of the same cause again and again, at least five times,"
-    " with no completed checkpoint between, before it fails for good.",
+    "While periodic checkpoints are on: how long the job may fail of the same cause again and"
+    " again, at least five times, with no completed checkpoint between, before it fails for good.",
 )
 TASK_CANCELLATION_TIMEOUT = ConfigOption(
     "task.cancellation.timeout",
     POSITIVE_DURATION,
     "3 min",
-    "How long a cancellation, a stop or a restart waits for queries, commits and starts that hang, before it goes on without"
-    " them.",
+    "How long a cancellation, a stop or a restart waits for queries, commits and starts that hang,"
+    " before it goes on without them.",
 )
 DEFAULT_PARALLELISM = ConfigOption(
     "parallelism.default",
     integer(1).or_none("unset"),
     "unset",
-    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions, and a restored job keeps"
-    " the number it has.",
+    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions,"
+    " and a restored job keeps the number it has.",
 )
-REST_PORT = ConfigOption("rest.port", integer(0, 65535), "8081", "Port of the REST server; 0: any free port.")
+REST_PORT = ConfigOption(
+    "rest.port", integer(0, 65535), "8081", "Port of the REST server; 0: any free port."
+)
 REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
     TEXT,
@@ -194,22 +207,23 @@ REST_TOKEN = ConfigOption(
     _AUTHENTICATION + "token",
     TOKEN.or_none("unset"),
     "unset",
-    "What clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has none). A file keeps it out of"
-    " process lists.",
+    "What clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has none)."
+    " A file keeps it out of process lists.",
     secret=True,
 )
 REST_TOKEN_FILE = ConfigOption(
     _AUTHENTICATION + "token-file",
     PATH.or_none("unset"),
     "unset",
-    "File with the token, which only its owner and group may read. If there is none, it is made, with a new token.",
+    "File with the token, which only its owner and group may read. If there is none, it is made,"
+    " with a new token.",
 )
 REST_ALLOWED_HOSTS = ConfigOption(
     "weir.rest.allowed-hosts",
     HOSTS,
     "none",
-    "Names by which clients may call the REST server, beside loopback's and that of rest.bind-address: a request to any"
-    " other is refused, since a web page could have made it.",
+    "Names by which clients may call the REST server, beside loopback's and that of"
+    " rest.bind-address: a request to any other is refused, since a web page could have made it.",
 )
 SSL_REST_ENABLED = ConfigOption(
     _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server speaks HTTPS only."
@@ -221,39 +235,47 @@ SSL_REST_CERTIFICATE = ConfigOption(
     "File with the server's certificate and those of its issuers, in PEM (Flink: a Java keystore).",
 )
 SSL_REST_KEY = ConfigOption(
-    _SSL_REST + "key", PATH.or_none("unset"), "unset", "File with the certificate's private key, in PEM."
+    _SSL_REST + "key",
+    PATH.or_none("unset"),
+    "unset",
+    "File with the certificate's private key, in PEM.",
 )
 CHECKPOINT_HISTORY = ConfigOption(
     "web.checkpoints.history", integer(1), "10", "Checkpoints that REST remembers."
 )
 ASYNC_STORE_DURATION = ConfigOption(
-    "rest.async.store-duration", DURATION, "5 min", "How long the result of a REST request can be asked for."
+    "rest.async.store-duration",
+    DURATION,
+    "5 min",
+    "How long the result of a REST request can be asked for.",
 )
 PRIVATE_SNAPSHOTS = ConfigOption(
     "weir.private-snapshots",
     BOOLEAN,
     "true",
-    "Let nobody but their owner into new directories of checkpoints and savepoints on local file systems, nor, on a local"
-    " master, into a job's working directory. 'false': the umask decides.",
+    "Let nobody but their owner into new directories of checkpoints and savepoints on local file"
+    " systems, nor, on a local master, into a job's working directory. 'false': the umask decides.",
 )
 WORKING_DIR = ConfigOption(
     "weir.working-dir",
     PATH,
     ".weir/work",
-    "Where running queries keep their files; disposable. A relative path is below the current directory.",
+    "Where running queries keep their files; disposable. A relative path is below the current"
+    " directory.",
 )
 FAST_WORKING_DIRECTORY = ConfigOption(
     "weir.fast-working-directory",
     BOOLEAN,
     "true",
-    "Write the working directory without Spark's own safeguards, since checkpoints are what must last.",
+    "Write the working directory without Spark's own safeguards, since checkpoints are what must"
+    " last.",
 )
 CLASS_ARCHIVE = ConfigOption(
     "weir.class-archive",
     BOOLEAN,
     "true",
-    "Let Spark's JVM map its classes from an archive in the user's cache directory, and have 'weir run' make one at its end"
-    " if there is none ('weir warmup' makes it at once).",
+    "Let Spark's JVM map its classes from an archive in the user's cache directory, and have 'weir"
+    " run' make one at its end if there is none ('weir warmup' makes it at once).",
 )
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",
@@ -265,7 +287,10 @@ LEASE_INTERVAL = ConfigOption(
     "weir.lease.interval", DURATION, "2 s", "Time between renewals of the driver's lease."
 )
 COMMIT_ATTEMPTS = ConfigOption(
-    "weir.sink.commit.attempts", integer(1), "8", "How often a sink's commit is tried before its task fails."
+    "weir.sink.commit.attempts",
+    integer(1),
+    "8",
+    "How often a sink's commit is tried before its task fails.",
 )
 COMMIT_INITIAL_BACKOFF = ConfigOption(
     "weir.sink.commit.initial-backoff", DURATION, "100 ms", "Time before a commit is tried again."

@@ -1,8 +1,9 @@
 """Which configuration values go together: checked once, when a configuration is made.
 
-Each law names both keys and the way out. What Flink adjusts is adjusted and refused by nobody: an interval below the
-minimum pause is raised to it (PROTOCOL P38), and a pause goes together with several concurrent checkpoints, since it
-only holds up periodic ones. A timeout above or below the interval is right either way.
+Each law names both keys and the way out. What Flink adjusts is adjusted and refused by nobody: an
+interval below the minimum pause is raised to it (PROTOCOL P38), and a pause goes together with
+several concurrent checkpoints, since it only holds up periodic ones. A timeout above or below the
+interval is right either way.
 """
 
 from __future__ import annotations
@@ -48,30 +49,34 @@ def check_relations(values: Values) -> None:
     _check_not_above(values, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF)
     if 2 * values.value(LEASE_INTERVAL) > values.value(LEASE_TIMEOUT):
         raise ConfigurationError(
-            f"{LEASE_INTERVAL.key} must be at most half of {LEASE_TIMEOUT.key}, so that one late renewal does not"
-            " make a living driver look dead: raise the second or lower the first."
+            f"{LEASE_INTERVAL.key} must be at most half of {LEASE_TIMEOUT.key}, so that one late"
+            " renewal does not make a living driver look dead: raise the second or lower the"
+            " first."
         )
     if values.value(CHECKPOINT_UNALIGNED) and values.value(CHECKPOINT_MAX_CONCURRENT) > 1:
         raise ConfigurationError(
             f"{CHECKPOINT_UNALIGNED.key} is true, but {CHECKPOINT_MAX_CONCURRENT.key} is"
-            f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and the barriers of one checkpoint must not overtake another's:"
-            " set the second to 1 or the first to false."
+            f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and the barriers of one checkpoint must"
+            " not overtake another's: set the second to 1 or the first to false."
         )
     if values.value(REST_TOKEN) is not None and values.value(REST_TOKEN_FILE) is not None:
         raise ConfigurationError(
-            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both give the token of the REST server: leave one of them out."
+            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both give the token of the REST server:"
+            " leave one of them out."
         )
     for file in (SSL_REST_CERTIFICATE, SSL_REST_KEY):
         if values.value(SSL_REST_ENABLED) and values.value(file) is None:
             raise ConfigurationError(
-                f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: let it name a file in PEM."
+                f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: let it name a file in"
+                " PEM."
             )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         working, lasting = values.value(WORKING_DIR), values.value(durable)
         if is_within(working, lasting) or is_within(lasting, working):
             raise ConfigurationError(
-                f"{WORKING_DIR.key} ({working}) and {durable.key} ({lasting}) are one directory, or one lies in the other,"
-                " but the first is cleared and the second must last: give each a directory of its own."
+                f"{WORKING_DIR.key} ({working}) and {durable.key} ({lasting}) are one directory, or"
+                " one lies in the other, but the first is cleared and the second must last: give"
+                " each a directory of its own."
             )
 
 

@@ -1,7 +1,8 @@
-"""How the text of a configuration value is read: durations, numbers, choices and paths, in Flink's spellings.
+"""How the text of a configuration value is read: durations, numbers, choices and paths, in Flink's
+spellings.
 
-A ``ValueType`` parses, and says what it expects where it cannot; limits that concern one value alone belong to its
-type, so that a value out of range is refused as soon as it enters.
+A ``ValueType`` parses, and says what it expects where it cannot; limits that concern one value
+alone belong to its type, so that a value out of range is refused as soon as it enters.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _INTEGER_MAX = 2**31 - 1
 #: Of a value that cannot be read, in a message.
 _SHOWN_CHARACTERS = 200
 
-#: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and timeout.
+#: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and
+#: timeout.
 _CHECKPOINT_MS_MIN = 10
 
 
@@ -55,7 +57,8 @@ _UNITS_MS = {
 
 @dataclass(frozen=True)
 class ValueType(Generic[T]):
-    """How the text of a value is read. ``parse`` raises ``ValueError``; ``expectation`` completes "must be ..."."""
+    """How the text of a value is read. ``parse`` raises ``ValueError``; ``expectation`` completes
+    "must be ..."."""
 
     name: str
     expectation: str
@@ -94,7 +97,9 @@ def _duration_of_at_least(least_ms: int) -> ValueType[int]:
             raise ValueError(text)
         return duration_ms
 
-    return ValueType("duration", f"a duration of at least {least_ms} ms, such as '10 s' or '1 min'", parse)
+    return ValueType(
+        "duration", f"a duration of at least {least_ms} ms, such as '10 s' or '1 min'", parse
+    )
 
 
 def _boolean(text: str) -> bool:
@@ -102,7 +107,9 @@ def _boolean(text: str) -> bool:
 
 
 def _token(text: str) -> str:
-    if len(text) < TOKEN_LENGTH_MIN or not (text.isascii() and text.isprintable() and " " not in text):
+    if len(text) < TOKEN_LENGTH_MIN or not (
+        text.isascii() and text.isprintable() and " " not in text
+    ):
         raise ValueError
     return text
 
@@ -116,7 +123,9 @@ def _hosts(text: str) -> tuple[str, ...]:
     return hosts
 
 
-def number(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> ValueType[float]:
+def number(
+    *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> ValueType[float]:
     """A finite number of at least ``least``, at most ``most`` and above ``above``."""
 
     def parse(text: str) -> float:
@@ -147,10 +156,13 @@ def _choice(kind: type[E], aliases: Mapping[str, E]) -> ValueType[E]:
     return ValueType("enum", f"one of {names}", lambda text: {**aliases, **words}[text.lower()])
 
 
-DURATION = ValueType("duration", "a duration such as '10 s', '500 ms', '1 min' or '2 h'", _duration_ms)
+DURATION = ValueType(
+    "duration", "a duration such as '10 s', '500 ms', '1 min' or '2 h'", _duration_ms
+)
 INTERVAL = ValueType(
     "duration",
-    f"a duration of at least {_CHECKPOINT_MS_MIN} ms such as '10 s' or '1 min', or 'disabled' or '0' for none",
+    f"a duration of at least {_CHECKPOINT_MS_MIN} ms such as '10 s' or '1 min', or 'disabled' or"
+    " '0' for none",
     _interval_ms,
 )
 TIMEOUT = _duration_of_at_least(_CHECKPOINT_MS_MIN)
@@ -159,7 +171,9 @@ BOOLEAN = ValueType("boolean", "'true' or 'false'", _boolean)
 PATH = ValueType("path", "a path or URI", normalize)
 TEXT = ValueType("text", "text", str)
 TOKEN = ValueType(
-    "token", f"at least {TOKEN_LENGTH_MIN} letters, digits and other visible ASCII characters", _token
+    "token",
+    f"at least {TOKEN_LENGTH_MIN} letters, digits and other visible ASCII characters",
+    _token,
 )
 HOSTS = ValueType("hosts", "host names without ports, separated by commas, or 'none'", _hosts)
 RETENTION = _choice(RetainExternalized, {})
@@ -177,7 +191,8 @@ STRATEGY = _choice(
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
-    """One key: how its text is read, the text that holds where none is given, and what it is for."""
+    """One key: how its text is read, the text that holds where none is given, and what it is
+    for."""
 
     key: str
     type: ValueType[T]
@@ -200,11 +215,16 @@ class ConfigOption(Generic[T]):
             ) from error
         except StorageError as error:
             raise ConfigurationError(
-                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}: {error}"
+                f"{self.key} is {shortened(self.shown(text))}, but must be {self.type.expectation}:"
+                f" {error}"
             ) from error
 
 
 def shortened(text: str) -> str:
     """The text for a message, without the middle of a very long one."""
     shown = repr(text)
-    return shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[: _SHOWN_CHARACTERS // 2]}...{shown[-20:]}"
+    return (
+        shown
+        if len(shown) <= _SHOWN_CHARACTERS
+        else f"{shown[: _SHOWN_CHARACTERS // 2]}...{shown[-20:]}"
+    )

@@ -1,7 +1,8 @@
 """``OpenRequests``: what people have asked one coordinator for, until a checkpoint has it.
 
-An answer is a promise: it is given when what the request has changed is durable, not when it was made. So each request waits
-for the first snapshot that the coordinator takes after it, and then for a completed checkpoint from that one on.
+An answer is a promise: it is given when what the request has changed is durable, not when it was
+made. So each request waits for the first snapshot that the coordinator takes after it, and then for
+a completed checkpoint from that one on.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class OpenRequests:
         """A checkpoint is durable."""
         for one in self._open:
             if one.snapshot is not None and one.snapshot <= checkpoint_id:
-                _settle(one.future, CoordinatorAnswer(answer=one.answer, checkpoint_id=checkpoint_id))
+                _settle(
+                    one.future, CoordinatorAnswer(answer=one.answer, checkpoint_id=checkpoint_id)
+                )
         self._open = [one for one in self._open if not one.future.done()]
 
     def restored(self, checkpoint_id: int | None) -> None:
@@ -55,7 +58,8 @@ class OpenRequests:
     def end(self) -> None:
         """The driver ends."""
         self._fail(
-            "the job has ended before a checkpoint had it: see what it goes on from, and send it again"
+            "the job has ended before a checkpoint had it: see what it goes on from, and send it"
+            " again"
         )
 
     def refuse(self, future: Answer, why: str) -> None:

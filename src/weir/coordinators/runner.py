@@ -1,8 +1,10 @@
-"""``CoordinatorRunner``: lets the coordinators of one job do what the job master asks, each for itself, in strict order.
+"""``CoordinatorRunner``: lets the coordinators of one job do what the job master asks, each for
+itself, in strict order.
 
-Each coordinator has a queue of its own, and at most one thread works on it. So what a coordinator sends is posted before the
-answer of a snapshot that it takes later, which is what the protocol stands on (MISSION C3, C8), and one that is slow holds
-up nobody else. Whatever it left to do when the job was restored belongs to an attempt that is over, and is dropped.
+Each coordinator has a queue of its own, and at most one thread works on it. So what a coordinator
+sends is posted before the answer of a snapshot that it takes later, which is what the protocol
+stands on (MISSION C3, C8), and one that is slow holds up nobody else. Whatever it left to do when
+the job was restored belongs to an attempt that is over, and is dropped.
 """
 
 from __future__ import annotations
@@ -52,7 +54,11 @@ class CoordinatorRunner:
     """Implements ``weir.runtime.ports.CoordinatorPort``."""
 
     def __init__(
-        self, coordinators: Mapping[OperatorId, OperatorCoordinator], *, workers: Workers, waits: Waits
+        self,
+        coordinators: Mapping[OperatorId, OperatorCoordinator],
+        *,
+        workers: Workers,
+        waits: Waits,
     ) -> None:
         self._coordinators = {
             name: _Coordinated(name, coordinator, workers, waits)
@@ -63,8 +69,11 @@ class CoordinatorRunner:
         """Let a coordinator do this after all that it was told before."""
         self._coordinators[effect.operator].tell(effect, post)
 
-    def request(self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
-        """Let a coordinator handle what somebody outside of the job asks for. Raises ``CoordinatorError`` if it has none."""
+    def request(
+        self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]
+    ) -> None:
+        """Let a coordinator handle what somebody outside of the job asks for. Raises
+        ``CoordinatorError`` if it has none."""
         if operator not in self._coordinators:
             known = ", ".join(self._coordinators) or "none"
             raise CoordinatorError(
@@ -80,7 +89,9 @@ class CoordinatorRunner:
         for one in self._coordinators.values():
             if not one.closed.wait(patience_s):
                 _log.warning(
-                    "The coordinator of %r has not closed within %.0f s.", one.operator_id, _CLOSING_S
+                    "The coordinator of %r has not closed within %.0f s.",
+                    one.operator_id,
+                    _CLOSING_S,
                 )
                 # All others have had that time too.
                 patience_s = 0.0
@@ -104,7 +115,8 @@ class _Coordinated:
         #: Checkpoints that are over, the newest ones.
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
         self.closed = waits.event()
-        #: The attempt for which it works, 0 before the first and after a failure; what belongs to another is dropped.
+        #: The attempt for which it works, 0 before the first and after a failure; what belongs to
+        #: another is dropped.
         self._attempt = 0
         self._parallelism = 0
         self._requests = OpenRequests(name)
@@ -113,8 +125,9 @@ class _Coordinated:
     # -- from the job's main thread
 
     def tell(self, effect: CoordinatorEffect, post: Post) -> None:
-        """Do this after all that waits. A snapshot that nobody wants any more is not taken when its turn comes: a
-        coordinator that is slower than the checkpoints' timeout would never catch up."""
+        """Do this after all that waits. A snapshot that nobody wants any more is not taken when its
+        turn comes: a coordinator that is slower than the checkpoints' timeout would never catch
+        up."""
         if isinstance(effect, NotifyCoordinator):
             self._over.append(effect.checkpoint_id)
         self._enqueue(lambda: self._guarded(partial(self._do, effect, post)))
@@ -140,12 +153,13 @@ class _Coordinated:
         return self._parallelism
 
     def send_event(self, subtask: int, event: Payload) -> None:
-        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not exist, and for an event that
-        JSON does not keep."""
+        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not
+        exist, and for an event that JSON does not keep."""
         if not 0 <= subtask < self._parallelism:
             raise CoordinatorError(
-                f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the operator has the"
-                f" subtasks 0 to {self._parallelism - 1}: see context.current_parallelism."
+                f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the"
+                f" operator has the subtasks 0 to {self._parallelism - 1}: see"
+                " context.current_parallelism."
             )
         self._post(
             CoordinatorSentEvent(
@@ -168,7 +182,9 @@ class _Coordinated:
         """See ``CoordinatorContext``."""
         self._in_attempt(self._attempt, function)
 
-    def call_async(self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]) -> None:
+    def call_async(
+        self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
+    ) -> None:
         """See ``CoordinatorContext``."""
         attempt = self._attempt
 
@@ -237,7 +253,9 @@ class _Coordinated:
 
     def _handle_request(self, request: Payload, future: Future[CoordinatorAnswer]) -> None:
         if not self._attempt:
-            self._requests.refuse(future, "the job does not run at the moment, try again when it does")
+            self._requests.refuse(
+                future, "the job does not run at the moment, try again when it does"
+            )
             return
         try:
             request = self._json(request, "A request to")
@@ -294,7 +312,10 @@ class _Coordinated:
                 coordinator.handle_event_from_operator(effect.subtask, attempt, effect.payload)
                 self._post(
                     OperatorEventHandled(
-                        operator=self._name, attempt=attempt, subtask=effect.subtask, number=effect.number
+                        operator=self._name,
+                        attempt=attempt,
+                        subtask=effect.subtask,
+                        number=effect.number,
                     )
                 )
             case NotifyCoordinator(checkpoint_id=n, completed=True):
@@ -317,7 +338,10 @@ class _Coordinated:
         except CoordinatorError as error:
             self._post(
                 CoordinatorSnapshotFailed(
-                    operator=self._name, attempt=attempt, checkpoint_id=checkpoint_id, message=str(error)
+                    operator=self._name,
+                    attempt=attempt,
+                    checkpoint_id=checkpoint_id,
+                    message=str(error),
                 )
             )
             return
@@ -329,7 +353,8 @@ class _Coordinated:
         )
 
     def _json(self, value: Payload, what: str) -> Payload:
-        """The value as it is read back: an equal copy, which the coordinator cannot change any more."""
+        """The value as it is read back: an equal copy, which the coordinator cannot change any
+        more."""
         try:
             if not isinstance(value, dict):
                 raise ValueError(f"it is not a map but {type(value).__name__}")
@@ -337,5 +362,6 @@ class _Coordinated:
             return read
         except ValueError as error:
             raise CoordinatorError(
-                f"{what} the coordinator of {self._name!r} cannot be kept, since {error}: make it a map of {KEPT}."
+                f"{what} the coordinator of {self._name!r} cannot be kept, since {error}: make it a"
+                f" map of {KEPT}."
             ) from error

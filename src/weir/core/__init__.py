@@ -1,1 +1,2 @@
-"""The protocol core: machines that take events and the time and return effects. No Spark, clock, thread or chance."""
+"""The protocol core: machines that take events and the time and return effects. No Spark, clock,
+thread or chance."""

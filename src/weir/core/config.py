@@ -9,10 +9,12 @@ from weir.errors import ConfigurationError
 
 
 class RetainExternalized(enum.Enum):
-    """What happens to the retained checkpoints when a job is cancelled (``externalized-checkpoint-retention``).
+    """What happens to the retained checkpoints when a job is cancelled
+    (``externalized-checkpoint-retention``).
 
-    Running the command of a failed or suspended job again resumes it (PROTOCOL P20), so in these cases checkpoints stay
-    whatever is configured; NO_EXTERNALIZED_CHECKPOINTS therefore means the same as DELETE_ON_CANCELLATION.
+    Running the command of a failed or suspended job again resumes it (PROTOCOL P20), so in these
+    cases checkpoints stay whatever is configured; NO_EXTERNALIZED_CHECKPOINTS therefore means the
+    same as DELETE_ON_CANCELLATION.
     """
 
     NO_EXTERNALIZED_CHECKPOINTS = "NO_EXTERNALIZED_CHECKPOINTS"
@@ -27,7 +29,8 @@ class RetainExternalized(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Flink's ``execution.checkpointing.*``. Defaults are Flink's but for interval and retention (PROTOCOL P42)."""
+    """Flink's ``execution.checkpointing.*``. Defaults are Flink's but for interval and retention
+    (PROTOCOL P42)."""
 
     #: None: no periodic checkpoints.
     interval_ms: int | None = 10_000
@@ -39,14 +42,16 @@ class CheckpointConfig:
     num_retained: int = 1
     #: Whether a checkpoint may refer to files of earlier ones.
     incremental: bool = True
-    #: How long after its first barrier at a task a checkpoint's barriers may overtake records; None: they never may.
+    #: How long after its first barrier at a task a checkpoint's barriers may overtake records;
+    #: None: they never may.
     aligned_timeout_ms: int | None = None
     retention: RetainExternalized = RetainExternalized.RETAIN_ON_CANCELLATION
     #: Entries of the checkpoint history (``web.checkpoints.history``).
     history_size: int = 10
 
     def __post_init__(self) -> None:
-        """Check each value and their relations; raises ``ConfigurationError`` with one clear sentence."""
+        """Check each value and their relations; raises ``ConfigurationError`` with one clear
+        sentence."""
         prefix = "execution.checkpointing"
         if self.interval_ms is not None and self.interval_ms < 10:
             raise ConfigurationError(
@@ -60,7 +65,9 @@ class CheckpointConfig:
             ("num-retained", self.num_retained, 1),
         ):
             if value < least:
-                raise ConfigurationError(f"{prefix}.{name} is {value}, but must be at least {least}.")
+                raise ConfigurationError(
+                    f"{prefix}.{name} is {value}, but must be at least {least}."
+                )
         if self.history_size < 1:
             raise ConfigurationError(
                 f"web.checkpoints.history is {self.history_size}, but must be at least 1."
@@ -82,7 +89,8 @@ class RestartStrategyType(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RestartConfig:
-    """Flink's ``restart-strategy.*`` with Flink's defaults (exponential-delay while checkpointing is on)."""
+    """Flink's ``restart-strategy.*`` with Flink's defaults (exponential-delay while checkpointing
+    is on)."""
 
     type: RestartStrategyType = RestartStrategyType.EXPONENTIAL_DELAY
     fixed_delay_attempts: int = 1
@@ -96,20 +104,24 @@ class RestartConfig:
     jitter_factor: float = 0.1
     #: None: without end.
     attempts_before_reset_backoff: int | None = None
-    #: How long a failure of one cause may come again and again, with no completed checkpoint between; None: without end.
+    #: How long a failure of one cause may come again and again, with no completed checkpoint
+    #: between; None: without end.
     give_up_after_ms: int | None = 600_000
 
     def __post_init__(self) -> None:
-        """Check each value and their relations; raises ``ConfigurationError`` with one clear sentence."""
+        """Check each value and their relations; raises ``ConfigurationError`` with one clear
+        sentence."""
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms} ms) is above"
-                f" max-backoff ({self.max_backoff_ms} ms): raise the second or lower the first."
+                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms} ms)"
+                f" is above max-backoff ({self.max_backoff_ms} ms): raise the second or lower the"
+                " first."
             )
         if self.backoff_multiplier <= 1.0:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.backoff-multiplier is {self.backoff_multiplier},"
-                " but must be above 1: for the same delay each time, use the strategy fixed-delay."
+                "restart-strategy.exponential-delay.backoff-multiplier is"
+                f" {self.backoff_multiplier}, but must be above 1: for the same delay each time,"
+                " use the strategy fixed-delay."
             )
         if not 0.0 <= self.jitter_factor <= 1.0:
             raise ConfigurationError(

@@ -1,7 +1,8 @@
-"""The tasks of the running attempt as the job master sees them (what is left of Flink's ``ExecutionGraph``).
+"""The tasks of the running attempt as the job master sees them (what is left of Flink's
+``ExecutionGraph``).
 
-The job master is the only writer; the checkpoint coordinator reads it to plan a checkpoint and to know whom
-to tell.
+The job master is the only writer; the checkpoint coordinator reads it to plan a checkpoint and to
+know whom to tell.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from weir.core.types import CompletedCheckpoint, OperatorState, TaskStatus, VertexId
+from weir.core.types import CompletedCheckpoint, OperatorState, TaskState, TaskStatus, VertexId
 from weir.errors import invariant
 
 _ENDED = frozenset({TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED})
@@ -48,10 +49,11 @@ class Execution:
         self._status = dict.fromkeys(self._operators, TaskStatus.INITIALIZING)
         #: How many tasks are in each status. Law: what counting ``_status`` gives.
         self._counts = Counter(self._status.values())
-        #: Whether messages may go to the tasks: from the begin of the attempt until they are told to stop.
+        #: Whether messages may go to the tasks: from the begin of the attempt until they are told
+        #: to stop.
         self._live = False
-        #: Tasks whose records are all processed, and that no checkpoint completed since covers (PROTOCOL P29), in the
-        #: order in which they began to wait.
+        #: Tasks whose records are all processed, and that no checkpoint completed since covers
+        #: (PROTOCOL P29), in the order in which they began to wait.
         self._needs_final_checkpoint: dict[VertexId, None] = {}
 
     @property
@@ -81,7 +83,8 @@ class Execution:
 
     @property
     def all_ended_records(self) -> bool:
-        """Whether no task will process another record (MISSION E3: a final checkpoint is due at once)."""
+        """Whether no task will process another record (MISSION E3: a final checkpoint is due at
+        once)."""
         waiting = self._counts[TaskStatus.WAITING_FOR_FINAL_CHECKPOINT]
         return waiting + self._counts[TaskStatus.FINISHED] == len(self._status)
 
@@ -92,15 +95,20 @@ class Execution:
 
     @property
     def can_be_checkpointed(self) -> bool:
-        """Whether there is a task to trigger, and every other one that cannot be is FINISHED (MISSION A4)."""
+        """Whether there is a task to trigger, and every other one that cannot be is FINISHED
+        (MISSION A4)."""
         triggerable = sum(n for status, n in self._counts.items() if status.can_be_triggered)
-        return triggerable > 0 and triggerable + self._counts[TaskStatus.FINISHED] == len(self._status)
+        return triggerable > 0 and triggerable + self._counts[TaskStatus.FINISHED] == len(
+            self._status
+        )
 
     @property
     def last_to_wait(self) -> VertexId | None:
-        """Of the tasks that need a final checkpoint, the one that began to wait last; None if there is none.
+        """Of the tasks that need a final checkpoint, the one that began to wait last; None if there
+        is none.
 
-        A checkpoint that covers it covers all of them, since they were waiting already when it was triggered.
+        A checkpoint that covers it covers all of them, since they were waiting already when it was
+        triggered.
         """
         return next(reversed(self._needs_final_checkpoint), None)
 
@@ -108,12 +116,24 @@ class Execution:
         """The operators of a vertex, from source to sinks."""
         return self._operators[vertex]
 
+    def finished_state(self, vertex: VertexId, last: Mapping[VertexId, int]) -> TaskState:
+        """What the metadata says of a task that is FINISHED (MISSION D4). ``last`` are the
+        positions in the newest completed checkpoint."""
+        operators = tuple(
+            OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
+            for o in self._operators[vertex]
+        )
+        inputs = self.producers.get(vertex, ())
+        position = last.get(vertex, -1)
+        return TaskState(vertex=vertex, position=position, operators=operators, inputs=inputs)
+
     def receivers(self, vertices: tuple[VertexId, ...]) -> tuple[VertexId, ...]:
         """Those of ``vertices`` that a message can reach: none once the tasks are told to stop."""
         return tuple(v for v in vertices if self._live and self._status[v] not in _ENDED)
 
     def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
-        """A new attempt: each task initializes, unless it was fully finished in ``restored`` (MISSION D5)."""
+        """A new attempt: each task initializes, unless it was fully finished in ``restored``
+        (MISSION D5)."""
         invariant(self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} began unasked")
         invariant(attempt > self._attempt, f"attempt {attempt} follows attempt {self._attempt}")
         self._attempt = attempt
@@ -123,7 +143,9 @@ class Execution:
         tasks = () if restored is None else restored.tasks
         finished = {task.vertex for task in tasks if task.fully_finished}
         for vertex in self._status:
-            self._status[vertex] = TaskStatus.FINISHED if vertex in finished else TaskStatus.INITIALIZING
+            self._status[vertex] = (
+                TaskStatus.FINISHED if vertex in finished else TaskStatus.INITIALIZING
+            )
         self._counts = Counter(self._status.values())
 
     def stop(self) -> None:
@@ -145,7 +167,8 @@ class Execution:
             self._needs_final_checkpoint.pop(vertex, None)
 
     def released(self, vertices: frozenset[VertexId]) -> None:
-        """A checkpoint that was triggered while ``vertices`` waited has completed: they commit and finish."""
+        """A checkpoint that was triggered while ``vertices`` waited has completed: they commit and
+        finish."""
         for vertex in vertices:
             self._needs_final_checkpoint.pop(vertex, None)
 
@@ -153,7 +176,8 @@ class Execution:
         """Check the laws of the fields; raises ``InvariantError``."""
         counts = Counter(self._status.values())
         invariant(
-            all(self._counts[status] == counts[status] for status in TaskStatus), "tasks are miscounted"
+            all(self._counts[status] == counts[status] for status in TaskStatus),
+            "tasks are miscounted",
         )
         for vertex in self._needs_final_checkpoint:
             invariant(

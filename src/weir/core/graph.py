@@ -1,18 +1,21 @@
 """The graph of steps that a user builds, and how it is cut into vertices.
 
-A vertex is a tree of chained steps that ends in one step, and runs as one task. Where it is cut a *channel* stands: the
-vertex before it writes, each vertex behind it reads. A step ends a vertex if
+A vertex is a tree of chained steps that ends in one step, and runs as one task. Where it is cut a
+*channel* stands: the vertex before it writes, each vertex behind it reads. A step ends a vertex if
 
-1. its output feeds a further step and anything else, another step or a sink: one query has one output (PROTOCOL P1);
+1. its output feeds a further step and anything else, another step or a sink: one query has one
+   output (PROTOCOL P1);
 2. the user asks for it (``start_new_chain``, ``disable_chaining``);
-3. the step behind it could not share a query with it: bounded and unbounded sources never share one (P33), nor do a source
-   and a channel, since what a task may read of its channels is decided in each planning call, and what Spark reads of its
-   own sources is not; a source that Python readers read shares one with no other input, since they alone end its records;
-   and where rows of a Python operator meet others, they come through a channel;
+3. the step behind it could not share a query with it: bounded and unbounded sources never share one
+   (P33), nor do a source and a channel, since what a task may read of its channels is decided in
+   each planning call, and what Spark reads of its own sources is not; a source that Python readers
+   read shares one with no other input, since they alone end its records; and where rows of a Python
+   operator meet others, they come through a channel;
 4. only sinks follow.
 
-A step has a *name*, which is what people see, and an *id*, by which its state is found again: its ``uid`` where it was given
-one, else its name. A vertex has the id of its last step. So a step that keeps its uid may be renamed.
+A step has a *name*, which is what people see, and an *id*, by which its state is found again: its
+``uid`` where it was given one, else its name. A vertex has the id of its last step. So a step that
+keeps its uid may be renamed.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ class StepKind(enum.Enum):
 
 
 class ChainEnd(enum.Enum):
-    """Why a vertex ends with its last step. Of several reasons it is the first in this order that counts."""
+    """Why a vertex ends with its last step. Of several reasons it is the first in this order that
+    counts."""
 
     ONLY_SINKS = "only sinks follow"
     SEVERAL_READERS = "its output feeds several"
@@ -61,7 +65,8 @@ class GraphStep:
     uid: OperatorId | None = None
     #: How many state partitions it asks for; None: as the configuration says.
     parallelism: int | None = None
-    #: Of a source: whether its input ends, and whether Python readers with a split enumerator read it, instead of Spark.
+    #: Of a source: whether its input ends, and whether Python readers with a split enumerator read
+    #: it, instead of Spark.
     bounded: bool = False
     enumerated: bool = False
     #: Whether it may share a vertex with the steps that it reads, and with the step that reads it.
@@ -81,11 +86,12 @@ class GraphStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """A chain of steps that runs as one task. It has the id of its last step, on which its sinks hang."""
+    """A chain of steps that runs as one task. It has the id of its last step, on which its sinks
+    hang."""
 
     name: VertexId
-    #: Sources, transformations and unions in an order in which inputs come first. An input that is no step of the vertex
-    #: is the vertex of that name, read through its channel.
+    #: Sources, transformations and unions in an order in which inputs come first. An input that is
+    #: no step of the vertex is the vertex of that name, read through its channel.
     steps: tuple[GraphStep, ...]
     sinks: tuple[OperatorId, ...]
     #: What people call its sinks, in the same order.
@@ -93,7 +99,8 @@ class Vertex:
     #: Whether its records end by themselves.
     bounded: bool
     end: ChainEnd
-    #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has no sources.
+    #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has
+    #: no sources.
     inputs: tuple[VertexId, ...] = ()
     #: How many state partitions its steps ask for; None: as the configuration says.
     parallelism: int | None = None
@@ -109,7 +116,9 @@ class Vertex:
         sinks = zip(self.sinks, self.sink_names, strict=True)
         labels = [(step.operator_id, step.label) for step in self.steps]
         labels += [(sink, f"{StepKind.SINK.value} {name}") for sink, name in sinks]
-        return tuple(OperatorState(operator_id=operator_id, name=label) for operator_id, label in labels)
+        return tuple(
+            OperatorState(operator_id=operator_id, name=label) for operator_id, label in labels
+        )
 
 
 def step_name(operator: OperatorState) -> str:
@@ -118,7 +127,8 @@ def step_name(operator: OperatorState) -> str:
 
 
 def source_names(operators: Iterable[OperatorState]) -> tuple[OperatorId, ...]:
-    """The ids of the sources among the operators of a vertex, in their order, told by the label of a step."""
+    """The ids of the sources among the operators of a vertex, in their order, told by the label of
+    a step."""
     return tuple(
         operator.operator_id
         for operator in operators
@@ -137,14 +147,17 @@ class JobGraph:
         for what, one in (("name", step.name), ("uid", step.operator_id)):
             if not _NAME.fullmatch(one):
                 raise PipelineError(
-                    f"The step {what} {one!r} cannot be used: take letters, digits, '_', '-' and '.',"
-                    " at most 100 of them, and begin with a letter or digit."
+                    f"The step {what} {one!r} cannot be used: take letters, digits, '_', '-' and"
+                    " '.', at most 100 of them, and begin with a letter or digit."
                 )
         for taken in self._steps.values():
             self._check_distinct(taken, step)
-        if step.parallelism is not None and (type(step.parallelism) is not int or step.parallelism < 1):
+        if step.parallelism is not None and (
+            type(step.parallelism) is not int or step.parallelism < 1
+        ):
             raise PipelineError(
-                f"Step {step.name!r} asks for a parallelism of {step.parallelism!r}: give it a whole number from 1 on."
+                f"Step {step.name!r} asks for a parallelism of {step.parallelism!r}: give it a"
+                " whole number from 1 on."
             )
         self._steps[step.operator_id] = step
 
@@ -153,13 +166,14 @@ class JobGraph:
         kinds = f"(a {taken.kind.value} and a {step.kind.value})"
         if taken.name == step.name:
             raise PipelineError(
-                f"Two steps are named {step.name!r} {kinds}: state is found by name, so give each step a name of its own."
+                f"Two steps are named {step.name!r} {kinds}: state is found by name, so give each"
+                " step a name of its own."
             )
         shared = sorted({taken.name, taken.operator_id} & {step.name, step.operator_id})
         if shared:
             raise PipelineError(
-                f"The steps {taken.name!r} and {step.name!r} {kinds} both have {shared[0]!r} as their name or uid:"
-                " state is found by it, so give each step one of its own."
+                f"The steps {taken.name!r} and {step.name!r} {kinds} both have {shared[0]!r} as"
+                " their name or uid: state is found by it, so give each step one of its own."
             )
 
     def is_source(self, name: OperatorId) -> bool:
@@ -176,7 +190,8 @@ class JobGraph:
         )
 
     def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices, each behind those whose channels it reads. Raises ``PipelineError`` if the graph cannot run."""
+        """The vertices, each behind those whose channels it reads. Raises ``PipelineError`` if the
+        graph cannot run."""
         if not any(step.kind is StepKind.SOURCE for step in self._steps.values()):
             raise PipelineError("The job has no source: begin with job.source(name, function).")
         readers = self._readers()
@@ -185,7 +200,9 @@ class JobGraph:
         vertices = []
         for step in self._steps.values():
             one = step.operator_id
-            bounded[one] = step.bounded or (bool(step.inputs) and all(bounded[name] for name in step.inputs))
+            bounded[one] = step.bounded or (
+                bool(step.inputs) and all(bounded[name] for name in step.inputs)
+            )
             if one in ends:
                 sinks = [reader for reader in readers[one] if reader.kind is StepKind.SINK]
                 vertices.append(self._vertex(step, sinks, ends, bounded=bounded[one]))
@@ -202,12 +219,14 @@ class JobGraph:
         for name, found in readers.items():
             if not found:
                 raise PipelineError(
-                    f"The output of step {self._steps[name].name!r} goes nowhere: give it a sink, or remove the step."
+                    f"The output of step {self._steps[name].name!r} goes nowhere: give it a sink,"
+                    " or remove the step."
                 )
         return readers
 
     def _ends(self, readers: dict[OperatorId, list[GraphStep]]) -> dict[OperatorId, ChainEnd]:
-        """The steps that end a vertex, and why. Steps stand in an order in which inputs come first."""
+        """The steps that end a vertex, and why. Steps stand in an order in which inputs come
+        first."""
         ends: dict[OperatorId, ChainEnd] = {}
         for name, found in readers.items():
             if all(reader.kind is StepKind.SINK for reader in found):
@@ -233,11 +252,18 @@ class JobGraph:
                 for one in step.inputs:
                     if roots[one] is not _Roots.CHANNELS:
                         ends.setdefault(one, _why_cut(met))
-            roots[name] = _Roots.CHANNELS if ends.keys() & set(step.inputs) else roots[step.inputs[0]]
+            roots[name] = (
+                _Roots.CHANNELS if ends.keys() & set(step.inputs) else roots[step.inputs[0]]
+            )
         return ends
 
     def _vertex(
-        self, end: GraphStep, sinks: list[GraphStep], ends: dict[OperatorId, ChainEnd], *, bounded: bool
+        self,
+        end: GraphStep,
+        sinks: list[GraphStep],
+        ends: dict[OperatorId, ChainEnd],
+        *,
+        bounded: bool,
     ) -> Vertex:
         steps: dict[OperatorId, GraphStep] = {}
         inputs: dict[VertexId, None] = {}
@@ -266,8 +292,9 @@ class JobGraph:
 def _cut_behind_operators(
     step: GraphStep, processed: set[OperatorId], ends: dict[OperatorId, ChainEnd]
 ) -> None:
-    """Where a step has several inputs, rows of a Python operator come through a channel: Spark numbers the partitions of a
-    union through, and partition i is subtask i. ``processed`` are steps with an operator in front in the same query."""
+    """Where a step has several inputs, rows of a Python operator come through a channel: Spark
+    numbers the partitions of a union through, and partition i is subtask i. ``processed`` are steps
+    with an operator in front in the same query."""
     behind = [one for one in step.inputs if one in processed]
     if len(step.inputs) > 1:
         for one in behind:
@@ -282,8 +309,9 @@ def _parallelism(steps: Iterable[GraphStep]) -> int | None:
     if len(asking) > 1:
         (first, one), (second, another), *_ = asking.items()
         raise PipelineError(
-            f"The steps {one!r} and {another!r} share one query, but ask for a parallelism of {first} and of {second}:"
-            f" give them the same one, or let {another!r} begin a query of its own with start_new_chain()."
+            f"The steps {one!r} and {another!r} share one query, but ask for a parallelism of"
+            f" {first} and of {second}: give them the same one, or let {another!r} begin a query of"
+            " its own with start_new_chain()."
         )
     return next(iter(asking), None)
 

@@ -1,8 +1,9 @@
-"""Values of users' code that become JSON: what would be read back different is refused by its place (MISSION B7, C).
+"""Values of users' code that become JSON: what would be read back different is refused by its place
+(MISSION B7, C).
 
-JSON makes ``null`` of NaN, text of a date and of a ``Decimal``, a list of a tuple, and text of a number that is a key.
-Code that goes on with what it gave would differ, without a word, from code that was restored. So every such value is read
-back when it is written, and must be equal.
+JSON makes ``null`` of NaN, text of a date and of a ``Decimal``, a list of a tuple, and text of a
+number that is a key. Code that goes on with what it gave would differ, without a word, from code
+that was restored. So every such value is read back when it is written, and must be equal.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.Msgspec
 
 
 def read_back(value: Any) -> Any:
-    """What is read back of a value: an equal copy. Raises ``ValueError``, whose text names the part that is not equal."""
+    """What is read back of a value: an equal copy. Raises ``ValueError``, whose text names the part
+    that is not equal."""
     try:
         read = msgspec.json.decode(msgspec.json.encode(value))
         same = read == value
@@ -33,8 +35,8 @@ def read_back(value: Any) -> Any:
 
 
 def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
-    """Each value as JSON. ``known`` has what was read back of those of the last call, so that only others are read; all are
-    compared. Raises ``ValueError`` as ``read_back`` does."""
+    """Each value as JSON. ``known`` has what was read back of those of the last call, so that only
+    others are read; all are compared. Raises ``ValueError`` as ``read_back`` does."""
     try:
         encoded = [msgspec.json.encode(value) for value in values]
         read = [known[data] if data in known else msgspec.json.decode(data) for data in encoded]
@@ -49,7 +51,8 @@ def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
 
 
 def changed_part(value: Any) -> str | None:
-    """The first part of a value that JSON does not keep, with its type and place; None if it is read back equal."""
+    """The first part of a value that JSON does not keep, with its type and place; None if it is
+    read back equal."""
     try:
         return _changed_part(value, "")
     except RecursionError:

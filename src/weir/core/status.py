@@ -1,12 +1,14 @@
 """The status of a job, of a task and of a task's operators, and how far a task's records are.
 
-The tables are the machines: a move that is not listed raises and leaves the status as it was. The diagrams in
-``docs/ARCHITECTURE.md`` are drawn from ``JOB_STATUS_TRANSITIONS``, ``TASK_STATUS_TRANSITIONS`` and
-``OPERATOR_STATUS_TRANSITIONS`` (PROTOCOL P37; Flink's ``JobStatus`` and ``ExecutionState``).
+The tables are the machines: a move that is not listed raises and leaves the status as it was. The
+diagrams in ``docs/ARCHITECTURE.md`` are drawn from ``JOB_STATUS_TRANSITIONS``,
+``TASK_STATUS_TRANSITIONS`` and ``OPERATOR_STATUS_TRANSITIONS`` (PROTOCOL P37; Flink's ``JobStatus``
+and ``ExecutionState``).
 
-The operators of a chain move together as the protocol sees them: the port finishes and closes them one after another, in
-the order of the chain, and reports when the last one is done. An operator is FINISHED only where its input has ended or the
-job is drained; a stop without a drain closes it as it is, with its windows and timers in the state.
+The operators of a chain move together as the protocol sees them: the port finishes and closes them
+one after another, in the order of the chain, and reports when the last one is done. An operator is
+FINISHED only where its input has ended or the job is drained; a stop without a drain closes it as
+it is, with its windows and timers in the state.
 """
 
 from __future__ import annotations
@@ -37,10 +39,17 @@ class JobStatus(enum.Enum):
         return not JOB_STATUS_TRANSITIONS[self]
 
 
-#: CREATED -> FAILED: the first attempt cannot begin at all. RUNNING -> SUSPENDED etc.: SIGTERM at any time.
+#: CREATED -> FAILED: the first attempt cannot begin at all. RUNNING -> SUSPENDED etc.: SIGTERM at
+#: any time.
 JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset(
-        {JobStatus.RUNNING, JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.SUSPENDED, JobStatus.FAILED}
+        {
+            JobStatus.RUNNING,
+            JobStatus.FAILING,
+            JobStatus.CANCELLING,
+            JobStatus.SUSPENDED,
+            JobStatus.FAILED,
+        }
     ),
     JobStatus.RUNNING: frozenset(
         {JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.FINISHED, JobStatus.SUSPENDED}
@@ -49,7 +58,13 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
         {JobStatus.RESTARTING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED}
     ),
     JobStatus.RESTARTING: frozenset(
-        {JobStatus.RUNNING, JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.SUSPENDED}
+        {
+            JobStatus.RUNNING,
+            JobStatus.FAILING,
+            JobStatus.FAILED,
+            JobStatus.CANCELLING,
+            JobStatus.SUSPENDED,
+        }
     ),
     JobStatus.CANCELLING: frozenset({JobStatus.CANCELED, JobStatus.FAILED, JobStatus.SUSPENDED}),
     JobStatus.FAILED: frozenset(),
@@ -62,7 +77,8 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
     """``target``, if the table lists the move from ``status`` to it; else an ``InvariantError``."""
     invariant(
-        target in JOB_STATUS_TRANSITIONS[status], f"a job cannot go from {status.name} to {target.name}"
+        target in JOB_STATUS_TRANSITIONS[status],
+        f"a job cannot go from {status.name} to {target.name}",
     )
     return target
 
@@ -96,7 +112,8 @@ TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
 def next_task_status(status: TaskStatus, target: TaskStatus) -> TaskStatus:
     """``target``, if the table lists the move from ``status`` to it; else an ``InvariantError``."""
     invariant(
-        target in TASK_STATUS_TRANSITIONS[status], f"a task cannot go from {status.name} to {target.name}"
+        target in TASK_STATUS_TRANSITIONS[status],
+        f"a task cannot go from {status.name} to {target.name}",
     )
     return target
 
@@ -114,7 +131,8 @@ class Records(enum.Enum):
     ENDED = "ENDED"
     DRAINING = "DRAINING"
     DRAINED = "DRAINED"
-    #: Follows FLOWING: the job is stopped without a drain. Windows and timers stay in the state (MISSION E2).
+    #: Follows FLOWING: the job is stopped without a drain. Windows and timers stay in the state
+    #: (MISSION E2).
     STOPPED = "STOPPED"
 
     @property

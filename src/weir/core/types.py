@@ -1,11 +1,13 @@
 """The nouns of the protocol, in Flink's words: what events, effects and metadata are made of.
 
-Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones since the Unix epoch,
-all others on the runtime's monotonic clock. A *position* says how far a task has come; it grows by one with each
-step (under Spark a step is a micro-batch, but that word stops at ``weir/spark``).
+Everything here is a frozen value. Times ending in ``_ms`` are milliseconds: ``timestamp`` ones
+since the Unix epoch, all others on the runtime's monotonic clock. A *position* says how far a task
+has come; it grows by one with each step (under Spark a step is a micro-batch, but that word stops
+at ``weir/spark``).
 
-Names and numbers have types that say what they may be. Whoever reads one back from a disk, where anyone may have written it,
-decodes it into these types and so checks it: names become parts of paths, and a path must not lead out of its directory.
+Names and numbers have types that say what they may be. Whoever reads one back from a disk, where
+anyone may have written it, decodes it into these types and so checks it: names become parts of
+paths, and a path must not lead out of its directory.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from msgspec import Meta
 #: What a step may be named, and its ``uid``: as the name of a file it stays in its directory.
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}"
 _INT_MAX = 2**63 - 1
-#: One name of a path below a directory. ``~`` stands for ``/`` where such a path becomes the name of one file.
+#: One name of a path below a directory. ``~`` stands for ``/`` where such a path becomes the name
+#: of one file.
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f-\x9f]{1,255}"
 _KEY_PART = _PART.replace("[^/", "[^/~")
 
@@ -32,12 +35,19 @@ OperatorId: TypeAlias = Annotated[str, Meta(pattern=rf"\A{NAME}\Z")]
 #: What people call an operator: its kind and the name of its step.
 OperatorLabel: TypeAlias = Annotated[str, Meta(pattern=rf"\A(?:[a-z]+ )?{NAME}\Z")]
 #: The path of a file or of an entry below a task's own directory.
-StateKey: TypeAlias = Annotated[str, Meta(max_length=1024, pattern=rf"\A{_KEY_PART}(?:/{_KEY_PART})*\Z")]
+StateKey: TypeAlias = Annotated[
+    str, Meta(max_length=1024, pattern=rf"\A{_KEY_PART}(?:/{_KEY_PART})*\Z")
+]
 #: The path of a file below the directory of its snapshot, or of its job.
-RelativePath: TypeAlias = Annotated[str, Meta(max_length=2048, pattern=rf"\A{_PART}(?:/{_PART})*\Z")]
+RelativePath: TypeAlias = Annotated[
+    str, Meta(max_length=2048, pattern=rf"\A{_PART}(?:/{_PART})*\Z")
+]
 #: A plain path or a URI.
-AbsolutePath: TypeAlias = Annotated[str, Meta(pattern=r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\x00]*\Z")]
-#: SHA-256 of a whole ``_metadata`` file (``state.metadata.checksum_of``), by which a snapshot is known wherever it lies.
+AbsolutePath: TypeAlias = Annotated[
+    str, Meta(pattern=r"\A(?:/|[A-Za-z][A-Za-z0-9+.-]*:/)[^\x00]*\Z")
+]
+#: SHA-256 of a whole ``_metadata`` file (``state.metadata.checksum_of``), by which a snapshot is
+#: known wherever it lies.
 MetadataChecksum: TypeAlias = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
 #: Ids and attempts are counted from 1.
 Ordinal: TypeAlias = Annotated[int, Meta(ge=1, le=_INT_MAX)]
@@ -70,7 +80,8 @@ class SnapshotKind(enum.Enum):
 
     @property
     def commits_side_effects(self) -> bool:
-        """Whether its completion lets sinks commit. An intermediate savepoint commits nothing (PROTOCOL P14)."""
+        """Whether its completion lets sinks commit. An intermediate savepoint commits nothing
+        (PROTOCOL P14)."""
         return self is not SnapshotKind.SAVEPOINT
 
 
@@ -85,11 +96,13 @@ class CheckpointType(enum.Enum):
 
 
 class TaskStatus(enum.Enum):
-    """Where a task stands, as the coordinator sees it (Flink: ExecutionState plus the wait of FLIP-147)."""
+    """Where a task stands, as the coordinator sees it (Flink: ExecutionState plus the wait of
+    FLIP-147)."""
 
     INITIALIZING = "INITIALIZING"
     RUNNING = "RUNNING"
-    #: All records are processed, and ``finish`` is done; a checkpoint is awaited so that sinks can commit.
+    #: All records are processed, and ``finish`` is done; a checkpoint is awaited so that sinks can
+    #: commit.
     WAITING_FOR_FINAL_CHECKPOINT = "WAITING_FOR_FINAL_CHECKPOINT"
     FINISHED = "FINISHED"
     FAILED = "FAILED"
@@ -97,7 +110,8 @@ class TaskStatus(enum.Enum):
 
     @property
     def can_be_triggered(self) -> bool:
-        """Whether a checkpoint can be triggered at the task (PROTOCOL P31: waiting tasks count as running)."""
+        """Whether a checkpoint can be triggered at the task (PROTOCOL P31: waiting tasks count as
+        running)."""
         return self in (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 
 
@@ -105,11 +119,13 @@ class TaskStatus(enum.Enum):
 class StateHandle:
     """One immutable file of a task's state inside a checkpoint.
 
-    ``key`` names the file in the task's own directory and is its identity for incremental checkpoints.
+    ``key`` names the file in the task's own directory and is its identity for incremental
+    checkpoints.
     """
 
     key: StateKey
-    #: Relative to the job's checkpoint directory for a checkpoint, to the savepoint's directory for a savepoint.
+    #: Relative to the job's checkpoint directory for a checkpoint, to the savepoint's directory for
+    #: a savepoint.
     path: RelativePath
     #: Bytes.
     size: Count
@@ -119,7 +135,8 @@ class StateHandle:
 
 @dataclass(frozen=True, kw_only=True)
 class Committable:
-    """Something that one sink staged in one step and that is not yet confirmed as committed (PROTOCOL P5)."""
+    """Something that one sink staged in one step and that is not yet confirmed as committed
+    (PROTOCOL P5)."""
 
     sink: OperatorId
     #: The step that staged it.
@@ -129,8 +146,8 @@ class Committable:
     barrier: Ordinal | None = None
     #: The completed checkpoint under whose id it is (to be) committed; None until one completed.
     epoch: Ordinal | None = None
-    #: Copies of the files that it staged: only in an intermediate savepoint, which may be restored where they are not
-    #: (PROTOCOL P14).
+    #: Copies of the files that it staged: only in an intermediate savepoint, which may be restored
+    #: where they are not (PROTOCOL P14).
     files: tuple[StateHandle, ...] = ()
 
     def with_barrier(self, checkpoint_id: int) -> Committable:
@@ -144,8 +161,8 @@ class Committable:
 
 @dataclass(frozen=True, kw_only=True)
 class InFlightSegment:
-    """A segment that a checkpoint's barrier has overtaken: its consumer had not read it, so it is state of the consumer's
-    channel, and is read again after a restore (PROTOCOL P27)."""
+    """A segment that a checkpoint's barrier has overtaken: its consumer had not read it, so it is
+    state of the consumer's channel, and is read again after a restore (PROTOCOL P27)."""
 
     #: The producer, after which the channel is named.
     channel: VertexId
@@ -178,7 +195,8 @@ class OperatorState:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskState:
-    """What one task acknowledged for one checkpoint: all that it needs to go on from ``position``."""
+    """What one task acknowledged for one checkpoint: all that it needs to go on from
+    ``position``."""
 
     vertex: VertexId
     #: The last step that is part of the snapshot; -1 before the first.
@@ -191,10 +209,11 @@ class TaskState:
     files: tuple[StateHandle, ...] = ()
     #: Everything staged and not confirmed, of every epoch up to this checkpoint (PROTOCOL P5).
     committables: tuple[Committable, ...] = ()
-    #: What its channels hold for it, in the order of each; only an unaligned checkpoint has any. The files are in ``files``.
+    #: What its channels hold for it, in the order of each; only an unaligned checkpoint has any.
+    #: The files are in ``files``.
     in_flight: tuple[InFlightSegment, ...] = ()
-    #: Events of its operators that their coordinators have not handled, as far as the snapshot goes; sent again by a
-    #: restored task (PROTOCOL P41).
+    #: Events of its operators that their coordinators have not handled, as far as the snapshot
+    #: goes; sent again by a restored task (PROTOCOL P41).
     sent_events: tuple[SentEvent, ...] = ()
 
     @property
@@ -204,8 +223,12 @@ class TaskState:
 
     @property
     def all_files(self) -> tuple[StateHandle, ...]:
-        """Every file that the checkpoint holds for the task: its state, and copies of staged output."""
-        return (*self.files, *(handle for committable in self.committables for handle in committable.files))
+        """Every file that the checkpoint holds for the task: its state, and copies of staged
+        output."""
+        return (
+            *self.files,
+            *(handle for committable in self.committables for handle in committable.files),
+        )
 
     @property
     def state_size(self) -> int:
@@ -246,12 +269,15 @@ class CompletedCheckpoint:
     external_path: str
     #: The job was drained: every operator is fully finished (PROTOCOL P35).
     drained: bool = False
-    #: Jobs whose rows lie at the job's targets before its own, each with the checkpoint up to which it knows of them: those
-    #: that it went on from by a snapshot, and those that a user accepted (PROTOCOL P21).
+    #: Jobs whose rows lie at the job's targets before its own, each with the checkpoint up to which
+    #: it knows of them: those that it went on from by a snapshot, and those that a user accepted
+    #: (PROTOCOL P21).
     ancestors: dict[JobId, Ordinal] = field(default_factory=dict)
-    #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has no entry (P44).
+    #: What master hooks want back on restore, by identifier, sorted; one that returned nothing has
+    #: no entry (P44).
     hook_states: dict[str, Payload] = field(default_factory=dict)
-    #: What operator coordinators want back on restore, by operator, sorted; one that returned nothing has no entry.
+    #: What operator coordinators want back on restore, by operator, sorted; one that returned
+    #: nothing has no entry.
     coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
 
     def task(self, vertex: VertexId) -> TaskState | None:
@@ -266,9 +292,11 @@ class CompletedCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What is known of a failure beside the sentence that tells it. Whoever saw it makes this; the core compares keys."""
+    """What is known of a failure beside the sentence that tells it. Whoever saw it makes this; the
+    core compares keys."""
 
-    #: The same text whenever the same fails at the same point; "" if that is not known, or may pass by itself.
+    #: The same text whenever the same fails at the same point; "" if that is not known, or may pass
+    #: by itself.
     key: str = ""
     #: Stack traces for people, bounded.
     trace: str = field(default="", repr=False)
@@ -279,7 +307,8 @@ UNKNOWN = Cause()
 
 
 class Recorded(enum.Enum):
-    """How the attempt to make something durable ended (PROTOCOL P17). Lateness is a result, not an exception."""
+    """How the attempt to make something durable ended (PROTOCOL P17). Lateness is a result, not an
+    exception."""
 
     #: The record is ours and durable.
     WON = "WON"

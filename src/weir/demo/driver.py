@@ -1,14 +1,18 @@
-"""One life of a job's driver, the process of ``weir run``, watched line by line, and when to kill it.
+"""One life of a job's driver, the process of ``weir run``, watched line by line, and when to kill
+it.
 
-A ``Driver`` starts the command, passes its output on and keeps what the lines say: which checkpoints completed and how
-long they took, and in which phase the driver is. That is all that the demo knows of the job: the same lines that a
-person reads. ``kill`` is SIGKILL, so nothing in the driver can prepare for it.
+A ``Driver`` starts the command, passes its output on and keeps what the lines say: which
+checkpoints completed and how long they took, and in which phase the driver is. That is all that the
+demo knows of the job: the same lines that a person reads. ``kill`` is SIGKILL, so nothing in the
+driver can prepare for it.
 
-**When to kill** (``Chaos``): N kills at random moments of a job that is at work, and all N before it is done. Kill *i* of N comes at latest when the part ``0.8 * i / N`` of the job is committed, so that something is left for every
-life after it. Within that the moment is random: some progress is drawn, and when a checkpoint has completed in this
-life and that much is committed, a delay of up to one checkpoint interval, so that every phase of a checkpoint can be
-hit. If the part is committed already when a life begins, its kill comes within a second after the driver was submitted:
-such a life hardly brings the job forward.
+**When to kill** (``Chaos``): N kills at random moments of a job that is at work, and all N before
+it is done. Kill *i* of N comes at latest when the part ``0.8 * i / N`` of the job is committed, so
+that something is left for every life after it. Within that the moment is random: some progress is
+drawn, and when a checkpoint has completed in this life and that much is committed, a delay of up to
+one checkpoint interval, so that every phase of a checkpoint can be hit. If the part is committed
+already when a life begins, its kill comes within a second after the driver was submitted: such a
+life hardly brings the job forward.
 """
 
 from __future__ import annotations
@@ -49,7 +53,8 @@ class Phase:
         self._newest = "starting"
 
     def read(self, line: str) -> None:
-        """Take one line of output into account; lines that say nothing of the phase change nothing."""
+        """Take one line of output into account; lines that say nothing of the phase change
+        nothing."""
         if _SUBMITTED.match(line):
             self.submitted = True
             self._newest = "submitted"
@@ -72,12 +77,16 @@ class Phase:
             case "submitted":
                 return "before its first checkpoint"
             case "recovered":
-                return f"after it had recovered from {self._recovered_from}, before its next checkpoint"
+                return (
+                    f"after it had recovered from {self._recovered_from}, before its next"
+                    " checkpoint"
+                )
         return self._newest
 
 
 class Driver:
-    """The process of one life. ``show`` gets each line of its output; ``errors`` is appended its error stream."""
+    """The process of one life. ``show`` gets each line of its output; ``errors`` is appended its
+    error stream."""
 
     def __init__(
         self,
@@ -88,8 +97,8 @@ class Driver:
         show: Callable[[str], None],
     ) -> None:
         self.phase = Phase()
-        #: Seconds from the start of the command to its first completed checkpoint; None before that. After a kill it is
-        #: how long recovery took.
+        #: Seconds from the start of the command to its first completed checkpoint; None before
+        #: that. After a kill it is how long recovery took.
         self.recovery_s: float | None = None
         self._started_s = time.monotonic()
         self._show = show
@@ -110,8 +119,8 @@ class Driver:
         self._reader.start()
 
     def watch_until(self, wanted: Callable[[Phase], bool], *, deadline_s: float) -> bool:
-        """Pass output on until the phase is as wanted, the process has ended, or ``time.monotonic()`` passes the
-        deadline. True if the phase is as wanted."""
+        """Pass output on until the phase is as wanted, the process has ended, or
+        ``time.monotonic()`` passes the deadline. True if the phase is as wanted."""
         while not wanted(self.phase):
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
@@ -132,8 +141,8 @@ class Driver:
         return self._process.poll()
 
     def kill(self, *, orphans_gone_s: float = _ORPHANS_GONE_S) -> bool:
-        """SIGKILL, then see to it that all that it started is gone too: what does not go by itself within the
-        time given is killed as well. False if the driver had ended by itself before."""
+        """SIGKILL, then see to it that all that it started is gone too: what does not go by itself
+        within the time given is killed as well. False if the driver had ended by itself before."""
         if self._process.poll() is not None:
             return False
         try:
@@ -185,7 +194,8 @@ class Outcome:
     lives: int = 0
     #: End-to-end milliseconds of each completed checkpoint, by id.
     completed_ms: dict[int, int] = field(default_factory=dict)
-    #: Of each life: seconds from the command to its first completed checkpoint; None if it did not live that long.
+    #: Of each life: seconds from the command to its first completed checkpoint; None if it did not
+    #: live that long.
     recovery_s: list[float | None] = field(default_factory=list)
     wall_s: float = 0.0
     #: None if the job finished and every kill took place, else what went wrong, in a sentence.
@@ -195,8 +205,8 @@ class Outcome:
 class Chaos:
     """Runs a job through its kills to its end.
 
-    ``start`` starts the job's command once more, ``done`` says which part of the job is committed (0 to 1), ``tell``
-    says something to the reader.
+    ``start`` starts the job's command once more, ``done`` says which part of the job is committed
+    (0 to 1), ``tell`` says something to the reader.
     """
 
     def __init__(
@@ -213,7 +223,8 @@ class Chaos:
         self._random = generator
 
     def run(self, kills: int) -> Outcome:
-        """Kill the job so many times, then let it finish. Leaves no process behind, whatever happens."""
+        """Kill the job so many times, then let it finish. Leaves no process behind, whatever
+        happens."""
         outcome = Outcome()
         began_s = time.monotonic()
         while outcome.problem is None:
@@ -251,8 +262,14 @@ class Chaos:
             outcome.problem = _early_end(driver, number)
             return
         outcome.kills += 1
-        took = f", {driver.recovery_s:.1f} s after the command" if driver.recovery_s is not None else " never"
-        self._tell(f"{number}: SIGKILL {driver.phase}; first checkpoint of this life completed{took}")
+        took = (
+            f", {driver.recovery_s:.1f} s after the command"
+            if driver.recovery_s is not None
+            else " never"
+        )
+        self._tell(
+            f"{number}: SIGKILL {driver.phase}; first checkpoint of this life completed{took}"
+        )
 
     def _live_to_the_end(self, driver: Driver, outcome: Outcome) -> None:
         driver.watch_until(lambda _: False, deadline_s=time.monotonic() + _LIFE_LIMIT_S)

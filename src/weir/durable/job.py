@@ -1,4 +1,5 @@
-"""``DurableJob``: the records, checkpoints and commits of one job, in the order in which they must happen.
+"""``DurableJob``: the records, checkpoints and commits of one job, in the order in which they must
+happen.
 
 What happens when::
 
@@ -99,11 +100,13 @@ class DurableSettings:
     savepoint_directory: str
     #: Where the job's queries keep their files until it ends.
     working_directory: str
-    #: The savepoint or foreign checkpoint that a new job begins from, and the checksum of its ``_metadata``.
+    #: The savepoint or foreign checkpoint that a new job begins from, and the checksum of its
+    #: ``_metadata``.
     from_savepoint: str | None
     snapshot_checksum: str | None = None
     accept_duplicates: bool
-    #: ``execution.state-recovery.claim-mode=CLAIM``: the job owns that snapshot, and deletes it once it is subsumed.
+    #: ``execution.state-recovery.claim-mode=CLAIM``: the job owns that snapshot, and deletes it
+    #: once it is subsumed.
     claims_snapshot: bool
     num_retained: int
 
@@ -126,8 +129,9 @@ class DurableJob:
         restored: Callable[[CompletedCheckpoint], None],
         state_mapping: StateMapping,
     ) -> None:
-        """``token`` draws 16 random hexadecimal digits. ``note`` is told what people should know, ``restored`` what an
-        attempt goes on from. ``state_mapping`` refuses a checkpoint that does not fit the pipeline."""
+        """``token`` draws 16 random hexadecimal digits. ``note`` is told what people should know,
+        ``restored`` what an attempt goes on from. ``state_mapping`` refuses a checkpoint that does
+        not fit the pipeline."""
         self._storage = storage
         self._sinks = sinks
         self._hooks = hooks
@@ -208,7 +212,8 @@ class DurableJob:
         self._sinks.stop()
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let the sinks of the task commit the epoch, and tell listeners; then once more clean what came late."""
+        """Let the sinks of the task commit the epoch, and tell listeners; then once more clean what
+        came late."""
         attempt = self._attempt
         self._sinks.commit(effect.checkpoint_id, effect.payloads)
         if attempt != self._attempt:
@@ -241,7 +246,8 @@ class DurableJob:
         return self._hooks.trigger(effect)
 
     def record_checkpoint(self, effect: RecordCheckpoint) -> CheckpointRecorded:
-        """Write the metadata, then win the record. An intermediate savepoint needs no record (PROTOCOL P14)."""
+        """Write the metadata, then win the record. An intermediate savepoint needs no record
+        (PROTOCOL P14)."""
         n = effect.checkpoint_id
         checkpoint = CompletedCheckpoint(
             job_id=self._storage.job_id,
@@ -261,7 +267,9 @@ class DurableJob:
         if effect.kind is SnapshotKind.SAVEPOINT:
             return CheckpointRecorded(checkpoint_id=n, outcome=Recorded.WON, checkpoint=checkpoint)
         writer, newest = self._writing()
-        reference = CheckpointReference(checkpoint_id=n, path=checkpoint.external_path, checksum=checksum)
+        reference = CheckpointReference(
+            checkpoint_id=n, path=checkpoint.external_path, checksum=checksum
+        )
         kept = [known for known in newest.checkpoints if known.checkpoint_id in effect.retained]
         outcome = self._append(
             writer,
@@ -284,14 +292,17 @@ class DurableJob:
 
     def discard(self, effect: DiscardCheckpoint) -> None:
         """Delete what only this checkpoint has."""
-        self._storage.discard(effect.checkpoint_id, effect.files, effect.target, subsumed=effect.subsumed)
+        self._storage.discard(
+            effect.checkpoint_id, effect.files, effect.target, subsumed=effect.subsumed
+        )
 
     def record_end(self, effect: RecordEnd) -> Recorded:
         """Record how the job ended, then delete what nobody needs any more."""
         if self._winning:
             raise StorageError(
-                "The record of an attempt is still being written, or targets of sinks are looked at before it, so whether it"
-                " will count is not known: see why the checkpoint directory or a target does not answer."
+                "The record of an attempt is still being written, or targets of sinks are looked at"
+                " before it, so whether it will count is not known: see why the checkpoint"
+                " directory or a target does not answer."
             )
         if self._writer is None:
             # No attempt ever began: what the log says of the job is still so.
@@ -317,7 +328,8 @@ class DurableJob:
                     self._sinks.clean(self._attempt + 1)
         return outcome
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- inside
+    # ------------------------------------------------------------------------------------------
 
     def _check_lasts(self, target: str) -> None:
         """Raise ``StorageError`` for savepoints in a directory in which the job itself deletes."""
@@ -325,15 +337,16 @@ class DurableJob:
         for place in (self._storage.job_directory, self._settings.working_directory):
             if lies_in(found, self._storage.fs(place).real_path(place)):
                 raise StorageError(
-                    f"A savepoint cannot be made below {target}, since that is in {place}, where the job deletes its own"
-                    " files: name another directory."
+                    f"A savepoint cannot be made below {target}, since that is in {place}, where"
+                    " the job deletes its own files: name another directory."
                 )
 
     def _win_attempt(self, committed: Sequence[UnknownCommit]) -> tuple[JobRecord, int]:
         """Win the record "attempt began"; also says which checkpoint id was the newest before it.
 
-        ``committed`` is what the job had committed before its records were read; raises ``DuplicatesError`` if they do not
-        go as far. Where that is accepted, ids and attempts go on above what the targets have (PROTOCOL P19).
+        ``committed`` is what the job had committed before its records were read; raises
+        ``DuplicatesError`` if they do not go as far. Where that is accepted, ids and attempts go on
+        above what the targets have (PROTOCOL P19).
         """
         for _ in range(_BEGIN_TRIES):
             newest = self._log.newest()
@@ -345,7 +358,11 @@ class DurableJob:
                 self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
             # Before the record: an attempt that begins after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
-            if self._writer is not None and newest is not None and newest.writer != self._writer_token:
+            if (
+                self._writer is not None
+                and newest is not None
+                and newest.writer != self._writer_token
+            ):
                 break
             self._check_goes_on(newest)
             self._check_targets_are_there(newest)
@@ -370,19 +387,22 @@ class DurableJob:
                 now = self._log.newest()
                 if newest is None or now is None or now.attempt != newest.attempt:
                     raise
-                # The driver that is to be fenced has completed a checkpoint meanwhile: read on (PROTOCOL P17).
+                # The driver that is to be fenced has completed a checkpoint meanwhile: read on
+                # (PROTOCOL P17).
         raise JobFencedError(
-            f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt}, ends."
+            f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt},"
+            " ends."
         )
 
     def _records_gone(self) -> StorageError:
         return StorageError(
-            f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone: see whether that volume"
-            " is mounted; the job goes on once they are there again."
+            f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone:"
+            " see whether that volume is mounted; the job goes on once they are there again."
         )
 
     def _origin(self, newest: JobRecord | None) -> Origin | None:
-        """What the job was begun from, for readers of its tables. It is in each record, since the snapshot may go."""
+        """What the job was begun from, for readers of its tables. It is in each record, since the
+        snapshot may go."""
         path, checksum = self._settings.from_savepoint, self._settings.snapshot_checksum
         if newest is not None:
             path, checksum = path or newest.restored_from, newest.restored_checksum
@@ -396,11 +416,13 @@ class DurableJob:
         return Origin(job_id=snapshot.job_id, checkpoint_id=snapshot.checkpoint_id)
 
     def _check_goes_on(self, newest: JobRecord | None) -> None:
-        """Raise ``JobEndedError`` if the job has come to its end since it was decided to run it (PROTOCOL P20)."""
+        """Raise ``JobEndedError`` if the job has come to its end since it was decided to run it
+        (PROTOCOL P20)."""
         if newest is not None and newest.status not in (RecordStatus.RUNNING, RecordStatus.FAILED):
             raise JobEndedError(
-                f"Job {self._settings.job_name} ({self._storage.job_id}) was {newest.status.value} by another driver while"
-                " this one started, so nothing was run: run the command again to see what is possible now."
+                f"Job {self._settings.job_name} ({self._storage.job_id}) was {newest.status.value}"
+                " by another driver while this one started, so nothing was run: run the command"
+                " again to see what is possible now."
             )
 
     def _writing(self) -> tuple[JobLogWriter, JobRecord]:
@@ -409,7 +431,8 @@ class DurableJob:
         return self._writer, self._writer.newest
 
     def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
-        """Win the next number. A number that stays in doubt may be ours or not: this driver must act no more."""
+        """Win the next number. A number that stays in doubt may be ours or not: this driver must
+        act no more."""
         try:
             return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
@@ -417,32 +440,39 @@ class DurableJob:
             return Recorded.FENCED
 
     def _subsume_claimed(self, record: JobRecord) -> None:
-        """Delete the claimed snapshot once as many checkpoints of the job's own are retained as there may be."""
+        """Delete the claimed snapshot once as many checkpoints of the job's own are retained as
+        there may be."""
         fs = self._storage.fs(self._storage.job_directory)
         place = fs.real_path(self._storage.job_directory)
         own = [known for known in record.checkpoints if lies_in(fs.real_path(known.path), place)]
         if self._claim_is_over or not record.claimed or len(own) < self._settings.num_retained:
-            # What lies at that path once it is deleted is somebody else's: the next record says so to later drivers.
+            # What lies at that path once it is deleted is somebody else's: the next record says so
+            # to later drivers.
             return
         if record.restored_from is not None:
             self._storage.discard_claimed(
-                record.restored_from, self._clock.wall_ms(), expected_checksum=record.restored_checksum
+                record.restored_from,
+                self._clock.wall_ms(),
+                expected_checksum=record.restored_checksum,
             )
         self._claim_is_over = True
 
     def _check_targets_are_there(self, record: JobRecord | None) -> None:
-        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is gone."""
+        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is
+        gone."""
         if record is None or self._settings.accept_duplicates:
             return
         for sink, target in self._sinks.vanished(record.written):
             raise StorageError(
-                f"{target} (sink {sink!r}) has rows of this job, and nothing is found there now: what is written there would"
-                " be hidden once its volume is mounted. Mount it, and the job goes on. If it was deleted, go on without its"
-                " rows by --accept-duplicates."
+                f"{target} (sink {sink!r}) has rows of this job, and nothing is found there now:"
+                " what is written there would be hidden once its volume is mounted. Mount it, and"
+                " the job goes on. If it was deleted, go on without its rows by"
+                " --accept-duplicates."
             )
 
     def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
-        """A target has an epoch of the job beyond its records: refuse, or go on above it (PROTOCOL P19, P21)."""
+        """A target has an epoch of the job beyond its records: refuse, or go on above it
+        (PROTOCOL P19, P21)."""
         if not self._settings.accept_duplicates:
             raise DuplicatesError(
                 older_records(target, sink, committed, completed, self._storage.job_directory)
@@ -470,7 +500,8 @@ class DurableJob:
         return ancestors
 
     def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
-        """Raise ``DuplicatesError`` if another job, of which the checkpoint is, has gone on at these targets (P21)."""
+        """Raise ``DuplicatesError`` if another job, of which the checkpoint is, has gone on at
+        these targets (P21)."""
         if checkpoint.job_id == self._storage.job_id or self._settings.accept_duplicates:
             return
         self._sinks.open(checkpoint.job_id, record.attempt)

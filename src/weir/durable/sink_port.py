@@ -1,12 +1,15 @@
-"""The sinks of a job as the port drives them: one lock each, flush in snapshots, commit with retries.
+"""The sinks of a job as the port drives them: one lock each, flush in snapshots, commit with
+retries.
 
-A failed commit is retried with exponential backoff. When retries are used up the task fails, and the restored job
-commits again what its checkpoint had staged (PROTOCOL P13). Staged files that are gone are told by a look at each, at two
-moments. Before a snapshot, the attempt fails: it began from a checkpoint that does not need them, and the next one stages
-those rows again. Before a commit, nothing can bring them back: the job fails for good, and nothing is made visible.
+A failed commit is retried with exponential backoff. When retries are used up the task fails, and
+the restored job commits again what its checkpoint had staged (PROTOCOL P13). Staged files that are
+gone are told by a look at each, at two moments. Before a snapshot, the attempt fails: it began from
+a checkpoint that does not need them, and the next one stages those rows again. Before a commit,
+nothing can bring them back: the job fails for good, and nothing is made visible.
 
-A commit that hangs is left behind when its attempt ends. Until it comes back no other attempt can open its sink; then it
-ends without another try, and without a commit to the sinks after it, since these belong to the newer attempt.
+A commit that hangs is left behind when its attempt ends. Until it comes back no other attempt can
+open its sink; then it ends without another try, and without a commit to the sinks after it, since
+these belong to the newer attempt.
 """
 
 from __future__ import annotations
@@ -71,7 +74,8 @@ class SinkPort:
         waits: Waits,
         job_directory: str | None = None,
     ) -> None:
-        """``job_directory``: where the job keeps its records; sinks may tell it to readers of their targets."""
+        """``job_directory``: where the job keeps its records; sinks may tell it to readers of their
+        targets."""
         self._sinks = sinks
         self.job_name = job_name
         self._job_directory = job_directory
@@ -91,7 +95,8 @@ class SinkPort:
             sink.check(self._context(job_id, name, 0))
 
     def open(self, job_id: JobId, attempt: int) -> None:
-        """Prepare every target for the attempt. Raises ``SinkError`` if one hangs in what an earlier attempt asked of it."""
+        """Prepare every target for the attempt. Raises ``SinkError`` if one hangs in what an
+        earlier attempt asked of it."""
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
             with self._using(name, "opening its target"):
@@ -110,8 +115,9 @@ class SinkPort:
     ) -> tuple[Committable, ...]:
         """Make staged output durable; the result has completed payloads, in the same order.
 
-        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one meanwhile. Raises
-        ``LostWriteError`` if a staged file is gone, was cut short or could not be synced.
+        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one
+        meanwhile. Raises ``LostWriteError`` if a staged file is gone, was cut short or could not be
+        synced.
         """
         flushed = list(committables)
         for name, sink in self._sinks.items():
@@ -135,7 +141,8 @@ class SinkPort:
     def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
         """Let each named sink commit the epoch.
 
-        Raises what a sink raised last when its retries are used up, and ``SinkError`` if another attempt has begun since.
+        Raises what a sink raised last when its retries are used up, and ``SinkError`` if another
+        attempt has begun since.
         """
         stopping = self._stopping
         for name, items in payloads.items():
@@ -166,22 +173,28 @@ class SinkPort:
     ) -> None:
         """Commit what the checkpoint had pending, sink by sink, epoch by epoch (PROTOCOL P5, P13).
 
-        What a savepoint has copies of is put back first where it is missing (P14). One of another job (``foreign``) may be
-        restored at other targets: what is missing there and has no copy raises ``JobError``.
+        What a savepoint has copies of is put back first where it is missing (P14). One of another
+        job (``foreign``) may be restored at other targets: what is missing there and has no copy
+        raises ``JobError``.
         """
         pending: dict[OperatorId, dict[int, list[Committable]]] = {}
         for task in checkpoint.tasks:
             for item in task.committables:
-                pending.setdefault(item.sink, {}).setdefault(_epoch(item, checkpoint), []).append(item)
+                pending.setdefault(item.sink, {}).setdefault(_epoch(item, checkpoint), []).append(
+                    item
+                )
         for name, epochs in pending.items():
             if name not in self._sinks:
                 raise JobError(
-                    f"Checkpoint {checkpoint.checkpoint_id} has rows that sink {name!r} has not committed, but the"
-                    " job has no sink of that name: put it back, let the job run once, and then remove it."
+                    f"Checkpoint {checkpoint.checkpoint_id} has rows that sink {name!r} has not"
+                    " committed, but the job has no sink of that name: put it back, let the job"
+                    " run once, and then remove it."
                 )
             for epoch in sorted(epochs):
                 self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
-                self._commit_one(name, epoch, [item.payload for item in epochs[epoch]], self._stopping)
+                self._commit_one(
+                    name, epoch, [item.payload for item in epochs[epoch]], self._stopping
+                )
 
     def clean(self, attempt: int) -> None:
         """Delete what older attempts staged and nobody committed (PROTOCOL P22)."""
@@ -190,28 +203,33 @@ class SinkPort:
                 sink.clean(attempt)
 
     def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
-        """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint (PROTOCOL P21)."""
+        """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint
+        (PROTOCOL P21)."""
         for name, _, newest in self.committed_beyond(checkpoint_id):
             raise DuplicatesError(
-                f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id} would write"
-                f" rows twice, since sink {name!r} has committed checkpoint {newest}. Restore the damaged file"
-                " from a copy, or accept the duplicates with --accept-duplicates."
-            )
-
-    def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
-        """Raises ``DuplicatesError`` if the job that the checkpoint was taken of has committed beyond it (PROTOCOL P21)."""
-        for name, target, newest in self.committed_beyond(checkpoint.checkpoint_id):
-            raise DuplicatesError(
-                f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job {checkpoint.job_id}, which has"
-                f" committed checkpoint {newest} to {target} (sink {name!r}) since: rows would be"
-                " there twice, or be left out. Begin from a newer snapshot, write to new targets, or accept that with"
+                f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id}"
+                f" would write rows twice, since sink {name!r} has committed checkpoint {newest}."
+                " Restore the damaged file from a copy, or accept the duplicates with"
                 " --accept-duplicates."
             )
 
-    def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
-        """Each sink, its target for messages, and what the target says of who committed to it, newest first.
+    def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
+        """Raises ``DuplicatesError`` if the job that the checkpoint was taken of has committed
+        beyond it (PROTOCOL P21)."""
+        for name, target, newest in self.committed_beyond(checkpoint.checkpoint_id):
+            raise DuplicatesError(
+                f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job"
+                f" {checkpoint.job_id}, which has committed checkpoint {newest} to {target} (sink"
+                f" {name!r}) since: rows would be there twice, or be left out. Begin from a newer"
+                " snapshot, write to new targets, or accept that with --accept-duplicates."
+            )
 
-        Needs no ``open``: it is asked before the job has begun. Raises ``SinkError`` as ``open`` does.
+    def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
+        """Each sink, its target for messages, and what the target says of who committed to it,
+        newest first.
+
+        Needs no ``open``: it is asked before the job has begun. Raises ``SinkError`` as ``open``
+        does.
         """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
@@ -219,7 +237,8 @@ class SinkPort:
                 yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
-        """Sinks that are known to have committed a later epoch, with the target for messages and the newest epoch."""
+        """Sinks that are known to have committed a later epoch, with the target for messages and
+        the newest epoch."""
         for name, sink in self._sinks.items():
             with self._using(name, "telling its newest commit"):
                 newest = sink.newest_committed()
@@ -228,10 +247,13 @@ class SinkPort:
 
     def written(self) -> dict[OperatorId, str]:
         """The landmarks of the targets at which this process has made rows visible, by sink."""
-        return {name: mark for name, mark in self._landmarks().items() if self._rows_committed[name]}
+        return {
+            name: mark for name, mark in self._landmarks().items() if self._rows_committed[name]
+        }
 
     def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:
-        """Sinks with their targets, as messages name them, whose landmark was ``written`` and is not there."""
+        """Sinks with their targets, as messages name them, whose landmark was ``written`` and is
+        not there."""
         for name, mark in self._landmarks().items():
             if written.get(name) == mark and self._file_system(mark).status(mark) is None:
                 yield name, self._sinks[name].describe()
@@ -277,12 +299,15 @@ class SinkPort:
                         put_back(copy, path)
                     elif found is None and foreign:
                         raise JobError(
-                            f"Rows of checkpoint {epoch} that sink {name!r} has not committed are not where they were"
-                            f" staged ({path}): let {sink.describe()} be the target that it was, or start from a"
-                            " savepoint, which has a copy of such rows."
+                            f"Rows of checkpoint {epoch} that sink {name!r} has not committed are"
+                            f" not where they were staged ({path}): let {sink.describe()} be the"
+                            " target that it was, or start from a savepoint, which has a copy of"
+                            " such rows."
                         )
 
-    def _commit_one(self, name: OperatorId, epoch: int, payloads: Sequence[Payload], stopping: Event) -> None:
+    def _commit_one(
+        self, name: OperatorId, epoch: int, payloads: Sequence[Payload], stopping: Event
+    ) -> None:
         """Commit with retries, until ``stopping`` is set."""
         sink = self._sinks[name]
 
@@ -305,11 +330,14 @@ class SinkPort:
             )
 
         initial_s = self._retries.initial_backoff_ms / 1000
-        backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(0, initial_s)
+        backoff = tenacity.wait_exponential(multiplier=initial_s) + tenacity.wait_random(
+            0, initial_s
+        )
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception(
                 lambda error: (
-                    isinstance(error, Exception) and not isinstance(error, LostRowsError | SinkMismatchError)
+                    isinstance(error, Exception)
+                    and not isinstance(error, LostRowsError | SinkMismatchError)
                 )
             ),
             stop=lambda state: state.attempt_number >= self._retries.attempts or stopping.is_set(),
@@ -324,8 +352,9 @@ class SinkPort:
         doing = self._busy.get(name)
         if doing is not None:
             raise SinkError(
-                f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of an earlier attempt, so no"
-                " other one can begin: see why it hangs, or suspend the job (Ctrl-C) and run it again."
+                f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of"
+                " an earlier attempt, so no other one can begin: see why it hangs, or suspend the"
+                " job (Ctrl-C) and run it again."
             ) from TimeoutError(doing)  # It may come back: no cause for which a job is given up.
 
     @contextmanager
@@ -350,7 +379,8 @@ class SinkPort:
 
 
 def _check_staged(sink: Sink, item: Committable) -> None:
-    """Raises ``LostWriteError`` if what is to be part of a snapshot cannot be committed any more."""
+    """Raises ``LostWriteError`` if what is to be part of a snapshot cannot be committed any
+    more."""
     if item.epoch is not None:
         # A completed checkpoint has it: its commit looks for itself, and may have moved it.
         return
@@ -361,16 +391,18 @@ def _check_staged(sink: Sink, item: Committable) -> None:
     if item.barrier is not None and newest is not None and newest >= item.barrier:
         return  # its checkpoint has completed since, and it is committed
     raise LostWriteError(
-        f"What {sink.describe()} staged in step {item.position} cannot be part of a checkpoint, since {damage}: its rows are"
-        " computed again from the last one. Let nothing else delete files there."
+        f"What {sink.describe()} staged in step {item.position} cannot be part of a checkpoint,"
+        f" since {damage}: its rows are computed again from the last one. Let nothing else delete"
+        " files there."
     )
 
 
 def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
-    """Under which id it is committed. An intermediate savepoint may have overtaken the checkpoint that was to commit it: if
-    that completed, or a later one, the job it was taken of has committed it under an id from its barrier on (P14, P19). The
-    other way round a later checkpoint may have completed first: the id is none beyond the savepoint's, since what is
-    committed there counts as what the job went on with (P21)."""
+    """Under which id it is committed. An intermediate savepoint may have overtaken the checkpoint
+    that was to commit it: if that completed, or a later one, the job it was taken of has committed
+    it under an id from its barrier on (P14, P19). The other way round a later checkpoint may have
+    completed first: the id is none beyond the savepoint's, since what is committed there counts as
+    what the job went on with (P21)."""
     if checkpoint.kind is not SnapshotKind.SAVEPOINT:
         return checkpoint.checkpoint_id if item.epoch is None else item.epoch
     first = item.barrier if item.epoch is None else item.epoch

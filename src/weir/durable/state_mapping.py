@@ -1,8 +1,10 @@
-"""Whether the state of a checkpoint fits the pipeline that is to go on from it (Flink's state assignment; MISSION D5).
+"""Whether the state of a checkpoint fits the pipeline that is to go on from it (Flink's state
+assignment; MISSION D5).
 
-State is found again by names. A vertex is one query with one directory, named after the step that its sinks hang on, so
-all of its state goes to the vertex of the same name or nowhere. A vertex without state reads its input from the start,
-and what it writes is doubled in every sink that was there before. So this file refuses, in this order:
+State is found again by names. A vertex is one query with one directory, named after the step that
+its sinks hang on, so all of its state goes to the vertex of the same name or nowhere. A vertex
+without state reads its input from the start, and what it writes is doubled in every sink that was
+there before. So this file refuses, in this order:
 
 ============================================  =========================================================================
 what has changed                              answer
@@ -19,8 +21,9 @@ a step is new in a vertex that goes on        accepted: it begins without state,
 a vertex is new, with all of its steps        accepted: it begins from nothing, a channel with the rows from now on
 ============================================  =========================================================================
 
-Whether a stateful transformation still fits its own state is Spark's to check when the query starts. Nothing is committed
-or deleted before this check: a pipeline that is put back as it was goes on as if it had never been changed.
+Whether a stateful transformation still fits its own state is Spark's to check when the query
+starts. Nothing is committed or deleted before this check: a pipeline that is put back as it was
+goes on as if it had never been changed.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from weir.core.types import CompletedCheckpoint, OperatorId, OperatorState, Task
 from weir.errors import JobError
 
 _KEEP_THE_CHAIN = (
-    "put the chain back as it was, with the names that its steps had, or start from scratch with --fresh into new"
-    " tables"
+    "put the chain back as it was, with the names that its steps had, or start from scratch with"
+    " --fresh into new tables"
 )
 
 
@@ -45,15 +48,18 @@ class StateMapping:
 
     #: The operators of each vertex, sources first and sinks last, as ``Vertex.operators`` has them.
     vertices: Mapping[VertexId, tuple[OperatorState, ...]]
-    #: ``execution.state-recovery.ignore-unclaimed-state``: the state of a step that is gone may be left behind.
+    #: ``execution.state-recovery.ignore-unclaimed-state``: the state of a step that is gone may be
+    #: left behind.
     allow_non_restored_state: bool
-    #: The vertices whose channels each vertex reads, in order; a vertex that reads none may be missing.
+    #: The vertices whose channels each vertex reads, in order; a vertex that reads none may be
+    #: missing.
     inputs: Mapping[VertexId, tuple[VertexId, ...]] = field(default_factory=dict)
     #: Operators that have a coordinator.
     coordinated: frozenset[OperatorId] = frozenset()
 
     def check(self, checkpoint: CompletedCheckpoint) -> None:
-        """Raises ``JobError`` unless every state of the checkpoint has its place in the pipeline."""
+        """Raises ``JobError`` unless every state of the checkpoint has its place in the
+        pipeline."""
         homes = {
             operator.operator_id: vertex
             for vertex, operators in self.vertices.items()
@@ -78,17 +84,25 @@ class StateMapping:
             home = homes.get(operator.operator_id, task.vertex)
             if home != task.vertex:
                 known = {known.operator_id for task in checkpoint.tasks for known in task.operators}
-                removed = [f"{name!r} was removed" for name in _ids(task.operators) if name not in homes]
-                added = [f"{name!r} was added" for name in _ids(self.vertices[home]) if name not in known]
+                removed = [
+                    f"{name!r} was removed" for name in _ids(task.operators) if name not in homes
+                ]
+                added = [
+                    f"{name!r} was added" for name in _ids(self.vertices[home]) if name not in known
+                ]
                 changes = f" (step {', step '.join(removed + added)})" if removed or added else ""
                 _refuse(
                     checkpoint,
-                    f"its step {operator.operator_id!r} has its state with the chain that ends in {task.vertex!r}, and"
-                    f" now belongs to the chain that ends in {home!r}{changes}: {_KEEP_THE_CHAIN}.",
+                    f"its step {operator.operator_id!r} has its state with the chain that ends in"
+                    f" {task.vertex!r}, and now belongs to the chain that ends in"
+                    f" {home!r}{changes}: {_KEEP_THE_CHAIN}.",
                 )
 
-    def _check_not_added_to_finished(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
-        """A fully finished operator must have no new one before it; one behind it would get no row (MISSION D5)."""
+    def _check_not_added_to_finished(
+        self, checkpoint: CompletedCheckpoint, task: TaskState
+    ) -> None:
+        """A fully finished operator must have no new one before it; one behind it would get no row
+        (MISSION D5)."""
         if not any(operator.fully_finished for operator in task.operators):
             return
         known = set(_ids(task.operators))
@@ -96,8 +110,9 @@ class StateMapping:
             if name not in known:
                 _refuse(
                     checkpoint,
-                    f"step {name!r} was added to the chain that ends in {task.vertex!r}, which has finished there and"
-                    " is not started again: remove the step, or start from scratch with --fresh into new tables.",
+                    f"step {name!r} was added to the chain that ends in {task.vertex!r}, which has"
+                    " finished there and is not started again: remove the step, or start from"
+                    " scratch with --fresh into new tables.",
                 )
 
     def _check_sources(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
@@ -105,9 +120,10 @@ class StateMapping:
         if before != now:
             _refuse(
                 checkpoint,
-                f"the chain that ends in {task.vertex!r} has read {_listed(before)} there and reads {_listed(now)}"
-                " now, and how far it came is kept by the order of its sources: give it the same sources in the same"
-                " order, with the names that they had, or start from scratch with --fresh into new tables.",
+                f"the chain that ends in {task.vertex!r} has read {_listed(before)} there and reads"
+                f" {_listed(now)} now, and how far it came is kept by the order of its sources:"
+                " give it the same sources in the same order, with the names that they had, or"
+                " start from scratch with --fresh into new tables.",
             )
 
     def _check_channels(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
@@ -115,9 +131,10 @@ class StateMapping:
         if before != now:
             _refuse(
                 checkpoint,
-                f"the chain that ends in {task.vertex!r} has read {_listed(before, 'no other chain')} there and reads"
-                f" {_listed(now, 'no other chain')} now, and what it knows of them is kept by their order:"
-                f" {_KEEP_THE_CHAIN}.",
+                f"the chain that ends in {task.vertex!r} has read"
+                f" {_listed(before, 'no other chain')} there and reads"
+                f" {_listed(now, 'no other chain')} now, and what it knows of them is kept by their"
+                f" order: {_KEEP_THE_CHAIN}.",
             )
 
     def _check_not_behind_finished(self, checkpoint: CompletedCheckpoint) -> None:
@@ -129,8 +146,9 @@ class StateMapping:
                 if producer is not None and producer.fully_finished:
                     _refuse(
                         checkpoint,
-                        f"the new chain that ends in {vertex!r} reads {name!r}, which has finished there and is not started"
-                        " again: remove the chain, or start from scratch with --fresh into new tables.",
+                        f"the new chain that ends in {vertex!r} reads {name!r}, which has finished"
+                        " there and is not started again: remove the chain, or start from scratch"
+                        " with --fresh into new tables.",
                     )
 
     def _check_not_added_to_drained(self, checkpoint: CompletedCheckpoint) -> None:
@@ -140,8 +158,8 @@ class StateMapping:
             if checkpoint.task(vertex) is None:
                 _refuse(
                     checkpoint,
-                    f"all of the job had finished there, and step {operators[0].operator_id!r} would bring new input:"
-                    " remove the step, or run it as a job of its own.",
+                    f"all of the job had finished there, and step {operators[0].operator_id!r}"
+                    " would bring new input: remove the step, or run it as a job of its own.",
                 )
 
     def _check_all_claimed(
@@ -152,22 +170,25 @@ class StateMapping:
                 if name not in homes:
                     _refuse(
                         checkpoint,
-                        f"it has the state of step {name!r}, which the pipeline does not have: give the step its name"
-                        " back, or drop its state with --allow-non-restored-state.",
+                        f"it has the state of step {name!r}, which the pipeline does not have: give"
+                        " the step its name back, or drop its state with"
+                        " --allow-non-restored-state.",
                     )
         for name in checkpoint.coordinator_states:
             if name not in self.coordinated:
                 _refuse(
                     checkpoint,
-                    f"it has the state of the coordinator of step {name!r}, which has none now: give the step its"
-                    " coordinator back, or drop the state with --allow-non-restored-state.",
+                    f"it has the state of the coordinator of step {name!r}, which has none now:"
+                    " give the step its coordinator back, or drop the state with"
+                    " --allow-non-restored-state.",
                 )
 
 
 def _refuse(checkpoint: CompletedCheckpoint, because: str) -> NoReturn:
     kind = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
     raise JobError(
-        f"Cannot map {kind} {checkpoint.checkpoint_id} ({checkpoint.external_path}) to the pipeline, because {because}"
+        f"Cannot map {kind} {checkpoint.checkpoint_id} ({checkpoint.external_path}) to the"
+        f" pipeline, because {because}"
     )
 
 

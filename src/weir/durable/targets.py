@@ -1,15 +1,18 @@
-"""Whether a job's targets hold rows that it does not know of, before it adds its own (PROTOCOL P19, P21).
+"""Whether a job's targets hold rows that it does not know of, before it adds its own (PROTOCOL P19,
+P21).
 
-What a job goes on from says which rows lie at its targets already: by job, up to which checkpoint. A commit beyond that was
-made by somebody who went on elsewhere, and what the job is about to write would be there twice, or be left out::
+What a job goes on from says which rows lie at its targets already: by job, up to which checkpoint.
+A commit beyond that was made by somebody who went on elsewhere, and what the job is about to write
+would be there twice, or be left out::
 
     goes on from                      knows                           does not know
     checkpoint 10 on record           its own rows up to 10           its own commit 14: the records are an older copy
     savepoint 7 of job A              A up to 7, and A's ancestors    A's commit 8, and any job's that came after 7
     nothing                           nothing                         commits of a job of its own name
 
-The newest commits of a target decide, back to the first that is known. Jobs of other names may write to the same target:
-they matter only where a snapshot is begun from, since they may have begun from it too.
+The newest commits of a target decide, back to the first that is known. Jobs of other names may
+write to the same target: they matter only where a snapshot is begun from, since they may have begun
+from it too.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class UnknownCommit:
 
 
 def known_rows(checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
-    """Up to which checkpoint of which jobs rows are part of what goes on from this one; None: from nothing."""
+    """Up to which checkpoint of which jobs rows are part of what goes on from this one; None: from
+    nothing."""
     if checkpoint is None:
         return {}
     return {**checkpoint.ancestors, checkpoint.job_id: checkpoint.checkpoint_id}
@@ -45,7 +49,8 @@ def known_rows(checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
 def unknown_commits(
     sinks: SinkPort, job_id: JobId, known: Mapping[JobId, int], *, of_any_name: bool
 ) -> Generator[UnknownCommit, None, None]:
-    """Commits beyond ``known``, of jobs in it and of others: those of the job's name, or ``of_any_name``."""
+    """Commits beyond ``known``, of jobs in it and of others: those of the job's name, or
+    ``of_any_name``."""
     for sink, target, commits in sinks.commits(job_id):
         for commit in commits:
             if commit.checkpoint_id <= known.get(commit.job_id, 0):
@@ -57,7 +62,8 @@ def unknown_commits(
 def own_commits(sinks: SinkPort, job_id: JobId) -> list[UnknownCommit]:
     """The job's newest commit at each target, where no later one is of another job of its name.
 
-    To be looked up before the job's records are: a driver that still lives completes and commits meanwhile.
+    To be looked up before the job's records are: a driver that still lives completes and commits
+    meanwhile.
     """
     found = []
     for sink, target, commits in sinks.commits(job_id):
@@ -69,8 +75,11 @@ def own_commits(sinks: SinkPort, job_id: JobId) -> list[UnknownCommit]:
     return found
 
 
-def check_before_begin(sinks: SinkPort, job_id: JobId, snapshot: CompletedCheckpoint | None) -> None:
-    """Raises ``DuplicatesError`` if a job that begins from ``snapshot``, or from nothing, would double rows."""
+def check_before_begin(
+    sinks: SinkPort, job_id: JobId, snapshot: CompletedCheckpoint | None
+) -> None:
+    """Raises ``DuplicatesError`` if a job that begins from ``snapshot``, or from nothing, would
+    double rows."""
     of_any_name = snapshot is not None
     for unknown in unknown_commits(sinks, job_id, known_rows(snapshot), of_any_name=of_any_name):
         raise DuplicatesError(begun_elsewhere(unknown, snapshot))
@@ -84,31 +93,35 @@ def accepted(unknown: Iterator[UnknownCommit]) -> dict[JobId, int]:
     return found
 
 
-def older_records(target: str, sink: OperatorId, committed: int, completed: int, directory: str) -> str:
+def older_records(
+    target: str, sink: OperatorId, committed: int, completed: int, directory: str
+) -> str:
     """What to say where a target has a commit of the job beyond its records."""
     newest = f"end with checkpoint {completed}" if completed else "have no completed checkpoint"
     return (
-        f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but its records in {directory}"
-        f" {newest}: they are an older copy, or were deleted in part. Put the newer records back, write to new targets,"
-        f" {_ACCEPT}."
+        f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but its"
+        f" records in {directory} {newest}: they are an older copy, or were deleted in part. Put"
+        f" the newer records back, write to new targets, {_ACCEPT}."
     )
 
 
 def begun_elsewhere(unknown: UnknownCommit, snapshot: CompletedCheckpoint | None) -> str:
-    """What to say where a target has rows that what the job begins from (a ``snapshot``, or nothing) does not know of."""
+    """What to say where a target has rows that what the job begins from (a ``snapshot``, or
+    nothing) does not know of."""
     commit = unknown.commit
     place = f" (its records are in {commit.job_directory})" if commit.job_directory else ""
     where = f"{unknown.target} (sink {unknown.sink!r})"
     if snapshot is None:
         return (
-            f"{where} was written by another job of the same name, {commit.job_id}, up to its checkpoint"
-            f" {commit.checkpoint_id}{place}: all that it wrote would be there twice. Go on with that job by setting"
-            " execution.checkpointing.dir to the directory of its records, begin from one of its snapshots with"
-            f" --from-savepoint, write to new targets, {_ACCEPT}."
+            f"{where} was written by another job of the same name, {commit.job_id}, up to its"
+            f" checkpoint {commit.checkpoint_id}{place}: all that it wrote would be there twice. Go"
+            " on with that job by setting execution.checkpointing.dir to the directory of its"
+            " records, begin from one of its snapshots with --from-savepoint, write to new"
+            f" targets, {_ACCEPT}."
         )
     return (
-        f"{snapshot.external_path} is checkpoint {snapshot.checkpoint_id} of job {snapshot.job_id}, but job"
-        f" {commit.job_name!r} ({commit.job_id}) has committed checkpoint {commit.checkpoint_id} to {where} since"
-        f" then{place}: rows would be there twice, or be left out. Begin from a newer snapshot, write to new targets,"
-        f" {_ACCEPT}."
+        f"{snapshot.external_path} is checkpoint {snapshot.checkpoint_id} of job {snapshot.job_id},"
+        f" but job {commit.job_name!r} ({commit.job_id}) has committed checkpoint"
+        f" {commit.checkpoint_id} to {where} since then{place}: rows would be there twice, or be"
+        f" left out. Begin from a newer snapshot, write to new targets, {_ACCEPT}."
     )

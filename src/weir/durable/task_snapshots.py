@@ -1,18 +1,20 @@
 """``TaskSnapshots``: takes the snapshots of one task of one attempt (PROTOCOL P3, P4, P27, P43).
 
-*Synchronous part* (the query rests): small entries are read into memory; state files that the base does not have get a
-second name at once, where there are links, so that no clean-up can take them away. *Asynchronous part* (records flow):
-what does not lie in the checkpoint directory yet is copied there, staged output is flushed, new files get their
-checksum and are synced. Without links, a file that vanished before it was copied fails the snapshot (P4).
+*Synchronous part* (the query rests): small entries are read into memory; state files that the base
+does not have get a second name at once, where there are links, so that no clean-up can take them
+away. *Asynchronous part* (records flow): what does not lie in the checkpoint directory yet is
+copied there, staged output is flushed, new files get their checksum and are synced. Without links,
+a file that vanished before it was copied fails the snapshot (P4).
 
-Incremental: the base is the newest checkpoint whose completion the task was notified of. Files of the base are referred
-to, not written again. What checkpoint n writes lies in ``shared/n/`` and nowhere else, so an aborted one can be deleted
-by its id, also when a straggler wrote late (P43).
+Incremental: the base is the newest checkpoint whose completion the task was notified of. Files of
+the base are referred to, not written again. What checkpoint n writes lies in ``shared/n/`` and
+nowhere else, so an aborted one can be deleted by its id, also when a straggler wrote late (P43).
 
-Segments in flight (unaligned checkpoints, P27) are taken as state files of the consumer's: they are linked at once where
-there are links, and written once, however many checkpoints refer to them.
+Segments in flight (unaligned checkpoints, P27) are taken as state files of the consumer's: they are
+linked at once where there are links, and written once, however many checkpoints refer to them.
 
-What a query's state is made of, a ``RestingQuery`` says: Spark's directory, or the simulator's model of it.
+What a query's state is made of, a ``RestingQuery`` says: Spark's directory, or the simulator's
+model of it.
 """
 
 from __future__ import annotations
@@ -40,22 +42,27 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 
-#: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file systems take 255 bytes.
+#: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file
+#: systems take 255 bytes.
 _NAME_CHARACTERS = 200
 
-#: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also keeps its files.
+#: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also
+#: keeps its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
 
 
 class RestingQuery(Protocol):
-    """The state of a query. Everything but ``copy`` and ``unpin`` is called only while the query rests."""
+    """The state of a query. Everything but ``copy`` and ``unpin`` is called only while the query
+    rests."""
 
     def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The small entries of its state after batch ``position``, and the keys of all its other files."""
+        """The small entries of its state after batch ``position``, and the keys of all its other
+        files."""
         ...
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """Of a segment in flight: the payload that a snapshot keeps, and where its files are, by key."""
+        """Of a segment in flight: the payload that a snapshot keeps, and where its files are, by
+        key."""
         ...
 
     def file(self, key: str) -> str:
@@ -67,8 +74,8 @@ class RestingQuery(Protocol):
         ...
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """Make ``directory``, if ``below`` is there, and say where its files get their second names at once: in it, or
-        in a directory of their own; None where there are no links."""
+        """Make ``directory``, if ``below`` is there, and say where its files get their second names
+        at once: in it, or in a directory of their own; None where there are no links."""
         ...
 
     def copy(self, source: str, target: str) -> None:
@@ -117,7 +124,8 @@ class TaskSnapshots:
         clock: Clock,
         waits: Waits,
     ) -> None:
-        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to them."""
+        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to
+        them."""
         self._vertex = vertex
         self._operators = operators
         self._inputs = inputs
@@ -128,7 +136,8 @@ class TaskSnapshots:
         self._lock = waits.lock()
         self._base = {handle.key: handle for handle in base}
         self._pending: dict[int, _Pending] = {}
-        #: Those whose last part has ended, until their checkpoint completed or they are dropped: it may be over already.
+        #: Those whose last part has ended, until their checkpoint completed or they are dropped: it
+        #: may be over already.
         self._written: dict[int, _Pending] = {}
         #: Files of acknowledged snapshots whose checkpoint is still open.
         self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
@@ -168,7 +177,8 @@ class TaskSnapshots:
             for key in pending.new:
                 self._copy(pending, key)
         handles = [self._handle(pending, key) for key in pending.new]
-        # A checkpoint finds staged output where it was staged; a savepoint may be restored elsewhere (PROTOCOL P14).
+        # A checkpoint finds staged output where it was staged; a savepoint may be restored
+        # elsewhere (PROTOCOL P14).
         keep = partial(self._keep, pending) if effect.kind.is_savepoint else None
         committables = self._flush(effect.committables, keep)
         self._fs(pending).sync([self._target(pending, key) for key in pending.new])
@@ -200,7 +210,9 @@ class TaskSnapshots:
     def drop(self, checkpoint_id: int) -> None:
         """Forget a snapshot whose checkpoint is over, and delete the files that it wrote."""
         with self._lock:
-            pending = self._pending.pop(checkpoint_id, None) or self._written.pop(checkpoint_id, None)
+            pending = self._pending.pop(checkpoint_id, None) or self._written.pop(
+                checkpoint_id, None
+            )
             self._acknowledged.pop(checkpoint_id, None)
         if pending is not None:
             self._unpin(pending)
@@ -208,7 +220,8 @@ class TaskSnapshots:
                 self._fs(pending).delete(self._target(pending, key))
 
     def confirm(self, checkpoint_id: int) -> None:
-        """The checkpoint completed: it is the base of the next one, and older snapshots are over."""
+        """The checkpoint completed: it is the base of the next one, and older snapshots are
+        over."""
         with self._lock:
             files = self._acknowledged.get(checkpoint_id)
             # One of an older checkpoint may still have to be dropped, with the files that it wrote.
@@ -273,7 +286,8 @@ class TaskSnapshots:
         return join(pending.directory, self._file_name(key))
 
     def _file_name(self, key: str) -> str:
-        """A flat name, so that a checkpoint's new files lie in one directory and need one directory sync."""
+        """A flat name, so that a checkpoint's new files lie in one directory and need one directory
+        sync."""
         name = f"{self._vertex}~{key.replace('/', '~')}"
         if len(name) <= _NAME_CHARACTERS:
             return name

@@ -1,13 +1,14 @@
 """Keyed state of Python operators (MISSION B7): values by key, and raw bytes by key group.
 
-``KeyedState`` holds one value for each key, read and written for whole Arrow arrays of keys at once. What costs in Python is a
-call for each key, so there is none: keys are looked up by Arrow, values are gathered and scattered by NumPy. A subtask holds
-the keys of its key groups; a group is written only when one of its values has changed. As for Spark, ``0.0`` and ``-0.0`` are
-one key, and so are all NaN.
+``KeyedState`` holds one value for each key, read and written for whole Arrow arrays of keys at
+once. What costs in Python is a call for each key, so there is none: keys are looked up by Arrow,
+values are gathered and scattered by NumPy. A subtask holds the keys of its key groups; a group is
+written only when one of its values has changed. As for Spark, ``0.0`` and ``-0.0`` are one key, and
+so are all NaN.
 
-``RawKeyedState`` holds bytes for each key group, of which only the operator knows what they mean (raw state): an index, a
-sketch, a model of a library's own. Raw state that belongs to the subtask instead is a list of bytes: ``list_state(name,
-BYTES)``.
+``RawKeyedState`` holds bytes for each key group, of which only the operator knows what they mean
+(raw state): an index, a sketch, a model of a library's own. Raw state that belongs to the subtask
+instead is a list of bytes: ``list_state(name, BYTES)``.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ from weir.operators.output import to_python
 class KeyedState:
     """The values of one name, of the keys of one subtask."""
 
-    def __init__(self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]) -> None:
-        """``groups`` is what was handed over: an Arrow stream with the columns key and value for each key group."""
+    def __init__(
+        self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]
+    ) -> None:
+        """``groups`` is what was handed over: an Arrow stream with the columns key and value for
+        each key group."""
         self._name = name
         self._value_type = value_type
         self._default = pa.scalar(default, value_type)
@@ -50,13 +54,17 @@ class KeyedState:
         return self._to_arrow(values)
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
-        """Give each key a value. Keys are those of the batch that is processed, each once. Raises ``OperatorStateError`` for
-        another key, for one with two values, and for values that cannot be kept."""
+        """Give each key a value. Keys are those of the batch that is processed, each once. Raises
+        ``OperatorStateError`` for another key, for one with two values, and for values that cannot
+        be kept."""
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} is given a null, but has the default {self._default}: give it default=None."
+                f"The keyed state {self._name!r} is given a null, but has the default"
+                f" {self._default}: give it default=None."
             )
-        array = self._to_numpy(values.cast(self._value_type) if values.type != self._value_type else values)
+        array = self._to_numpy(
+            values.cast(self._value_type) if values.type != self._value_type else values
+        )
         keys = _normal(keys)
         places = self._places(keys)
         new = places < 0
@@ -97,34 +105,40 @@ class KeyedState:
         if self._keys is None:
             return np.full(len(keys), -1, np.int64)
         found = pc.index_in(keys, value_set=self._keys)
-        places: np.ndarray[Any, Any] = found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        places: np.ndarray[Any, Any] = (
+            found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        )
         return places
 
     def _add(self, keys: pa.Array) -> np.ndarray[Any, Any]:
         """Make room for new keys; where they stand."""
         if self._current is None:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} cannot be written: give the step key_by, and write in process_batch"
-                " only, since keys belong to the records of a batch."
+                f"The keyed state {self._name!r} cannot be written: give the step key_by, and write"
+                " in process_batch only, since keys belong to the records of a batch."
             )
         batch_keys, batch_groups = self._current
         at = pc.index_in(keys, value_set=batch_keys)
         if at.null_count:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} is given a key that is not in the batch: put values for the keys of the"
-                " batch only, since others may belong to another subtask."
+                f"The keyed state {self._name!r} is given a key that is not in the batch: put"
+                " values for the keys of the batch only, since others may belong to another"
+                " subtask."
             )
         unique = keys.unique()
         if len(unique) != len(keys):
             raise self._two_values(keys)
         first = 0 if self._keys is None else len(self._keys)
         self._keys = keys if self._keys is None else pa.concat_arrays([self._keys, keys])
-        self._groups = np.concatenate([self._groups, batch_groups[at.to_numpy(zero_copy_only=False)]])
+        self._groups = np.concatenate(
+            [self._groups, batch_groups[at.to_numpy(zero_copy_only=False)]]
+        )
         self._values = np.concatenate([self._values, self._defaults(len(keys))])
         return np.arange(first, first + len(keys))
 
     def _check_once(self, places: np.ndarray[Any, Any], keys: pa.Array) -> None:
-        """Each place is written by one key: the last that writes its number there finds it again, any other does not."""
+        """Each place is written by one key: the last that writes its number there finds it again,
+        any other does not."""
         numbers = np.arange(len(places))
         written = np.empty(len(self._values), numbers.dtype)
         written[places] = numbers
@@ -135,7 +149,8 @@ class KeyedState:
         counts = keys.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0]
         return OperatorStateError(
-            f"The keyed state {self._name!r} is given two values for one key, {twice}: put each key once."
+            f"The keyed state {self._name!r} is given two values for one key, {twice}: put each key"
+            " once."
         )
 
     def _load(self, groups: Mapping[int, bytes]) -> None:
@@ -144,8 +159,8 @@ class KeyedState:
             with pa.ipc.open_stream(data) as reader:
                 if is_raw(reader.schema):
                     raise OperatorStateError(
-                        f"The state {self._name!r} was kept as raw state and is asked for as keyed state: ask for it as it"
-                        " was, or give the new one another name."
+                        f"The state {self._name!r} was kept as raw state and is asked for as keyed"
+                        " state: ask for it as it was, or give the new one another name."
                     )
                 table = reader.read_all()
             tables.append(table)
@@ -199,7 +214,8 @@ class RawKeyedState:
     """The bytes of one name, of the key groups of one subtask."""
 
     def __init__(self, name: str, groups: Mapping[int, bytes], owned: Container[int]) -> None:
-        """``groups`` is what was handed over, ``owned`` the subtask's. Raises ``OperatorStateError`` if they are not raw."""
+        """``groups`` is what was handed over, ``owned`` the subtask's. Raises
+        ``OperatorStateError`` if they are not raw."""
         self._name = name
         self._owned = owned
         self._bytes = {group: self._decoded(data) for group, data in groups.items()}
@@ -208,15 +224,18 @@ class RawKeyedState:
 
     @property
     def groups(self) -> list[int]:
-        """The key groups that have bytes here, in order: numbers below 128. They come and go with the parallelism."""
+        """The key groups that have bytes here, in order: numbers below 128. They come and go with
+        the parallelism."""
         return sorted(self._bytes)
 
     @property
     def record_groups(self) -> pa.Array:
-        """The key group of each record of the batch that is processed (int32). Raises ``OperatorStateError`` outside."""
+        """The key group of each record of the batch that is processed (int32). Raises
+        ``OperatorStateError`` outside."""
         if self._current is None:
             raise OperatorStateError(
-                f"The raw state {self._name!r} has no key groups of records: give the step key_by, and ask in process_batch."
+                f"The raw state {self._name!r} has no key groups of records: give the step key_by,"
+                " and ask in process_batch."
             )
         return self._current
 
@@ -225,11 +244,12 @@ class RawKeyedState:
         return self._bytes.get(group)
 
     def put(self, group: int, data: bytes) -> None:
-        """Give a key group its bytes. Raises ``OperatorStateError`` for one of another subtask's."""
+        """Give a key group its bytes. Raises ``OperatorStateError`` for one of another
+        subtask's."""
         if group not in self._owned:
             raise OperatorStateError(
-                f"The raw state {self._name!r} is given bytes for key group {group}, which belongs to another subtask: put"
-                " those of record_groups or groups only."
+                f"The raw state {self._name!r} is given bytes for key group {group}, which belongs"
+                " to another subtask: put those of record_groups or groups only."
             )
         self._bytes[group] = bytes(memoryview(data))
         self._changed.add(group)
@@ -249,8 +269,8 @@ class RawKeyedState:
         with pa.ipc.open_stream(data) as reader:
             if reader.schema != _SCHEMA:
                 raise OperatorStateError(
-                    f"The state {self._name!r} was kept as keyed state and is asked for as raw state: ask for it as it"
-                    " was, or give the new one another name."
+                    f"The state {self._name!r} was kept as keyed state and is asked for as raw"
+                    " state: ask for it as it was, or give the new one another name."
                 )
             raw: bytes = reader.read_all()["raw"][0].as_py()
             return raw
@@ -264,5 +284,7 @@ def is_raw(schema: pa.Schema) -> bool:
 def _encoded_group(group: int, data: bytes) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, _SCHEMA) as writer:
-        writer.write_batch(pa.record_batch([pa.array([group], pa.int16()), pa.array([data])], schema=_SCHEMA))
+        writer.write_batch(
+            pa.record_batch([pa.array([group], pa.int16()), pa.array([data])], schema=_SCHEMA)
+        )
     return bytes(sink.getvalue())

@@ -1,9 +1,11 @@
-"""The rows that an operator emits, as the types its step declares: Spark takes columns by position and reads no other type.
+"""The rows that an operator emits, as the types its step declares: Spark takes columns by position
+and reads no other type.
 
-Values are given the declared type where that says the same in another form: narrower numbers, encoded or large columns,
-another unit or zone of time, what pandas makes of missing numbers. Anything else is an error, and so is a field of a struct
-under another name, which Arrow would make null. ``to_python`` refuses dates after the year 9999, where Python's end and those
-of Arrow and Spark do not.
+Values are given the declared type where that says the same in another form: narrower numbers,
+encoded or large columns, another unit or zone of time, what pandas makes of missing numbers.
+Anything else is an error, and so is a field of a struct under another name, which Arrow would make
+null. ``to_python`` refuses dates after the year 9999, where Python's end and those of Arrow and
+Spark do not.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 
 def to_python(values: pa.Array, column: str) -> list[Any]:
-    """The values as a list. Raises ``OperatorStateError`` for a date that Python does not have; ``column`` says what they
-    are."""
+    """The values as a list. Raises ``OperatorStateError`` for a date that Python does not have;
+    ``column`` says what they are."""
     try:
         python: list[Any] = values.to_pylist()
     except (ValueError, OverflowError) as error:
@@ -46,8 +48,8 @@ def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:
 def _outside(values: pa.Array, column: str, error: Exception) -> OperatorStateError:
     row = next(row for row in range(len(values)) if not _is_python(values[row]))
     return OperatorStateError(
-        f"Row {row} of {column} has a date outside of the years 1 to 9999, which Python does not have ({error}): make such"
-        " dates null, or leave their rows out, before the operator."
+        f"Row {row} of {column} has a date outside of the years 1 to 9999, which Python does not"
+        f" have ({error}): make such dates null, or leave their rows out, before the operator."
     )
 
 
@@ -62,8 +64,8 @@ def _is_python(value: pa.Scalar) -> bool:
 def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> pa.RecordBatch:
     """The batch with the columns of ``schema``, in its order and of its types.
 
-    Raises ``PipelineError`` if a column is missing or one too many, if values do not fit their type, or if a null is where
-    none may be.
+    Raises ``PipelineError`` if a column is missing or one too many, if values do not fit their
+    type, or if a null is where none may be.
     """
     import pyarrow as pa
 
@@ -71,7 +73,9 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
         if batch.schema.types == schema.types:
             _check_nulls(batch, schema, operator_id)
             return batch
-    elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(schema):
+    elif sorted(batch.schema.names) == sorted(schema.names) and len(set(schema.names)) == len(
+        schema
+    ):
         batch = batch.select(schema.names)
     else:
         raise PipelineError(
@@ -86,8 +90,9 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
             columns.append(column.cast(declared.type))
         except pa.ArrowException as error:
             raise PipelineError(
-                f"Operator {operator_id!r} puts out {given.name!r} as {given.type}, but its output_schema declares it as"
-                f" {declared.type}, and the values do not fit ({error}): change the one or the other."
+                f"Operator {operator_id!r} puts out {given.name!r} as {given.type}, but its"
+                f" output_schema declares it as {declared.type}, and the values do not fit"
+                f" ({error}): change the one or the other."
             ) from error
     batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
     _check_nulls(batch, schema, operator_id)
@@ -99,14 +104,14 @@ def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: Operator
     for declared, column in zip(schema, batch.columns, strict=True):
         if not declared.nullable and column.null_count:
             raise PipelineError(
-                f"Operator {operator_id!r} puts out a null in {declared.name!r}, which its output_schema declares as NOT"
-                " NULL: change the one or the other."
+                f"Operator {operator_id!r} puts out a null in {declared.name!r}, which its"
+                " output_schema declares as NOT NULL: change the one or the other."
             )
 
 
 def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of the one type can be had as the other without a change of meaning. Those that do not fit are found
-    when they are cast."""
+    """Whether values of the one type can be had as the other without a change of meaning. Those
+    that do not fit are found when they are cast."""
     from pyarrow import types
 
     if given == declared or types.is_null(given):
@@ -115,13 +120,23 @@ def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
         return _says_the_same(given.value_type, declared)
     if types.is_struct(given) and types.is_struct(declared):
         names = [field.name for field in given] == [field.name for field in declared]
-        return names and all(_says_the_same(a.type, b.type) for a, b in zip(given, declared, strict=True))
+        return names and all(
+            _says_the_same(a.type, b.type) for a, b in zip(given, declared, strict=True)
+        )
     if types.is_map(given) and types.is_map(declared):
         keys = _says_the_same(given.key_type, declared.key_type)
         return keys and _says_the_same(given.item_type, declared.item_type)
     if _is_list(given) and _is_list(declared):
         return _says_the_same(given.value_type, declared.value_type)
-    kinds = (_is_number, _is_text, _is_bytes, _is_instant, _is_local_time, types.is_date, types.is_decimal)
+    kinds = (
+        _is_number,
+        _is_text,
+        _is_bytes,
+        _is_instant,
+        _is_local_time,
+        types.is_date,
+        types.is_decimal,
+    )
     return any(kind(given) and kind(declared) for kind in kinds)
 
 
@@ -148,7 +163,9 @@ def _is_number(given: pa.DataType) -> bool:
 def _is_text(given: pa.DataType) -> bool:
     from pyarrow import types
 
-    return bool(types.is_string(given) or types.is_large_string(given) or types.is_string_view(given))
+    return bool(
+        types.is_string(given) or types.is_large_string(given) or types.is_string_view(given)
+    )
 
 
 def _is_bytes(given: pa.DataType) -> bool:
@@ -161,7 +178,9 @@ def _is_bytes(given: pa.DataType) -> bool:
 def _is_list(given: pa.DataType) -> bool:
     from pyarrow import types
 
-    return bool(types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given))
+    return bool(
+        types.is_list(given) or types.is_large_list(given) or types.is_fixed_size_list(given)
+    )
 
 
 def _listed(schema: pa.Schema) -> str:

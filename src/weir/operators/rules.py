@@ -1,4 +1,5 @@
-"""``RulesOperator``: an operator with rules that its coordinator, ``weir.coordinators.BroadcastRules``, changes."""
+"""``RulesOperator``: an operator with rules that its coordinator,
+``weir.coordinators.BroadcastRules``, changes."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class RulesOperator(Operator):
-    """Derive from it, and read ``self.rules`` (name -> JSON value) in ``process_batch``: they are the same for all records
-    of a batch. A subclass that has its own ``initialize_state`` or ``snapshot_state`` calls this one's too."""
+    """Derive from it, and read ``self.rules`` (name -> JSON value) in ``process_batch``: they are
+    the same for all records of a batch. A subclass that has its own ``initialize_state`` or
+    ``snapshot_state`` calls this one's too."""
 
     rules: dict[str, Any]
     _kept: ListState[list[Any]]

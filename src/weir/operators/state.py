@@ -1,9 +1,10 @@
 """The state of one subtask of a Python operator (MISSION B7), and the serializers of its elements.
 
-*List state* belongs to the subtask. When the operator is restored with another number of subtasks, its elements are dealt
-out anew, one by one; of a *union* list every subtask gets all elements, of a *broadcast* list every subtask gets those of
-the first. *Keyed state* belongs to the keys of the stream (``key_by``): it goes where its key goes, in key groups, of which
-only those that changed are written. *Raw* state is bytes: a list of them for each subtask (``BYTES``), or some for each key
+*List state* belongs to the subtask. When the operator is restored with another number of subtasks,
+its elements are dealt out anew, one by one; of a *union* list every subtask gets all elements, of a
+*broadcast* list every subtask gets those of the first. *Keyed state* belongs to the keys of the
+stream (``key_by``): it goes where its key goes, in key groups, of which only those that changed are
+written. *Raw* state is bytes: a list of them for each subtask (``BYTES``), or some for each key
 group.
 
 Serializers are never a pickle: a checkpoint is read by other versions.
@@ -41,8 +42,8 @@ class Serializer(Protocol):
 
 
 class JsonSerializer:
-    """Text, finite numbers, booleans, None, lists and maps with text as keys. State refuses what would be read back
-    different."""
+    """Text, finite numbers, booleans, None, lists and maps with text as keys. State refuses what
+    would be read back different."""
 
     def encode(self, value: Any) -> bytes:
         """As JSON."""
@@ -112,7 +113,8 @@ class ListState(Generic[T]):
         self._items = []
 
     def encoded(self) -> list[bytes]:
-        """The elements as bytes. Raises ``ValueError`` or what the serializer raises for one that cannot be kept."""
+        """The elements as bytes. Raises ``ValueError`` or what the serializer raises for one that
+        cannot be kept."""
         if self._serializer is JSON:
             return encode_each(self._items, self._known)
         return [self._serializer.encode(item) for item in self._items]
@@ -133,8 +135,8 @@ class StateStore:
         operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
     ) -> None:
-        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over to the operator, ``owned`` the
-        subtask's key groups."""
+        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over to the
+        operator, ``owned`` the subtask's key groups."""
         self._operator_id = operator_id
         self._owned = owned
         #: The keys of the records that are processed, and their key groups.
@@ -144,7 +146,8 @@ class StateStore:
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
         self._raw: dict[str, RawKeyedState] = {}
-        #: The checkpoint for which ``snapshot_state`` is called; None if the state is only handed to the next batch.
+        #: The checkpoint for which ``snapshot_state`` is called; None if the state is only handed
+        #: to the next batch.
         self.checkpoint_id: int | None = None
         self.is_restored = bool(self._found or self._found_groups)
 
@@ -161,7 +164,8 @@ class StateStore:
         return self._list(name, Redistribution.BROADCAST, serializer)
 
     def keyed_state(self, name: str, value_type: pa.DataType, default: Any = None) -> KeyedState:
-        """The values of this name by key, for an operator with ``key_by``. ``default`` is that of a key without a value."""
+        """The values of this name by key, for an operator with ``key_by``. ``default`` is that of a
+        key without a value."""
         state = self._keyed.get(name)
         if state is None:
             self._check_new(name, self._raw)
@@ -210,25 +214,30 @@ class StateStore:
                 lists[name] = (state.redistribution.value, state.encoded())
             except (TypeError, ValueError, OverflowError) as error:
                 raise OperatorStateError(
-                    f"The state {name!r} of operator {self._operator_id!r} cannot be kept, since {error}: make it of {KEPT},"
-                    " or give the state a serializer, such as weir.operators.state.BYTES."
+                    f"The state {name!r} of operator {self._operator_id!r} cannot be kept, since"
+                    f" {error}: make it of {KEPT}, or give the state a serializer, such as"
+                    " weir.operators.state.BYTES."
                 ) from error
         return encode_lists(lists)
 
     def _check_new(self, name: str, others: Mapping[str, object]) -> None:
         if name in others:
             raise OperatorStateError(
-                f"The state {name!r} is asked for as keyed state and as raw state: give each its own name."
+                f"The state {name!r} is asked for as keyed state and as raw state: give each its"
+                " own name."
             )
 
-    def _list(self, name: str, redistribution: Redistribution, serializer: Serializer) -> ListState[Any]:
+    def _list(
+        self, name: str, redistribution: Redistribution, serializer: Serializer
+    ) -> ListState[Any]:
         state = self._lists.get(name)
         if state is None:
             kind, items = self._found.pop(name, (redistribution.value, []))
             if kind != redistribution.value:
                 raise OperatorStateError(
-                    f"The state {name!r} was kept as a {kind} state and is asked for as a {redistribution.value} state: ask"
-                    " for it as it was, or give the new one another name."
+                    f"The state {name!r} was kept as a {kind} state and is asked for as a"
+                    f" {redistribution.value} state: ask for it as it was, or give the new one"
+                    " another name."
                 )
             state = self._lists[name] = ListState(redistribution, serializer, items)
         return state
@@ -241,7 +250,9 @@ def encode_lists(lists: Lists) -> bytes:
 
 def any_union(subtasks: list[Lists]) -> bool:
     """Whether there is a union list, of which everybody has all after a restore."""
-    return any(kind == Redistribution.UNION.value for lists in subtasks for kind, _ in lists.values())
+    return any(
+        kind == Redistribution.UNION.value for lists in subtasks for kind, _ in lists.values()
+    )
 
 
 def decode_lists(data: bytes) -> Lists:
@@ -250,7 +261,8 @@ def decode_lists(data: bytes) -> Lists:
         return msgspec.msgpack.decode(data, type=Lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise OperatorStateError(
-            f"The lists of an operator cannot be read back ({error}): go on from another checkpoint or savepoint."
+            f"The lists of an operator cannot be read back ({error}): go on from another checkpoint"
+            " or savepoint."
         ) from error
 
 

@@ -1,1 +1,2 @@
-"""For those who read what jobs wrote: one cut through several tables, and the state in a snapshot."""
+"""For those who read what jobs wrote: one cut through several tables, and the state in a
+snapshot."""

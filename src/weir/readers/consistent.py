@@ -1,16 +1,20 @@
-"""One cut for readers: the newest versions of several Delta tables that stand at the same checkpoint of a job (MISSION G1).
+"""One cut for readers: the newest versions of several Delta tables that stand at the same
+checkpoint of a job (MISSION G1).
 
-A job commits its sinks one after the other, so whoever reads two tables at their newest versions may see checkpoint 7
-in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the directory of the job's records and
-its checkpoint, and a sink commits its checkpoints in the order of their ids (PROTOCOL P13). So:
+A job commits its sinks one after the other, so whoever reads two tables at their newest versions
+may see checkpoint 7 in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its
+job, the directory of the job's records and its checkpoint, and a sink commits its checkpoints in
+the order of their ids (PROTOCOL P13). So:
 
-1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint`` make new jobs. One that
-   was begun from a snapshot is read as soon as it has a checkpoint: in a table to which it has not committed yet, what the
-   older job wrote up to that snapshot stands for its beginning.
-2. Its records say which epochs were not committed yet (``read_job_epochs``). A table that got no rows for a while is thus
-   known to be whole up to the newest completed checkpoint (PROTOCOL P15).
-3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which the tables are whole,
-   and each table's version is the one of its newest commit that is not above the cut.
+1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint``
+   make new jobs. One that was begun from a snapshot is read as soon as it has a checkpoint: in a
+   table to which it has not committed yet, what the older job wrote up to that snapshot stands for
+   its beginning.
+2. Its records say which epochs were not committed yet (``read_job_epochs``). A table that got no
+   rows for a while is thus known to be whole up to the newest completed checkpoint (PROTOCOL P15).
+3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which
+   the tables are whole, and each table's version is the one of its newest commit that is not above
+   the cut.
 
 Worked example, one version of a table in each column; checkpoint 8 is the newest that completed::
 
@@ -22,33 +26,38 @@ Worked example, one version of a table in each column; checkpoint 8 is the newes
 
 What the cut can and cannot say:
 
-- Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no rows" and "7 is not
-  committed yet" look the same, and a table counts as whole up to its newest commit only. The cut is then right but late,
-  4 in the example, and ``fallback`` says why. It also says why the job with the newest commits is not the one that is read.
-- Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part of it: their files
-  live longer. Other writers' rows are part of it if they were committed before it, else not.
-- It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long as the table keeps
-  their files (``delta.deletedFileRetentionDuration``, a week by default).
+- Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no
+  rows" and "7 is not committed yet" look the same, and a table counts as whole up to its newest
+  commit only. The cut is then right but late, 4 in the example, and ``fallback`` says why. It also
+  says why the job with the newest commits is not the one that is read.
+- Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part
+  of it: their files live longer. Other writers' rows are part of it if they were committed before
+  it, else not.
+- It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long
+  as the table keeps their files (``delta.deletedFileRetentionDuration``, a week by default).
 
-**A job's own records** (``read_job_epochs``) are needed since a checkpoint without rows for a sink leaves no trace at the sink's target. That it was empty, and not forgotten, is on
-record in the job's directory, in two facts:
+**A job's own records** (``read_job_epochs``) are needed since a checkpoint without rows for a sink
+leaves no trace at the sink's target. That it was empty, and not forgotten, is on record in the
+job's directory, in two facts:
 
 1. The job log names the newest completed checkpoint.
-2. Its ``_metadata`` holds everything that was staged and is not confirmed, of every epoch up to it (PROTOCOL P5).
+2. Its ``_metadata`` holds everything that was staged and is not confirmed, of every epoch up to it
+   (PROTOCOL P5).
 
-So an epoch up to that checkpoint that has nothing pending, or only files without rows, is committed or has nothing to
-commit. This stays true whatever the job does later, hence the order of a reader: first the records, then the tables.
-What the records call pending may be committed by then; the table itself tells::
+So an epoch up to that checkpoint that has nothing pending, or only files without rows, is committed
+or has nothing to commit. This stays true whatever the job does later, hence the order of a reader:
+first the records, then the tables. What the records call pending may be committed by then; the
+table itself tells::
 
     records   newest checkpoint 7, sink "revenue" has epoch 6 pending
     table     newest commit 3: whole up to 5        newest commit 6: whole up to 7
 
-A job that was begun from another one's snapshot goes on in the same tables, but adds no version to one before it has rows
-for it. So its records also name its tables, and that snapshot: what the table has of the older job up to there, and nothing
-else, is what it had when this job began.
+A job that was begun from another one's snapshot goes on in the same tables, but adds no version to
+one before it has rows for it. So its records also name its tables, and that snapshot: what the
+table has of the older job up to there, and nothing else, is what it had when this job began.
 
-How the job ended makes no difference. A finished job has committed all; one that was cancelled has left its last epochs
-pending.
+How the job ended makes no difference. A finished job has committed all; one that was cancelled has
+left its last epochs pending.
 """
 
 from __future__ import annotations
@@ -92,7 +101,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: How often the newest checkpoint may be subsumed between the look at the log and the look at its metadata.
+#: How often the newest checkpoint may be subsumed between the look at the log and the look at its
+#: metadata.
 _READ_TRIES = 10
 
 
@@ -111,7 +121,8 @@ class JobEpochs:
     origins: Mapping[JobId, int] = field(default_factory=dict)
 
     def sink_of(self, root: str) -> OperatorId | None:
-        """The sink that appends to a table and is part of the newest checkpoint; None if none is known to."""
+        """The sink that appends to a table and is part of the newest checkpoint; None if none is
+        known to."""
         root = as_delta_path(root)
         found = [
             sink
@@ -121,7 +132,8 @@ class JobEpochs:
         return found[0] if len(found) == 1 else None
 
     def whole_up_to(self, sink: OperatorId, committed: int) -> int:
-        """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of ``committed``.
+        """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of
+        ``committed``.
 
         A sink that the job does not have (any more) has no more than that commit.
         """
@@ -194,7 +206,8 @@ _KNOWN_COLUMN = "__weir_known"
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistentCut:
-    """Versions of several tables that stand at the same checkpoint. The module's docstring says what that means."""
+    """Versions of several tables that stand at the same checkpoint. The module's docstring says
+    what that means."""
 
     #: The checkpoint that every table shows, and none beyond it.
     checkpoint_id: int
@@ -204,13 +217,15 @@ class ConsistentCut:
     versions: Mapping[str, int]
     #: Where each table is; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
-    #: None, or why the cut may be late: the job's records cannot tell its empty checkpoints, or a newer job is not read yet.
+    #: None, or why the cut may be late: the job's records cannot tell its empty checkpoints, or a
+    #: newer job is not read yet.
     fallback: str | None = None
     #: For delta-rs; never shown, since it may hold credentials.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def table(self, name: str) -> deltalake.DeltaTable:
-        """The table at its version, as delta-rs has it: ``cut.table("clean").to_pandas()`` needs no Spark.
+        """The table at its version, as delta-rs has it: ``cut.table("clean").to_pandas()`` needs no
+        Spark.
 
         Raises ``StorageError`` if the version cannot be read any more.
         """
@@ -218,7 +233,8 @@ class ConsistentCut:
 
         if name not in self.versions:
             raise StorageError(
-                f"The cut has no table named {name!r}: its tables are {', '.join(map(repr, self.versions))}."
+                f"The cut has no table named {name!r}: its tables are"
+                f" {', '.join(map(repr, self.versions))}."
             )
         version = self.versions[name]
         try:
@@ -229,15 +245,18 @@ class ConsistentCut:
             )
         except (deltalake.exceptions.DeltaError, OSError) as error:
             raise StorageError(
-                f"Version {version} of table {name!r} at {self.paths[name]} cannot be read ({error}): take a new cut,"
-                " and let the table keep its log for longer if cuts are read late (delta.logRetentionDuration)."
+                f"Version {version} of table {name!r} at {self.paths[name]} cannot be read"
+                f" ({error}): take a new cut, and let the table keep its log for longer if cuts are"
+                " read late (delta.logRetentionDuration)."
             ) from error
 
     def frame(self, name: str, spark: SparkSession) -> DataFrame:
-        """The table at its version as a DataFrame; Spark reads its Parquet files and needs no Delta library.
+        """The table at its version as a DataFrame; Spark reads its Parquet files and needs no Delta
+        library.
 
-        Columns have the table's names, types and order. Filters on partition columns do not spare Spark the reading of other
-        partitions' files. Raises ``StorageError`` if the table has features that plain Parquet files cannot show.
+        Columns have the table's names, types and order. Filters on partition columns do not spare
+        Spark the reading of other partitions' files. Raises ``StorageError`` if the table has
+        features that plain Parquet files cannot show.
         """
         table = self.table(name)
         _check_plain(name, table)
@@ -250,8 +269,9 @@ class ConsistentCut:
         for path in paths:
             if not STAGED_PATH.fullmatch(path) or scheme_of(path) is not None:
                 raise StorageError(
-                    f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which is not below"
-                    f" {self.paths[name]}: read cut.table(name) with delta-rs if you trust whoever wrote the table."
+                    f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which"
+                    f" is not below {self.paths[name]}: read cut.table(name) with delta-rs if you"
+                    " trust whoever wrote the table."
                 )
         files = [join(root, path) for path in paths]
         if not files:
@@ -271,14 +291,18 @@ def read_consistent(
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> ConsistentCut:
-    """The newest versions of some tables, given by name and path, that stand at the same checkpoint of one job.
+    """The newest versions of some tables, given by name and path, that stand at the same checkpoint
+    of one job.
 
-    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's records where they are on
-    HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no one job has written to all of them, if one table
-    has several sinks of the job, or if there is no common checkpoint yet.
+    ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
+    records where they are on HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no
+    one job has written to all of them, if one table has several sinks of the job, or if there is no
+    common checkpoint yet.
     """
     if not tables:
-        raise ConfigurationError("read_consistent was given no table: name at least one with its path.")
+        raise ConfigurationError(
+            "read_consistent was given no table: name at least one with its path."
+        )
     logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
     job = _job_to_read(logs, spark)
     # The records are older than what is read of the tables now: that is what makes the cut right.
@@ -294,7 +318,8 @@ def read_consistent(
     own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
     retained = () if job.epochs is None else job.epochs.checkpoints
     return ConsistentCut(
-        # The newest one known to have completed: what lies between it and the bound was aborted, or had no rows.
+        # The newest one known to have completed: what lies between it and the bound was aborted, or
+        # had no rows.
         checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
@@ -318,11 +343,13 @@ class _Job:
 
     @property
     def origins(self) -> Mapping[str, int]:
-        """The older jobs whose commits stand for its beginning, with the newest checkpoint of each that does."""
+        """The older jobs whose commits stand for its beginning, with the newest checkpoint of each
+        that does."""
         return self.epochs.origins if self.continues and self.epochs is not None else {}
 
     def commits(self, logs: list[TableLog]) -> dict[str, Commit] | None:
-        """Its newest commit in each table that has one; None if it is not the job to be read any more."""
+        """Its newest commit in each table that has one; None if it is not the job to be read any
+        more."""
         if not self.continues:
             job_id, commits = _newest_shared_job(logs)
             return commits if job_id == self.job_id else None
@@ -332,7 +359,8 @@ class _Job:
         return {name: commit for name, commit in newest.items() if commit.job_id == self.job_id}
 
     def left_out(self, log: TableLog, newest: Commit) -> str | None:
-        """Why a table whose newest commit is this one cannot be read at a checkpoint of the job; None if it can."""
+        """Why a table whose newest commit is this one cannot be read at a checkpoint of the job;
+        None if it can."""
         if newest.job_id == self.job_id or self.epochs is None:
             return None
         sink = self.epochs.sink_of(log.root)
@@ -340,8 +368,8 @@ class _Job:
             return f"its records do not say that it writes to {log.place}"
         if newest.checkpoint_id > self.origins.get(newest.job_id, -1):
             return (
-                f"{log.place} has checkpoint {newest.checkpoint_id} of job {newest.job_name!r} ({newest.job_id}), which is"
-                " not known to be part of what it began from"
+                f"{log.place} has checkpoint {newest.checkpoint_id} of job {newest.job_name!r}"
+                f" ({newest.job_id}), which is not known to be part of what it began from"
             )
         if self.epochs.whole_up_to(sink, 0) < 1:
             return f"it has yet to commit rows to {log.place}"
@@ -350,7 +378,11 @@ class _Job:
     def sink_of(self, log: TableLog, commits: Mapping[str, Commit]) -> str:
         """The sink that writes a table."""
         commit = commits.get(log.name)
-        return commit.sink if commit else (self.epochs.sink_of(log.root) if self.epochs else None) or ""
+        return (
+            commit.sink
+            if commit
+            else (self.epochs.sink_of(log.root) if self.epochs else None) or ""
+        )
 
     def whole_up_to(self, log: TableLog, commits: Mapping[str, Commit]) -> int:
         """The checkpoint up to which a table has all rows."""
@@ -383,16 +415,20 @@ def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
 
 
 def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | None) -> _Job | str:
-    """The job that made the newest commit, if it goes on from what the other tables have; else a sentence that says why it
-    is not read."""
-    who = f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
+    """The job that made the newest commit, if it goes on from what the other tables have; else a
+    sentence that says why it is not read."""
+    who = (
+        f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
+    )
     if not newest.job_directory:
         return f"{who}, since that does not name the directory with the records of its job."
     try:
         epochs = read_job_epochs(normalize(newest.job_directory), _file_systems(spark))
     except WeirError as error:
         return f"{who}: {error}"
-    job = _Job(job_id=newest.runner, name=newest.job_name, epochs=epochs, fallback=None, continues=True)
+    job = _Job(
+        job_id=newest.runner, name=newest.job_name, epochs=epochs, fallback=None, continues=True
+    )
     why = next(filter(None, (job.left_out(log, log.newest()) for log in logs)), None)
     return job if why is None else f"{who}, since {why}."
 
@@ -402,12 +438,15 @@ def _job_epochs(
 ) -> tuple[JobEpochs | None, str | None]:
     """What the job's records say, or why they do not count.
 
-    A job that goes on from another one's savepoint commits what was pending there in that job's name, perhaps to other
-    tables; its own directory then tells nothing of them.
+    A job that goes on from another one's savepoint commits what was pending there in that job's
+    name, perhaps to other tables; its own directory then tells nothing of them.
     """
     directory, *others = {commit.job_directory for commit in commits}
     if others or not directory.endswith(f"/{job_id}"):
-        return None, "The tables' newest commits do not name one directory with the records of their job."
+        return (
+            None,
+            "The tables' newest commits do not name one directory with the records of their job.",
+        )
     try:
         return read_job_epochs(normalize(directory), _file_systems(spark)), None
     except WeirError as error:
@@ -432,8 +471,8 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
 def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
     """The newest job that has committed to every table, and its newest commit in each.
 
-    All logs are gone through together, back in time, so that none is read further than to the commit that is sought. If
-    clocks differ this reads a little more; the answer is the same.
+    All logs are gone through together, back in time, so that none is read further than to the
+    commit that is sought. If clocks differ this reads a little more; the answer is the same.
     """
     walks = {log.name: log.commits() for log in logs}
     heads: dict[str, Commit] = {}
@@ -461,14 +500,16 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
         newest = next(iter(found[log.name].values()))
         writers.append(f"{log.place} is written by job {newest.job_name!r} ({newest.job_id})")
     raise StorageError(
-        f"No one job has written to all tables, so they have no checkpoint in common: {', '.join(writers)}"
-        f"{''.join(log.cleaned_up() for log in logs)}. Read tables of one job together."
+        "No one job has written to all tables, so they have no checkpoint in common:"
+        f" {', '.join(writers)}{''.join(log.cleaned_up() for log in logs)}. Read tables of one job"
+        " together."
     )
 
 
 def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
-    """The version of the job's newest commit that is not above the checkpoint, with the maintenance right after it, and that
-    commit. Before its first one stand those of the jobs that it goes on from."""
+    """The version of the job's newest commit that is not above the checkpoint, with the maintenance
+    right after it, and that commit. Before its first one stand those of the jobs that it goes on
+    from."""
     limits = {**job.origins, job.job_id: checkpoint_id}
     maintained: int | None = None
     for entry in log.entries():
@@ -480,9 +521,10 @@ def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Comm
         elif maintained is None:
             maintained = entry.version
     raise StorageError(
-        f"The tables have no checkpoint of job {job.name!r} in common yet: checkpoint {checkpoint_id} is the"
-        f" newest that all could show, and {log.place} has none of the job's checkpoints up to it{log.cleaned_up()}."
-        " Wait until every table has rows of a newer checkpoint, and read again."
+        f"The tables have no checkpoint of job {job.name!r} in common yet: checkpoint"
+        f" {checkpoint_id} is the newest that all could show, and {log.place} has none of the job's"
+        f" checkpoints up to it{log.cleaned_up()}. Wait until every table has rows of a newer"
+        " checkpoint, and read again."
     )
 
 
@@ -492,10 +534,11 @@ def _with_partitions(
     fields: list[dict[str, Any]],
     partition_by: list[str],
 ) -> DataFrame:
-    """The rows of the files with the partition values that the log has for each file, in the order of ``fields``.
+    """The rows of the files with the partition values that the log has for each file, in the order
+    of ``fields``.
 
-    The names of directories would have to be parsed, and their types guessed. Should Spark name a row's file in a way that
-    is not known here, the query fails; an inner join would lose the row.
+    The names of directories would have to be parsed, and their types guessed. Should Spark name a
+    row's file in a way that is not known here, the query fails; an inner join would lose the row.
     """
     by_name = {column["name"]: column for column in fields}
     rows = []
@@ -512,9 +555,12 @@ def _with_partitions(
     joined = frame.select(*stored, path_of_row).join(partitions, _PATH_COLUMN, "left")
     return joined.selectExpr(
         *(
-            f"IF({_KNOWN_COLUMN}, {_quoted(name)}, raise_error('a file of the cut has no partition')) AS {_quoted(name)}"
-            if name in partition_by
-            else _quoted(name)
+            (
+                f"IF({_KNOWN_COLUMN}, {_quoted(name)}, raise_error('a file of the cut has no"
+                f" partition')) AS {_quoted(name)}"
+                if name in partition_by
+                else _quoted(name)
+            )
             for name in by_name
         )
     )
@@ -523,14 +569,20 @@ def _with_partitions(
 def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
     """Raise ``StorageError`` if more than the Parquet files is needed to know the rows."""
     features = [
-        feature for feature in table.protocol().reader_features or () if feature not in _PLAIN_FEATURES
+        feature
+        for feature in table.protocol().reader_features or ()
+        if feature not in _PLAIN_FEATURES
     ]
-    if not features and table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none":
+    if (
+        not features
+        and table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    ):
         features.append("columnMapping")
     if features:
         raise StorageError(
-            f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files alone are not its"
-            " rows: read cut.table(name) with delta-rs, or cut.versions with a Spark that has Delta's library."
+            f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files"
+            " alone are not its rows: read cut.table(name) with delta-rs, or cut.versions with a"
+            " Spark that has Delta's library."
         )
 
 

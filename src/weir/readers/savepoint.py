@@ -1,4 +1,5 @@
-"""What a checkpoint or savepoint holds, for whoever wants to look inside: ``weir.read_savepoint`` (MISSION B7, G2).
+"""What a checkpoint or savepoint holds, for whoever wants to look inside: ``weir.read_savepoint``
+(MISSION B7, G2).
 
 ::
 
@@ -10,12 +11,13 @@
 
 What Python operators and their coordinators keep is ``savepoint.operator_state("score")``.
 
-The metadata is read at once and without a JVM; Spark comes in with the first call of ``keyed_state``. Nothing of the
-snapshot is changed. Whether it was moved or copied does not matter: a savepoint's files are found beside its metadata, those
-of a checkpoint below the job's directory, so that is to be copied as a whole.
+The metadata is read at once and without a JVM; Spark comes in with the first call of
+``keyed_state``. Nothing of the snapshot is changed. Whether it was moved or copied does not matter:
+a savepoint's files are found beside its metadata, those of a checkpoint below the job's directory,
+so that is to be copied as a whole.
 
-Steps that are chained run as one query and have their state in common. So an operator's figures are those of its
-*vertex*, and its keyed state is that of every stateful operator of that query.
+Steps that are chained run as one query and have their state in common. So an operator's figures are
+those of its *vertex*, and its keyed state is that of every stateful operator of that query.
 """
 
 from __future__ import annotations
@@ -58,9 +60,11 @@ ReadFile = Callable[[StateHandle], bytes]
 class SavedOperatorState:
     """What one Python operator and its coordinator keep."""
 
-    #: By name, the elements of each subtask: JSON values, or bytes where another serializer was used.
+    #: By name, the elements of each subtask: JSON values, or bytes where another serializer was
+    #: used.
     lists: dict[str, list[list[Any]]] = field(default_factory=dict)
-    #: By name, a table with the columns ``key`` and ``value``; of raw state, ``group`` (the key group) and ``raw`` (bytes).
+    #: By name, a table with the columns ``key`` and ``value``; of raw state, ``group`` (the key
+    #: group) and ``raw`` (bytes).
     keyed: dict[str, pa.Table] = field(default_factory=dict)
     #: None if it has no coordinator, or that returned nothing.
     coordinator: Payload | None = None
@@ -69,7 +73,8 @@ class SavedOperatorState:
 def read_operator_state(
     task: TaskState, operator: OperatorId, coordinator: Payload | None, read: ReadFile
 ) -> SavedOperatorState:
-    """The state of one operator of a task; without any, all of it is empty. Raises ``ValueError`` if it cannot be read."""
+    """The state of one operator of a task; without any, all of it is empty. Raises ``ValueError``
+    if it cannot be read."""
     kept = kept_operators(task).get(operator)
     if kept is None:
         return SavedOperatorState(coordinator=coordinator)
@@ -88,10 +93,15 @@ def read_operator_state(
     names = dict.fromkeys(name for lists in subtasks for name in lists)
     return SavedOperatorState(
         lists={
-            name: [[_value(item) for item in lists[name][1]] if name in lists else [] for lists in subtasks]
+            name: [
+                [_value(item) for item in lists[name][1]] if name in lists else []
+                for lists in subtasks
+            ]
             for name in names
         },
-        keyed={name: _table(map(located, groups.values())) for name, groups in kept["groups"].items()},
+        keyed={
+            name: _table(map(located, groups.values())) for name, groups in kept["groups"].items()
+        },
         coordinator=coordinator,
     )
 
@@ -132,11 +142,13 @@ class SavedOperator:
     fully_finished: bool
     #: Partitions of the keyed state; 0 without any.
     partitions: int
-    #: Bytes of the vertex's state, of its log entries and of staged output that the snapshot carries.
+    #: Bytes of the vertex's state, of its log entries and of staged output that the snapshot
+    #: carries.
     size: int
     #: The last step that is part of the snapshot; -1 before the first.
     position: int
-    #: Watermark of that step: what lies below it has been emitted. 0 before any event time, None without a step.
+    #: Watermark of that step: what lies below it has been emitted. 0 before any event time, None
+    #: without a step.
     watermark_ms: int | None
     #: Where the vertex stands in each of its sources, as the source spells it.
     source_offsets: tuple[str, ...]
@@ -159,10 +171,13 @@ class Savepoint:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Savepoint({self.path!r}: {self.kind.value} {self.checkpoint_id} of job {self.job_id})"
+        return (
+            f"Savepoint({self.path!r}: {self.kind.value} {self.checkpoint_id} of job {self.job_id})"
+        )
 
     def close(self) -> None:
-        """Delete the temporary files of ``keyed_state``; its DataFrames cannot be used any more. Idempotent.
+        """Delete the temporary files of ``keyed_state``; its DataFrames cannot be used any more.
+        Idempotent.
 
         A Spark session that was made for them is stopped.
         """
@@ -195,40 +210,52 @@ class Savepoint:
 
     @property
     def drained(self) -> bool:
-        """The job was drained before: every operator is fully finished, and nothing is left to go on with."""
+        """The job was drained before: every operator is fully finished, and nothing is left to go
+        on with."""
         return self._checkpoint.drained
 
     @property
     def operators(self) -> tuple[SavedOperator, ...]:
         """Every operator, in the order of the job's graph."""
-        return tuple(operator for task in self._checkpoint.tasks for operator in _operators(task, self.path))
+        return tuple(
+            operator for task in self._checkpoint.tasks for operator in _operators(task, self.path)
+        )
 
     def keyed_state(self, operator: str) -> dict[str, DataFrame]:
         """The keyed state of the vertex of an operator, which may be named by uid, name or vertex.
 
-        One store is ``state``; a stream-stream join has ``left`` and ``right``, ``transformWithState`` a frame for each
-        state variable and ``timers``. With several stateful operators in one vertex their numbers stand behind: ``state_0``,
-        ``left_1``. Columns are those of Spark's state data source: ``key``, ``value``, ``partition_id``.
+        One store is ``state``; a stream-stream join has ``left`` and ``right``,
+        ``transformWithState`` a frame for each state variable and ``timers``. With several stateful
+        operators in one vertex their numbers stand behind: ``state_0``, ``left_1``. Columns are
+        those of Spark's state data source: ``key``, ``value``, ``partition_id``.
 
         Raises ``StorageError`` if there is no such operator, or no keyed state in its vertex.
         """
         task = self._task(operator)
         if not contents_of(task, self.path).stateful_operators:
-            others = ", ".join(dict.fromkeys(one.vertex for one in self.operators if one.partitions))
+            others = ", ".join(
+                dict.fromkeys(one.vertex for one in self.operators if one.partitions)
+            )
             raise StorageError(
-                f"Vertex {task.vertex!r} has no keyed state in {self.path}, since {_why_no_state(task)}:"
+                f"Vertex {task.vertex!r} has no keyed state in {self.path}, since"
+                f" {_why_no_state(task)}:"
                 f" {f'name one of {others}' if others else 'no other vertex has any either'}."
             )
         return self._reader.frames(self._checkpoint, task)
 
     def operator_state(self, operator: str) -> SavedOperatorState:
-        """The lists and keyed values of a Python operator, and the state of its coordinator. Starts no Spark.
+        """The lists and keyed values of a Python operator, and the state of its coordinator. Starts
+        no Spark.
 
         Raises ``StorageError`` if there is no such operator.
         """
         task = self._task(operator)
         uid = next(
-            (one.operator_id for one in task.operators if operator in (one.operator_id, step_name(one))),
+            (
+                one.operator_id
+                for one in task.operators
+                if operator in (one.operator_id, step_name(one))
+            ),
             operator,
         )
         coordinator = self._checkpoint.coordinator_states.get(uid)
@@ -248,14 +275,17 @@ class Savepoint:
             if operator in ids or operator in {step_name(one) for one in task.operators}:
                 return task
         known = ", ".join(one.uid for one in self.operators)
-        raise StorageError(f"There is no operator {operator!r} in {self.path}: name one of {known}.")
+        raise StorageError(
+            f"There is no operator {operator!r} in {self.path}: name one of {known}."
+        )
 
 
 def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
-    """Read a savepoint or retained checkpoint: its directory or its ``_metadata``, local or of a Hadoop file system.
+    """Read a savepoint or retained checkpoint: its directory or its ``_metadata``, local or of a
+    Hadoop file system.
 
-    ``spark`` reads keyed state, and files that are not local; its tasks must see the driver's temporary directory. Without
-    it the process's session is used, else one on this machine is made.
+    ``spark`` reads keyed state, and files that are not local; its tasks must see the driver's
+    temporary directory. Without it the process's session is used, else one on this machine is made.
 
     Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``.
     """
@@ -270,10 +300,12 @@ def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
 
 
 def dispose_savepoint(path: str) -> CompletedCheckpoint:
-    """Delete the savepoint at the path and return what it was; a path that is not local is reached through Spark.
+    """Delete the savepoint at the path and return what it was; a path that is not local is reached
+    through Spark.
 
-    Whether a job still needs it, its path does not tell: a job that was started from a savepoint falls back on it until it
-    has completed a checkpoint of its own. Raises ``StorageError`` if it is no savepoint, or has files that are not its own.
+    Whether a job still needs it, its path does not tell: a job that was started from a savepoint
+    falls back on it until it has completed a checkpoint of its own. Raises ``StorageError`` if it
+    is no savepoint, or has files that are not its own.
     """
     reader = StateReader()
     try:

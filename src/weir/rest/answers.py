@@ -1,7 +1,7 @@
 """What a job's REST server answers, as values: the public ones that ``weir.rest.client`` returns.
 
-They are read from Flink's JSON and keep only what people ask for. Times are milliseconds since the Unix epoch, durations
-milliseconds, sizes bytes.
+They are read from Flink's JSON and keep only what people ask for. Times are milliseconds since the
+Unix epoch, durations milliseconds, sizes bytes.
 """
 
 from __future__ import annotations

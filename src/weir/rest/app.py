@@ -1,12 +1,14 @@
-"""The routes of the REST server: Flink's paths, with and without the prefix ``/v1``, over one running job.
+"""The routes of the REST server: Flink's paths, with and without the prefix ``/v1``, over one
+running job.
 
-Values come from ``JobGateway.view()``, which waits a moment if the job hangs: that is done on a thread beside the event
-loop, one look at a time for all who ask meanwhile. Requests go to the gateway, which posts them, and what they trigger is
-kept in ``AsyncOperations`` until the client has polled it. So no answer waits for another one.
+Values come from ``JobGateway.view()``, which waits a moment if the job hangs: that is done on a
+thread beside the event loop, one look at a time for all who ask meanwhile. Requests go to the
+gateway, which posts them, and what they trigger is kept in ``AsyncOperations`` until the client has
+polled it. So no answer waits for another one.
 
-A failure of any kind is answered with an error status and ``{"errors": ["one sentence"]}``, which is what Flink's clients
-show. A failed operation answers the poll with 500: Flink's other way of saying so needs a Java-serialised exception. 503 is
-never used, since clients repeat on it.
+A failure of any kind is answered with an error status and ``{"errors": ["one sentence"]}``, which
+is what Flink's clients show. A failed operation answers the poll with 500: Flink's other way of
+saying so needs a Java-serialised exception. 503 is never used, since clients repeat on it.
 """
 
 from __future__ import annotations
@@ -43,13 +45,20 @@ from weir.storage.checkpoints import CheckpointStorage, snapshot_directory
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import is_same, normalize
 
-_CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = "checkpoint", "savepoint", "cancel", "savepoint disposal"
+_CHECKPOINT, _SAVEPOINT, _CANCEL, _DISPOSAL = (
+    "checkpoint",
+    "savepoint",
+    "cancel",
+    "savepoint disposal",
+)
 _COORDINATOR = "coordinator"
 #: Digits of the largest checkpoint id, a Java long.
 _ID_DIGITS = 19
 
 T = TypeVar("T")
-Body = TypeVar("Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest)
+Body = TypeVar(
+    "Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest
+)
 
 
 def make_app(
@@ -61,7 +70,8 @@ def make_app(
     file_systems: Callable[[str], FileSystem],
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
 ) -> FastAPI:
-    """The application that serves the job behind ``gateway``. ``file_systems`` hold the savepoints to be disposed of."""
+    """The application that serves the job behind ``gateway``. ``file_systems`` hold the savepoints
+    to be disposed of."""
     handlers = _Handlers(
         gateway,
         operations=operations,
@@ -72,7 +82,9 @@ def make_app(
     )
     router = APIRouter(default_response_class=JSONResponse)
     for method, path, handler, status in handlers.routes():
-        router.add_api_route(path, handler, methods=[method], status_code=status, response_model=None)
+        router.add_api_route(
+            path, handler, methods=[method], status_code=status, response_model=None
+        )
     app = FastAPI(title="Weir", version=version, docs_url=None, redoc_url=None, openapi_url=None)
     app.include_router(router)
     app.include_router(router, prefix="/v1")
@@ -130,7 +142,12 @@ class _Handlers:
             ("GET", f"{job}/savepoints/{{trigger_id}}", self.savepoint_status, 200),
             ("POST", f"{job}/stop", self.stop_with_savepoint, 202),
             ("POST", f"{job}/coordinators/{{operator}}", self.send_to_coordinator, 202),
-            ("GET", f"{job}/coordinators/{{operator}}/{{trigger_id}}", self.coordinator_answer, 200),
+            (
+                "GET",
+                f"{job}/coordinators/{{operator}}/{{trigger_id}}",
+                self.coordinator_answer,
+                200,
+            ),
             ("POST", "/savepoint-disposal", self.dispose_savepoint, 202),
             ("GET", "/savepoint-disposal/{trigger_id}", self.disposal_status, 200),
         ]
@@ -177,10 +194,14 @@ class _Handlers:
         view = await self._view(job_id)
         if mode != "cancel":
             raise HTTPException(
-                400, f"The mode {quoted(mode)} is unknown: use mode=cancel, or POST to /jobs/{job_id}/stop."
+                400,
+                f"The mode {quoted(mode)} is unknown: use mode=cancel, or POST to"
+                f" /jobs/{job_id}/stop.",
             )
         if view.status.is_terminal:
-            raise HTTPException(409, f"Job {job_id} is {view.status.value} already and cannot be cancelled.")
+            raise HTTPException(
+                409, f"Job {job_id} is {view.status.value} already and cannot be cancelled."
+            )
         self._start(_CANCEL, self._new_trigger_id(), self._gateway.cancel, ends_job=True)
         return {}
 
@@ -191,14 +212,17 @@ class _Handlers:
         return checkpoint_json.checkpoint_config_json(await self._view(job_id))
 
     async def checkpoint_details(self, job_id: str, checkpoint_id: str) -> Json:
-        return checkpoint_json.checkpoint_details_json(await self._checkpoint(job_id, checkpoint_id))
+        return checkpoint_json.checkpoint_details_json(
+            await self._checkpoint(job_id, checkpoint_id)
+        )
 
     async def checkpoint_subtasks(self, job_id: str, checkpoint_id: str, vertex: str) -> Json:
         stats = await self._checkpoint(job_id, checkpoint_id)
         task = checkpoint_json.find_task(stats, vertex)
         if task is None:
             raise HTTPException(
-                404, f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {shortened(vertex)}."
+                404,
+                f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {shortened(vertex)}.",
             )
         return checkpoint_json.subtasks_json(stats, task)
 
@@ -206,17 +230,23 @@ class _Handlers:
         await self._view(job_id)
         body = await _body(request, CheckpointRequest)
         kind = body.checkpoint_type
-        return self._trigger(_CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind))
+        return self._trigger(
+            _CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind)
+        )
 
     async def trigger_savepoint(self, job_id: str, request: Request) -> Json:
         await self._view(job_id)
         body = await _body(request, SavepointRequest)
         if body.cancel_job:
             raise HTTPException(
-                400, f"Cancelling with a savepoint is not available: POST to /jobs/{job_id}/stop instead."
+                400,
+                f"Cancelling with a savepoint is not available: POST to /jobs/{job_id}/stop"
+                " instead.",
             )
         target = _normalized(body.target_directory)
-        return self._trigger(_SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target))
+        return self._trigger(
+            _SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target)
+        )
 
     async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
         await self._view(job_id)
@@ -250,7 +280,8 @@ class _Handlers:
         return _poll_json({"answer": found.answer, "checkpointId": found.checkpoint_id})
 
     async def dispose_savepoint(self, request: Request) -> Json:
-        """The path alone does not tell whether some job still needs it, as ``weir.readers.savepoint`` says; this one does know."""
+        """The path alone does not tell whether some job still needs it, as
+        ``weir.readers.savepoint`` says; this one does know."""
         body = await _body(request, DisposalRequest)
         try:
             directory = await _beside(lambda: snapshot_directory(body.savepoint_path))
@@ -259,16 +290,19 @@ class _Handlers:
         if await self._is_restore_point(directory):
             raise HTTPException(
                 409,
-                f"{directory} is what this job was restored from, and it has completed no checkpoint of its own yet: dispose"
-                " of it once it has.",
+                f"{directory} is what this job was restored from, and it has completed no"
+                " checkpoint of its own yet: dispose of it once it has.",
             )
         storage = CheckpointStorage(fs=self._file_systems, base_directory=directory, job_id="")
         return self._trigger(
-            _DISPOSAL, body.trigger_id, lambda: in_background(lambda: storage.dispose_savepoint(directory))
+            _DISPOSAL,
+            body.trigger_id,
+            lambda: in_background(lambda: storage.dispose_savepoint(directory)),
         )
 
     async def _is_restore_point(self, directory: str) -> bool:
-        """Whether a failover would go back to this snapshot: nothing has completed since the job was restored from it."""
+        """Whether a failover would go back to this snapshot: nothing has completed since the job
+        was restored from it."""
         checkpoints = (await self._newest()).checkpoints
         restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
         if restored is None:
@@ -281,7 +315,9 @@ class _Handlers:
     async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
         await self._view(job_id)
         checkpoint = self._outcome(_CHECKPOINT, trigger_id)
-        return _poll_json(None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id})
+        return _poll_json(
+            None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id}
+        )
 
     async def savepoint_status(self, job_id: str, trigger_id: str) -> Json:
         await self._view(job_id)
@@ -301,32 +337,43 @@ class _Handlers:
         view = await self._newest()
         if job_id != view.job_id:
             raise HTTPException(
-                404, f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}."
+                404,
+                f"Job {shortened(job_id)} is not known here: this driver runs job {view.job_id}.",
             )
         return view
 
     async def _checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointStats:
         snapshot = (await self._view(job_id)).checkpoints
         if not checkpoint_id.isdecimal():
-            raise HTTPException(400, f"A checkpoint id is a whole number, not {quoted(checkpoint_id)}.")
+            raise HTTPException(
+                400, f"A checkpoint id is a whole number, not {quoted(checkpoint_id)}."
+            )
         if len(checkpoint_id) > _ID_DIGITS:
             raise HTTPException(404, f"No checkpoint has an id of {len(checkpoint_id)} digits.")
         stats = checkpoint_json.find_checkpoint(snapshot, int(checkpoint_id))
         if stats is None:
             raise HTTPException(
                 404,
-                f"Checkpoint {checkpoint_id} of job {job_id} is not in the history: it is older, or there was none.",
+                f"Checkpoint {checkpoint_id} of job {job_id} is not in the history: it is older, or"
+                " there was none.",
             )
         return stats
 
     def _trigger(
-        self, kind: str, trigger_id: str | None, begin: Callable[[], Future[Any]], *, ends_job: bool = False
+        self,
+        kind: str,
+        trigger_id: str | None,
+        begin: Callable[[], Future[Any]],
+        *,
+        ends_job: bool = False,
     ) -> Json:
         key = self._new_trigger_id() if trigger_id is None else trigger_id
         self._start(kind, key, begin, ends_job=ends_job)
         return {"request-id": key}
 
-    def _start(self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool) -> None:
+    def _start(
+        self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool
+    ) -> None:
         try:
             self._operations.start(kind, trigger_id, begin, ends_job=ends_job)
         except TooManyOperationsError as error:
@@ -339,20 +386,27 @@ class _Handlers:
         future: Future[Any] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
-                404, f"No {kind} request {shortened(trigger_id)} is known here: it may have been forgotten."
+                404,
+                f"No {kind} request {shortened(trigger_id)} is known here: it may have been"
+                " forgotten.",
             )
         if not future.done():
             return None
         if future.cancelled():
-            raise HTTPException(500, f"The {kind} request {trigger_id} was given up, since the job ended.")
+            raise HTTPException(
+                500, f"The {kind} request {trigger_id} was given up, since the job ended."
+            )
         failure = future.exception()
         if failure is not None:
-            raise HTTPException(500, str(failure) if isinstance(failure, WeirError) else repr(failure))
+            raise HTTPException(
+                500, str(failure) if isinstance(failure, WeirError) else repr(failure)
+            )
         return future.result()
 
 
 def _normalized(directory: str | None) -> str | None:
-    """A directory that a request names, as Weir spells it: a relative one lies below the driver's. 400 for what is none."""
+    """A directory that a request names, as Weir spells it: a relative one lies below the driver's.
+    400 for what is none."""
     if not directory:
         return None
     try:
@@ -367,15 +421,16 @@ async def _beside(look: Callable[[], T]) -> T:
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a value; an absent one has every default. 400 with the reason if it is malformed."""
+    """The request's body as a value; an absent one has every default. 400 with the reason if it is
+    malformed."""
     text = await request.body()
     try:
         return msgspec.json.decode(text or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(
             400,
-            f"The body of the request is malformed ({error}): {kind.FIELDS}, and triggerId 32 hexadecimal digits"
-            " or null.",
+            f"The body of the request is malformed ({error}): {kind.FIELDS}, and triggerId 32"
+            " hexadecimal digits or null.",
         ) from error
 
 
@@ -394,6 +449,11 @@ async def _answer_http_error(request: Request, error: Exception) -> JSONResponse
 
 
 async def _answer_any_error(request: Request, error: Exception) -> JSONResponse:
-    """A request that the gateway refused at once, or a bug: the sentence of the first, the name of the second."""
-    text = str(error) if isinstance(error, WeirError) else f"Internal error in {request.url.path}: {error!r}"
+    """A request that the gateway refused at once, or a bug: the sentence of the first, the name of
+    the second."""
+    text = (
+        str(error)
+        if isinstance(error, WeirError)
+        else f"Internal error in {request.url.path}: {error!r}"
+    )
     return JSONResponse({"errors": [text]}, status_code=500)

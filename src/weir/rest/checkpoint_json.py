@@ -1,8 +1,9 @@
 """Checkpoint statistics in the JSON of Flink's REST API (MISSION A10).
 
-Pure functions from ``CheckpointStatsSnapshot`` to dictionaries. Two conventions of Flink's clients shape them: the
-property ``className`` says which kind of object it is, and -1 stands for a time that is not yet known. Every vertex
-counts as one subtask with index 0, since one streaming query acknowledges for all of its Spark tasks.
+Pure functions from ``CheckpointStatsSnapshot`` to dictionaries. Two conventions of Flink's clients
+shape them: the property ``className`` says which kind of object it is, and -1 stands for a time
+that is not yet known. Every vertex counts as one subtask with index 0, since one streaming query
+acknowledges for all of its Spark tasks.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ NO_INTERVAL_MS = 2**63 - 1
 
 
 def checkpoints_json(snapshot: CheckpointStatsSnapshot) -> Json:
-    """``GET /jobs/:jobid/checkpoints``. Weir's own is ``latest_trigger_failure``, there only if there is one: Flink counts a
-    checkpoint that fails before it has an id, and shows nowhere why."""
+    """``GET /jobs/:jobid/checkpoints``. Weir's own is ``latest_trigger_failure``, there only if
+    there is one: Flink counts a checkpoint that fails before it has an id, and shows nowhere
+    why."""
     counts = snapshot.counts
     restored = snapshot.latest_restored
     no_id = snapshot.latest_trigger_failure
@@ -69,7 +71,9 @@ def checkpoints_json(snapshot: CheckpointStatsSnapshot) -> Json:
     }
 
 
-def find_checkpoint(snapshot: CheckpointStatsSnapshot, checkpoint_id: int) -> CheckpointStats | None:
+def find_checkpoint(
+    snapshot: CheckpointStatsSnapshot, checkpoint_id: int
+) -> CheckpointStats | None:
     """The statistics of one checkpoint, from the history or from the latest of each kind."""
     latest = (snapshot.latest_completed, snapshot.latest_savepoint, snapshot.latest_failed)
     known = (*snapshot.history, *(stats for stats in latest if stats is not None))
@@ -84,7 +88,9 @@ def checkpoint_details_json(stats: CheckpointStats) -> Json:
 
 def find_task(stats: CheckpointStats, vertex: str) -> TaskCheckpointStats | None:
     """The part of one vertex, named by Flink's 32 digits or by its own name."""
-    return next((task for task in stats.tasks if vertex in (vertex_id(task.vertex), task.vertex)), None)
+    return next(
+        (task for task in stats.tasks if vertex in (vertex_id(task.vertex), task.vertex)), None
+    )
 
 
 def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
@@ -120,7 +126,10 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
                 "end_to_end_duration": _ack_duration_ms(stats, task),
                 "checkpointed_size": metrics.checkpointed_size,
                 "state_size": task.state_size,
-                "checkpoint": {"sync": metrics.sync_duration_ms, "async": metrics.async_duration_ms},
+                "checkpoint": {
+                    "sync": metrics.sync_duration_ms,
+                    "async": metrics.async_duration_ms,
+                },
                 "alignment": {
                     "buffered": 0,
                     "processed": 0,
@@ -136,7 +145,8 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
 
 
 def checkpoint_config_json(view: JobView) -> Json:
-    """``GET /jobs/:jobid/checkpoints/config``: the configuration in force, defaults for what it leaves out."""
+    """``GET /jobs/:jobid/checkpoints/config``: the configuration in force, defaults for what it
+    leaves out."""
     configuration = Configuration(view.configuration)
     config = configuration.checkpoint_config()
     return {
@@ -227,7 +237,8 @@ def _or_minus_one(timestamp_ms: int | None) -> int:
 
 @lru_cache(maxsize=3)
 def _summary_of_history(values: tuple[int, ...]) -> Json:
-    """Kept, since it sorts thousands of values, which change with each checkpoint and not with each request."""
+    """Kept, since it sorts thousands of values, which change with each checkpoint and not with each
+    request."""
     return _summary(values)
 
 

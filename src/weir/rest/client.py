@@ -2,13 +2,15 @@
 
 ``JobClient`` speaks for one job, ``list_jobs`` and ``connect`` find jobs. Rules:
 
-1. A request is repeated for a short time, and only after a connection problem or a 503. That is safe for requests
-   that start something, too: each carries a trigger id drawn here, and repeating it joins what it began.
+1. A request is repeated for a short time, and only after a connection problem or a 503. That is
+   safe for requests that start something, too: each carries a trigger id drawn here, and repeating
+   it joins what it began.
 2. What takes long is polled, with a wait that grows from 10 ms to 2 s.
-3. A token for the server comes from ``token``, else from what this user's own job left for its owner (``weir.rest.tokens``),
-   else from the environment (``WEIR_REST_TOKEN``). It is sent to loopback and over HTTPS only, and no redirect is followed.
-4. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the server's own sentence
-   is passed on as it is.
+3. A token for the server comes from ``token``, else from what this user's own job left for its
+   owner (``weir.rest.tokens``), else from the environment (``WEIR_REST_TOKEN``). It is sent to
+   loopback and over HTTPS only, and no redirect is followed.
+4. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the
+   server's own sentence is passed on as it is.
 """
 
 from __future__ import annotations
@@ -100,7 +102,8 @@ class _Unavailable(Exception):
 
 
 class JobClient:
-    """A running job, reached through its driver's REST server. Use it as a context manager, or ``close`` it.
+    """A running job, reached through its driver's REST server. Use it as a context manager, or
+    ``close`` it.
 
     Args:
         address: ``http://127.0.0.1:8081``; without a scheme, ``http://`` is meant.
@@ -134,7 +137,8 @@ class JobClient:
         return self._connection.get(f"/jobs/{self.job_id}/checkpoints", CheckpointsInfo)
 
     def checkpoint_details(self, checkpoint_id: int) -> CheckpointDetails:
-        """One checkpoint of the history with the figures of each vertex. Raises ``RestError`` if it is not known."""
+        """One checkpoint of the history with the figures of each vertex. Raises ``RestError`` if it
+        is not known."""
         path = f"/jobs/{self.job_id}/checkpoints/details/{checkpoint_id}"
         checkpoint = self._connection.get(path, _Details)
         vertices = self._connection.get(f"/jobs/{self.job_id}", _Job).vertices
@@ -143,44 +147,54 @@ class JobClient:
             vertices=tuple(
                 VertexCheckpointInfo(
                     name=vertex.name,
-                    subtasks=self._connection.get(f"{path}/subtasks/{vertex.id}", _Subtasks).subtasks,
+                    subtasks=self._connection.get(
+                        f"{path}/subtasks/{vertex.id}", _Subtasks
+                    ).subtasks,
                 )
                 for vertex in vertices
                 if vertex.id in checkpoint.tasks
             ),
         )
 
-    def trigger_checkpoint(self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED) -> int:
-        """Take a checkpoint, wait until it is complete and return its id. FULL: it refers to no earlier one's files."""
+    def trigger_checkpoint(
+        self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
+    ) -> int:
+        """Take a checkpoint, wait until it is complete and return its id. FULL: it refers to no
+        earlier one's files."""
         path = f"/jobs/{self.job_id}/checkpoints"
         return int(self._run(path, path, {"checkpointType": checkpoint_type.value})["checkpointId"])
 
     def trigger_savepoint(self, directory: str | None = None) -> str:
-        """Take a savepoint below ``directory`` (None: the configured one), wait and return its path."""
+        """Take a savepoint below ``directory`` (None: the configured one), wait and return its
+        path."""
         path = f"/jobs/{self.job_id}/savepoints"
         body = {"target-directory": directory, "cancel-job": False, "formatType": "NATIVE"}
         return str(self._run(path, path, body)["location"])
 
     def stop(self, directory: str | None = None, *, drain: bool = False) -> str:
-        """Stop the job with a savepoint below ``directory``, wait until that is complete and return its path.
+        """Stop the job with a savepoint below ``directory``, wait until that is complete and return
+        its path.
 
-        With ``drain`` every window and timer fires before the savepoint, as at the end of the input.
+        With ``drain`` every window and timer fires before the savepoint, as at the end of the
+        input.
         """
         path = f"/jobs/{self.job_id}"
         body = {"targetDirectory": directory, "drain": drain, "formatType": "NATIVE"}
         return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
 
     def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the coordinator of an operator for something, and wait until a completed checkpoint has what that has changed.
+        """Ask the coordinator of an operator for something, and wait until a completed checkpoint
+        has what that has changed.
 
-        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was restored meanwhile, and
-        ``CoordinatorError`` for a request that JSON does not keep.
+        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was
+        restored meanwhile, and ``CoordinatorError`` for a request that JSON does not keep.
         """
         try:
             request = read_back(request)
         except ValueError as error:
             raise CoordinatorError(
-                f"The request to the coordinator of {operator!r} cannot be sent, since {error}: make it a map of {KEPT}."
+                f"The request to the coordinator of {operator!r} cannot be sent, since {error}:"
+                f" make it a map of {KEPT}."
             ) from error
         path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='', errors='backslashreplace')}"
         answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
@@ -189,7 +203,8 @@ class JobClient:
     def cancel(self) -> JobStatus:
         """Cancel the job, wait until it has ended and return its last status.
 
-        A driver that ends before it could be asked again counts as CANCELED, since it had accepted the request.
+        A driver that ends before it could be asked again counts as CANCELED, since it had accepted
+        the request.
         """
         self._connection.send("PATCH", f"/jobs/{self.job_id}?mode=cancel", {})
         poll = tenacity.Retrying(
@@ -205,14 +220,15 @@ class JobClient:
         body = {**body, "triggerId": secrets.token_hex(16)}
         triggered = self._connection.post(trigger_path, body, _Triggered)
         poll = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda answer: answer.status.id != "COMPLETED"), wait=_polling()
+            retry=tenacity.retry_if_result(lambda answer: answer.status.id != "COMPLETED"),
+            wait=_polling(),
         )
         try:
             answer = poll(self._connection.get, f"{poll_path}/{triggered.request_id}", _Operation)
         except _ServerGoneError as error:
             raise RestError(
-                f"The driver at {self._connection.address} went away before it told how the request ended: see its"
-                " output."
+                f"The driver at {self._connection.address} went away before it told how the request"
+                " ended: see its output."
             ) from error
         return answer.operation or {}
 
@@ -229,9 +245,14 @@ def list_jobs(
 
 
 def connect(
-    job: str, address: str = DEFAULT_ADDRESS, *, token: str | None = None, ca_file: str | None = None
+    job: str,
+    address: str = DEFAULT_ADDRESS,
+    *,
+    token: str | None = None,
+    ca_file: str | None = None,
 ) -> JobClient:
-    """A client of the job with this id, name or unique prefix of an id. Raises ``JobNotFoundError``."""
+    """A client of the job with this id, name or unique prefix of an id. Raises
+    ``JobNotFoundError``."""
     jobs = list_jobs(address, token=token, ca_file=ca_file)
     for matching in (
         [one for one in jobs if one.job_id == job.lower()],
@@ -263,7 +284,8 @@ class _Connection:
             self.address, token = own.address, own.token
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         try:
-            # The server is on this machine or near it: proxies of the environment are not meant for it.
+            # The server is on this machine or near it: proxies of the environment are not meant for
+            # it.
             self._client = httpx.Client(
                 base_url=f"{self.address}/v1",
                 timeout=timeout,
@@ -275,7 +297,8 @@ class _Connection:
             raise self._no_address(error) from error
         except OSError as error:
             raise RestError(
-                f"The certificates in {ca_file} cannot be used ({error}): name a file in PEM with --ca-file."
+                f"The certificates in {ca_file} cannot be used ({error}): name a file in PEM with"
+                " --ca-file."
             ) from error
 
     def _authorization(self, token: str | None) -> dict[str, str]:
@@ -285,15 +308,16 @@ class _Connection:
         url = httpx.URL(self.address)
         if url.scheme != "https" and not _is_loopback(url.host):
             raise RestError(
-                f"The token is not sent to {self.address}, since others could read it on its way: let the server speak"
-                " HTTPS (security.ssl.rest.enabled), or go through a tunnel that begins on this machine."
+                f"The token is not sent to {self.address}, since others could read it on its way:"
+                " let the server speak HTTPS (security.ssl.rest.enabled), or go through a tunnel"
+                " that begins on this machine."
             )
         try:
             TOKEN.parse(token)
         except ValueError as error:
             raise RestError(
-                f"What was given as the token for {self.address} is none: it has {TOKEN.expectation}; see"
-                f" {TOKEN_VARIABLE} and --token-file."
+                f"What was given as the token for {self.address} is none: it has"
+                f" {TOKEN.expectation}; see {TOKEN_VARIABLE} and --token-file."
             ) from error
         return {"Authorization": f"Bearer {token}"}
 
@@ -322,18 +346,19 @@ class _Connection:
             raise self._no_address(error) from error
         except httpx.TimeoutException as error:
             raise RestError(
-                f"The REST server at {self.address} did not answer {method} {path} in time: see whether the driver"
-                " hangs, and try again."
+                f"The REST server at {self.address} did not answer {method} {path} in time: see"
+                " whether the driver hangs, and try again."
             ) from error
         except (httpx.TransportError, _Unavailable) as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise RestError(
-                    f"The certificate of the server at {self.address} is not one to trust here ({error}): call it by the"
-                    " name in it, and name its issuer's with --ca-file."
+                    f"The certificate of the server at {self.address} is not one to trust here"
+                    f" ({error}): call it by the name in it, and name its issuer's with --ca-file."
                 ) from error
             raise _ServerGoneError(
-                f"No REST server answers at {self.address} ({error}): start a job with 'weir run FILE', or name the"
-                " server of a running one with --address, as its driver printed it."
+                f"No REST server answers at {self.address} ({error}): start a job with 'weir run"
+                " FILE', or name the server of a running one with --address, as its driver"
+                " printed it."
             ) from error
         if response.is_success:
             return response
@@ -350,13 +375,15 @@ class _Connection:
             f"{self.address!r} is no address of a REST server ({error}): write http://HOST:PORT."
         )
 
-    def _refusal(self, method: str, path: str, response: httpx.Response) -> RestError | JobNotFoundError:
+    def _refusal(
+        self, method: str, path: str, response: httpx.Response
+    ) -> RestError | JobNotFoundError:
         try:
             text = " ".join(msgspec.json.decode(response.content, type=_Errors).errors)
         except msgspec.MsgspecError:
             return RestError(
-                f"{self.address} answered {method} {path} with status {response.status_code} and no reason:"
-                " see whether a Weir job listens there."
+                f"{self.address} answered {method} {path} with status {response.status_code} and no"
+                " reason: see whether a Weir job listens there."
             )
         if response.status_code == httpx.codes.NOT_FOUND and text.startswith("Job "):
             return JobNotFoundError(text)
@@ -367,8 +394,8 @@ class _Connection:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.MsgspecError as error:
             raise RestError(
-                f"{self.address} did not answer {response.request.url.path} as a Weir job does ({error}):"
-                " see what listens there."
+                f"{self.address} did not answer {response.request.url.path} as a Weir job does"
+                f" ({error}): see what listens there."
             ) from error
 
 

@@ -1,18 +1,21 @@
 """What stands before every route of the REST server: who may ask, and how much. In this order:
 
-1. **Size of the head.** Beyond ``MAX_TARGET`` and ``MAX_HEADERS`` bytes a request is refused with 414 and 431.
-2. **Host.** A page whose name was made to point to this machine (DNS rebinding) calls the server by that name. So only
-   loopback's names, the bound address and ``weir.rest.allowed-hosts`` are answered.
-3. **Origin.** Browsers say with ``Sec-Fetch-Site`` and ``Origin`` which page makes a request. One of any other site is
-   refused, reading or not, unless somebody follows a link here: a page cannot read what a new page shows. Command lines
-   send neither header.
+1. **Size of the head.** Beyond ``MAX_TARGET`` and ``MAX_HEADERS`` bytes a request is refused with
+   414 and 431.
+2. **Host.** A page whose name was made to point to this machine (DNS rebinding) calls the server by
+   that name. So only loopback's names, the bound address and ``weir.rest.allowed-hosts`` are
+   answered.
+3. **Origin.** Browsers say with ``Sec-Fetch-Site`` and ``Origin`` which page makes a request. One
+   of any other site is refused, reading or not, unless somebody follows a link here: a page cannot
+   read what a new page shows. Command lines send neither header.
 4. **Token.** If the server has one, ``Authorization: Bearer TOKEN`` must name it.
-5. **Content type.** What a form of a page can send without asking is never JSON. So requests that may change something
-   must send JSON, or nothing.
-6. **Body.** At most ``MAX_BODY`` bytes, whatever its length is said to be, within ``BODY_S`` seconds.
+5. **Content type.** What a form of a page can send without asking is never JSON. So requests that
+   may change something must send JSON, or nothing.
+6. **Body.** At most ``MAX_BODY`` bytes, whatever its length is said to be, within ``BODY_S``
+   seconds.
 
-Refusals have Flink's shape. A body that nobody will read is still taken, within limits: who is still sending would else
-see a broken connection in place of the reason.
+Refusals have Flink's shape. A body that nobody will read is still taken, within limits: who is
+still sending would else see a broken connection in place of the reason.
 """
 
 from __future__ import annotations
@@ -72,7 +75,8 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, bound_address: str, hosts: Collection[str], token: str | None
     ) -> None:
-        """``bound_address`` is the IP address that is listened on, ``hosts`` are further names of the server."""
+        """``bound_address`` is the IP address that is listened on, ``hosts`` are further names of
+        the server."""
         self._app = app
         self._bound = ipaddress.ip_address(bound_address)
         self._hosts = {"localhost", *hosts}
@@ -100,7 +104,9 @@ class Guard:
             headers = {"connection": "close"}
             if refused.status == 401:
                 headers["www-authenticate"] = "Bearer"
-            refusal = JSONResponse({"errors": [str(refused)]}, status_code=refused.status, headers=headers)
+            refusal = JSONResponse(
+                {"errors": [str(refused)]}, status_code=refused.status, headers=headers
+            )
             await refusal(scope, receive, send_with_headers)
             return
         except _GoneError:
@@ -116,15 +122,16 @@ class Guard:
         if not self._is_own(host):
             raise _RefusedError(
                 403,
-                f"This server is not called {quoted(host)}: call it by the address that the job printed, or let"
-                " weir.rest.allowed-hosts have the name.",
+                f"This server is not called {quoted(host)}: call it by the address that the job"
+                " printed, or let weir.rest.allowed-hosts have the name.",
             )
         _check_origin(scope, host)
         if self._token is not None and not self._has_token(scope):
             raise _RefusedError(
                 401,
-                "This server wants its token: send 'Authorization: Bearer TOKEN' with that of rest.authentication.token or"
-                " rest.authentication.token-file (weir: --token-file FILE, or WEIR_REST_TOKEN).",
+                "This server wants its token: send 'Authorization: Bearer TOKEN' with that of"
+                " rest.authentication.token or rest.authentication.token-file (weir: --token-file"
+                " FILE, or WEIR_REST_TOKEN).",
             )
 
     def _is_own(self, host: str) -> bool:
@@ -137,13 +144,16 @@ class Guard:
             return name != "" and name in self._hosts
         if address.is_unspecified:
             return False
-        # Nobody can make an address point elsewhere, so where all are listened on all are the server's.
+        # Nobody can make an address point elsewhere, so where all are listened on all are the
+        # server's.
         return self._bound.is_unspecified or address.is_loopback or address == self._bound
 
     def _has_token(self, scope: Scope) -> bool:
         scheme, _, token = (_header(scope, b"authorization") or "").partition(" ")
         expected = self._token or b""
-        return scheme.lower() == "bearer" and hmac.compare_digest(token.strip().encode("latin-1"), expected)
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            token.strip().encode("latin-1"), expected
+        )
 
 
 class _GoneError(Exception):
@@ -151,7 +161,8 @@ class _GoneError(Exception):
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    """The value of a header; None if it is absent. Several are none that could be trusted, and join to no valid value."""
+    """The value of a header; None if it is absent. Several are none that could be trusted, and join
+    to no valid value."""
     values = [value for key, value in scope["headers"] if key == name]
     return b", ".join(values).decode("latin-1") if values else None
 
@@ -168,8 +179,8 @@ def _check_origin(scope: Scope, host: str) -> None:
     if foreign or (origin is not None and origin.partition("://")[2].lower() != host.lower()):
         raise _RefusedError(
             403,
-            f"A page of {quoted(origin or 'another site')} may not call this server: call it from a command line, or open"
-            " its own address.",
+            f"A page of {quoted(origin or 'another site')} may not call this server: call it from a"
+            " command line, or open its own address.",
         )
 
 
@@ -182,8 +193,8 @@ def _check_content_type(scope: Scope, body: bytes) -> None:
     if (content_type or "").partition(";")[0].strip().lower() != "application/json":
         raise _RefusedError(
             415,
-            f"The body of a request is JSON, not {quoted(content_type or 'of an unknown type')}: send 'Content-Type:"
-            " application/json' (curl: --json DATA).",
+            f"The body of a request is JSON, not {quoted(content_type or 'of an unknown type')}:"
+            " send 'Content-Type: application/json' (curl: --json DATA).",
         )
 
 

@@ -1,13 +1,14 @@
 """The job and its vertices in the JSON of Flink's REST API.
 
-Pure functions from ``JobView`` to dictionaries: field names, spellings and codes are Flink's, so that its stock
-command line can read them. Where Flink has a notion that Weir lacks, the value is the one that Flink gives when it
-does not know:
+Pure functions from ``JobView`` to dictionaries: field names, spellings and codes are Flink's, so
+that its stock command line can read them. Where Flink has a notion that Weir lacks, the value is
+the one that Flink gives when it does not know:
 
-1. A task of Weir is one streaming query, so every vertex counts as one task, whatever its parallelism.
+1. A task of Weir is one streaming query, so every vertex counts as one task, whatever its
+   parallelism.
 2. Weir has no task managers and no slots (Spark places the work): these counts are zero.
-3. Flink names vertices by 32 hexadecimal digits, Weir by text: ``vertex_id`` derives the first from the second, the
-   same in every run.
+3. Flink names vertices by 32 hexadecimal digits, Weir by text: ``vertex_id`` derives the first from
+   the second, the same in every run.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def job_ids_json(view: JobView) -> Json:
 
 
 def jobs_overview_json(view: JobView, now_ms: int) -> Json:
-    """``GET /jobs/overview``: exactly the mandatory fields, since older clients refuse any other."""
+    """``GET /jobs/overview``: exactly the mandatory fields, since older clients refuse any
+    other."""
     states = {state.lower(): count for state, count in _states(view.vertices).items()}
     return {
         "jobs": [
@@ -166,13 +168,15 @@ def job_details_json(view: JobView, now_ms: int) -> Json:
 
 
 def rejects_json(view: JobView) -> Json:
-    """``GET /jobs/:jobid/rejects``, Weir's own: what the newest completed checkpoint has of what sources could not read."""
+    """``GET /jobs/:jobid/rejects``, Weir's own: what the newest completed checkpoint has of what
+    sources could not read."""
     newest = view.latest_completed
     found = [] if newest is None else rejects_in(newest.coordinator_states)
     return {
         "checkpointId": None if newest is None else newest.checkpoint_id,
         "operators": [
-            {"operator": one.operator, "rejected": one.count, "rejects": list(one.newest)} for one in found
+            {"operator": one.operator, "rejected": one.count, "rejects": list(one.newest)}
+            for one in found
         ],
     }
 
@@ -183,7 +187,9 @@ def job_config_json(view: JobView) -> Json:
         "jid": view.job_id,
         "name": view.name,
         "execution-config": {
-            "restart-strategy": view.configuration.get("restart-strategy.type", "exponential-delay"),
+            "restart-strategy": view.configuration.get(
+                "restart-strategy.type", "exponential-delay"
+            ),
             "job-parallelism": max((vertex.parallelism for vertex in view.vertices), default=1),
             "object-reuse-mode": False,
             "user-config": view.configuration,

@@ -3,17 +3,19 @@
 Unknown fields of a body are accepted, as Flink's server does.
 ``FIELDS`` of each says what a body may hold; it is the way out that a refusal names.
 
-**Triggered operations** (Flink: asynchronous operations) are kept until the client has read the answer. A POST answers at once with a trigger id, and the client polls that id. Rules:
+**Triggered operations** (Flink: asynchronous operations) are kept until the client has read the
+answer. A POST answers at once with a trigger id, and the client polls that id. Rules:
 
-1. A POST that repeats a trigger id joins the operation that it began, so that a client may repeat it when it does
-   not know whether the first one arrived.
+1. A POST that repeats a trigger id joins the operation that it began, so that a client may repeat
+   it when it does not know whether the first one arrived.
 2. A finished operation stays readable for ``rest.async.store-duration``.
-3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished one is forgotten, and if all are in flight a
-   new one is refused, unless it ends the job: that has places of its own.
-4. A server that stops first waits a little for clients to read what has just finished: after a stop with savepoint
-   the driver exits, and the client still has to learn the savepoint's path.
+3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished one is forgotten, and if all
+   are in flight a new one is refused, unless it ends the job: that has places of its own.
+4. A server that stops first waits a little for clients to read what has just finished: after a stop
+   with savepoint the driver exits, and the client still has to learn the savepoint's path.
 
-Handlers run on the server's event loop, futures end on the job's threads: one lock guards the store.
+Handlers run on the server's event loop, futures end on the job's threads: one lock guards the
+store.
 """
 
 from __future__ import annotations
@@ -45,11 +47,14 @@ class SavepointFormat(enum.Enum):
 
 
 class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/checkpoints``. An absent type is CONFIGURED; null is none of the three and refused."""
+    """``POST /jobs/:jobid/checkpoints``. An absent type is CONFIGURED; null is none of the three
+    and refused."""
 
     FIELDS: ClassVar[str] = "checkpointType is CONFIGURED, FULL or INCREMENTAL"
 
-    checkpoint_type: CheckpointType = msgspec.field(name="checkpointType", default=CheckpointType.CONFIGURED)
+    checkpoint_type: CheckpointType = msgspec.field(
+        name="checkpointType", default=CheckpointType.CONFIGURED
+    )
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
@@ -85,7 +90,8 @@ class CoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/stop``; note that the directory is spelled otherwise than in ``SavepointRequest``."""
+    """``POST /jobs/:jobid/stop``; note that the directory is spelled otherwise than in
+    ``SavepointRequest``."""
 
     FIELDS: ClassVar[str] = (
         "targetDirectory is a path or null, formatType CANONICAL or NATIVE, drain true or false"
@@ -101,7 +107,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
 MAX_OPERATIONS = 1_000
 #: Places beyond these that only what ends the job can take.
 RESERVED_OPERATIONS = 100
-#: How long after its end an operation may hold up the end of the server: clients poll at least every two seconds.
+#: How long after its end an operation may hold up the end of the server: clients poll at least
+#: every two seconds.
 COLLECT_WITHIN_MS = 3_000
 
 
@@ -127,7 +134,12 @@ class AsyncOperations:
         self._operations: dict[tuple[str, str], _Operation] = {}
 
     def start(
-        self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool = False
+        self,
+        kind: str,
+        trigger_id: str,
+        begin: Callable[[], Future[Any]],
+        *,
+        ends_job: bool = False,
     ) -> None:
         """Begin an operation, or join the one of this kind and id.
 
@@ -144,7 +156,8 @@ class AsyncOperations:
         operation.future.add_done_callback(lambda _: self._done(operation))
 
     def find(self, kind: str, trigger_id: str) -> Future[Any] | None:
-        """The operation's future, or None if it is unknown or forgotten. A finished one counts as collected."""
+        """The operation's future, or None if it is unknown or forgotten. A finished one counts as
+        collected."""
         with self._changed:
             self._forget_old()
             operation = self._operations.get((kind, trigger_id))
@@ -164,14 +177,19 @@ class AsyncOperations:
             self._changed.notify_all()
 
     def wait_until_collected(self) -> None:
-        """Wait until clients have read what has just finished, at most ``COLLECT_WITHIN_MS`` from now."""
+        """Wait until clients have read what has just finished, at most ``COLLECT_WITHIN_MS`` from
+        now."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._uncollected(), timeout=COLLECT_WITHIN_MS / 1000)
+            self._changed.wait_for(
+                lambda: not self._uncollected(), timeout=COLLECT_WITHIN_MS / 1000
+            )
 
     def _uncollected(self) -> bool:
         since_ms = self._clock.now_ms() - COLLECT_WITHIN_MS
         return any(
-            not operation.collected and operation.done_ms is not None and operation.done_ms > since_ms
+            not operation.collected
+            and operation.done_ms is not None
+            and operation.done_ms > since_ms
             for operation in self._operations.values()
         )
 
@@ -191,7 +209,9 @@ class AsyncOperations:
     def _make_room(self, places: int) -> None:
         if len(self._operations) < places:
             return
-        finished = next((key for key, one in self._operations.items() if one.done_ms is not None), None)
+        finished = next(
+            (key for key, one in self._operations.items() if one.done_ms is not None), None
+        )
         if finished is None:
             raise TooManyOperationsError
         del self._operations[finished]

@@ -1,8 +1,9 @@
 """The REST server of a driver: Flink's API on one port, in a daemon thread beside the job.
 
-The socket is bound by ``bind`` on the caller's thread, so that a taken port is known at once and the address can be
-recorded before the job begins; ``start`` then serves. Only the loopback interface is bound unless told otherwise, and any
-other only with a token: whoever may ask can stop the job. ``guard`` decides who may, ``connections`` how long.
+The socket is bound by ``bind`` on the caller's thread, so that a taken port is known at once and
+the address can be recorded before the job begins; ``start`` then serves. Only the loopback
+interface is bound unless told otherwise, and any other only with a token: whoever may ask can stop
+the job. ``guard`` decides who may, ``connections`` how long.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ class RestServer:
     """Serves one job. Made, given its gateway, started and stopped by the same thread.
 
     Args:
-        gateway: The job; may be given later by ``serve``, since a job's id can depend on the server's address.
+        gateway: The job; may be given later by ``serve``, since a job's id can depend on the
+            server's address.
         bind_address: Interface to bind.
         port: 0 for any free one.
-        store_duration_ms: How long the result of a request can be asked for (``rest.async.store-duration``).
+        store_duration_ms: How long the result of a request can be asked for
+            (``rest.async.store-duration``).
         security: Token, names and certificate.
     """
 
@@ -80,28 +83,34 @@ class RestServer:
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
 
-    def serve(self, gateway: JobGateway, file_systems: Callable[[str], FileSystem] | None = None) -> None:
-        """Set the job to serve, and where its savepoints may lie (None: local file systems); comes before ``start``."""
+    def serve(
+        self, gateway: JobGateway, file_systems: Callable[[str], FileSystem] | None = None
+    ) -> None:
+        """Set the job to serve, and where its savepoints may lie (None: local file systems); comes
+        before ``start``."""
         invariant(self._thread is None, "the gateway of a REST server is set before it starts")
         self._gateway = gateway
         if file_systems is not None:
             self._file_systems = file_systems
 
     def load(self) -> None:
-        """Load the libraries that ``start`` needs: a third of a second, for when there is something to wait for."""
+        """Load the libraries that ``start`` needs: a third of a second, for when there is something
+        to wait for."""
         for name in ("weir.rest.app", "weir.rest.connections", "weir.rest.guard"):
             importlib.import_module(name)
 
     def bind(self) -> str:
         """Take the port and return the server's address, such as ``http://127.0.0.1:8081``.
 
-        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or not to be had, if others
-        than this machine could reach it without a token, and if the certificate cannot be used.
+        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or not
+        to be had, if others than this machine could reach it without a token, and if the
+        certificate cannot be used.
         """
         return self._bound()[0]
 
     def start(self) -> str:
-        """Bind unless that is done, serve in a daemon thread, and return the address. Raises ``RestError``."""
+        """Bind unless that is done, serve in a daemon thread, and return the address. Raises
+        ``RestError``."""
         invariant(self._thread is None, "a REST server is started once")
         gateway = self._gateway
         if gateway is None:
@@ -144,7 +153,9 @@ class RestServer:
         )
         server = uvicorn.Server(config)
         self._server = server
-        self._thread = threading.Thread(target=server.run, args=([listening],), name="weir-rest", daemon=True)
+        self._thread = threading.Thread(
+            target=server.run, args=([listening],), name="weir-rest", daemon=True
+        )
         self._thread.start()
         if self._security.token is not None:
             tokens.publish(address, self._security.token)
@@ -159,8 +170,9 @@ class RestServer:
             if self._security.token is None and not ipaddress.ip_address(host).is_loopback:
                 listening.close()
                 raise RestError(
-                    f"The REST server does not listen on {self._bind_address} without a token, since whoever reaches it can"
-                    " stop the job: name a file for one with rest.authentication.token-file, or listen on 127.0.0.1 with"
+                    f"The REST server does not listen on {self._bind_address} without a token,"
+                    " since whoever reaches it can stop the job: name a file for one with"
+                    " rest.authentication.token-file, or listen on 127.0.0.1 with"
                     " rest.bind-address."
                 )
             scheme = "http" if self._security.certificate is None else "https"
@@ -168,7 +180,8 @@ class RestServer:
         return self._taken
 
     def stop(self) -> None:
-        """Let clients read what has just finished (up to three seconds), then close the port. Idempotent."""
+        """Let clients read what has just finished (up to three seconds), then close the port.
+        Idempotent."""
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
             if self._taken is not None and self._security.token is not None:
@@ -193,11 +206,13 @@ def _listen(bind_address: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise RestError(
-                f"Port {port} on {bind_address} is taken: give another one with --rest-port N, or 0 for any free one."
+                f"Port {port} on {bind_address} is taken: give another one with --rest-port N, or 0"
+                " for any free one."
             ) from error
         raise RestError(
-            f"The REST server cannot listen on {bind_address}, port {port} ({error.strerror or error}):"
-            " give another port with --rest-port N, or another address with rest.bind-address."
+            f"The REST server cannot listen on {bind_address}, port {port}"
+            f" ({error.strerror or error}): give another port with --rest-port N, or another"
+            " address with rest.bind-address."
         ) from error
 
 
@@ -208,8 +223,9 @@ def _check_certificate(security: RestSecurity) -> None:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(security.certificate, security.key)
     except (OSError, ValueError) as error:
         raise RestError(
-            f"The REST server cannot use the certificate {security.certificate} with the key {security.key} ({error}): let"
-            " security.ssl.rest.certificate and security.ssl.rest.key name files in PEM that belong together."
+            f"The REST server cannot use the certificate {security.certificate} with the key"
+            f" {security.key} ({error}): let security.ssl.rest.certificate and"
+            " security.ssl.rest.key name files in PEM that belong together."
         ) from error
 
 

@@ -1,9 +1,10 @@
 """The token of a REST server: where it comes from, and how its owner's commands find it.
 
-A server with a token writes it, with its address, into a file of the user's state directory that nobody else may read:
-``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (``~/.local/state``). The commands of the same user on the same machine look
-there, so that ``weir list`` needs no token by hand. They use an entry only while the very process that wrote it lives: it
-holds the port, so nobody else listens there to be given the token.
+A server with a token writes it, with its address, into a file of the user's state directory that
+nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (``~/.local/state``). The
+commands of the same user on the same machine look there, so that ``weir list`` needs no token by
+hand. They use an entry only while the very process that wrote it lives: it holds the port, so
+nobody else listens there to be given the token.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class OwnServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_token(path: str) -> str:
-    """The token in a file. Raises ``RestError`` if it cannot be read, holds none, or can be read by everybody."""
+    """The token in a file. Raises ``RestError`` if it cannot be read, holds none, or can be read by
+    everybody."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         with os.fdopen(descriptor, encoding="ascii") as file:
@@ -52,7 +54,8 @@ def read_token(path: str) -> str:
         ) from error
     if mode & stat.S_IRWXO:
         raise RestError(
-            f"The token file {path} is open to every user of this machine: make a new token, and run 'chmod 600' on it."
+            f"The token file {path} is open to every user of this machine: make a new token, and"
+            " run 'chmod 600' on it."
         )
     try:
         return TOKEN.parse(text)
@@ -69,8 +72,8 @@ def read_or_make_token(path: str) -> str:
             _write_new(Path(path), f"{secrets.token_urlsafe(32)}\n".encode())
         except OSError as error:
             raise RestError(
-                f"The token file {path} cannot be made ({error.strerror or error}): name another one with"
-                " rest.authentication.token-file."
+                f"The token file {path} cannot be made ({error.strerror or error}): name another"
+                " one with rest.authentication.token-file."
             ) from error
     return read_token(path)
 
@@ -100,7 +103,8 @@ def withdraw(address: str) -> None:
 
 
 def find_own_server(address: str) -> OwnServer | None:
-    """The living server of this user at an address. Its own address has its scheme, and ``localhost`` may stand for it."""
+    """The living server of this user at an address. Its own address has its scheme, and
+    ``localhost`` may stand for it."""
     with suppress(OSError, RuntimeError, ValueError):
         asked = urlsplit(address)
         server = _read_own(_place(asked))
@@ -116,7 +120,8 @@ def find_own_server(address: str) -> OwnServer | None:
 
 
 def _place(address: SplitResult) -> Path:
-    """Raises ``RuntimeError`` without a home directory, and ``ValueError`` for a port that is none."""
+    """Raises ``RuntimeError`` without a home directory, and ``ValueError`` for a port that is
+    none."""
     configured = os.environ.get("XDG_STATE_HOME", "")
     # The specification has relative paths ignored.
     state = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
@@ -139,7 +144,8 @@ def _read_own(place: Path) -> OwnServer | None:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Make a file that only its owner may read, whole or not at all; one that is there is left as it is."""
+    """Make a file that only its owner may read, whole or not at all; one that is there is left as
+    it is."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

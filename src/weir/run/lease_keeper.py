@@ -1,4 +1,5 @@
-"""Keeps a driver's lease: renews it on a thread of its own, and notices when a newer attempt has taken it."""
+"""Keeps a driver's lease: renews it on a thread of its own, and notices when a newer attempt has
+taken it."""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ class LeaseKeeper:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing and give the lease back; a renewal that hangs is left behind, and the lease runs out by itself."""
+        """Stop renewing and give the lease back; a renewal that hangs is left behind, and the lease
+        runs out by itself."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(self._timeout_ms / 1000)
@@ -78,7 +80,9 @@ class LeaseKeeper:
                 continue
             if outcome is Recorded.FENCED:
                 self._lost.set()
-                self._on_lost("another driver has taken over the job: this one ends and touches no file")
+                self._on_lost(
+                    "another driver has taken over the job: this one ends and touches no file"
+                )
                 return
 
     def _renew(self) -> Recorded:

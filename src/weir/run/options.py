@@ -39,7 +39,8 @@ class JobResult:
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
-    #: It was stopped with a drain: every window and timer has fired, and there is nothing to go on with.
+    #: It was stopped with a drain: every window and timer has fired, and there is nothing to go on
+    #: with.
     drained: bool = False
     #: The job had finished before: nothing was run.
     already_finished: bool = False
@@ -51,7 +52,8 @@ class RunListener(Protocol):
     """What happens while a job runs, as calls on the job's threads; keep them short."""
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The job has its id and its REST server answers at ``rest_address`` (``http://127.0.0.1:8081``)."""
+        """The job has its id and its REST server answers at ``rest_address``
+        (``http://127.0.0.1:8081``)."""
         ...
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
@@ -63,5 +65,6 @@ class RunListener(Protocol):
         ...
 
     def note(self, message: str) -> None:
-        """One line for people: a status change, a failure and its way out, a damaged checkpoint, a warning."""
+        """One line for people: a status change, a failure and its way out, a damaged checkpoint, a
+        warning."""
         ...

@@ -1,16 +1,19 @@
 """What a run is waiting for while it starts, so that nobody sits before a silent terminal.
 
-A start has phases: loading libraries, checking sinks, starting Spark, recovering, starting queries. Most take no time
-worth a word, some take long, and one may hang. Two small parts tell of them:
+A start has phases: loading libraries, checking sinks, starting Spark, recovering, starting queries.
+Most take no time worth a word, some take long, and one may hang. Two small parts tell of them:
 
-1. ``StartPhases`` knows the phases of an attempt, by what the runtime does, and reports them to the run's listener.
-2. ``Phases`` puts them into lines. A phase is told once it has lasted for a second, while it lasts, so one that hangs is
-   seen; and when it is over, with its time. A phase that is over sooner is never told::
+1. ``StartPhases`` knows the phases of an attempt, by what the runtime does, and reports them to the
+   run's listener.
+2. ``Phases`` puts them into lines. A phase is told once it has lasted for a second, while it lasts,
+   so one that hangs is seen; and when it is over, with its time. A phase that is over sooner is
+   never told::
 
        starting Spark ...
        starting Spark took 4.2 s
 
-``look`` is to be called a few times a second, by whoever has a thread for it; the time comes from the clock passed in.
+``look`` is to be called a few times a second, by whoever has a thread for it; the time comes from
+the clock passed in.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ WORTH_A_LINE_MS = 1_000
 
 
 class Phases:
-    """Tells of the phases that take longer than a second. Its methods may be called on any thread."""
+    """Tells of the phases that take longer than a second. Its methods may be called on any
+    thread."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
         self._say = say
@@ -42,7 +46,8 @@ class Phases:
         self._is_told = False
 
     def begin(self, name: str | None) -> None:
-        """The phase that lasts is over, and this one begins; None: none does. Its own name again changes nothing."""
+        """The phase that lasts is over, and this one begins; None: none does. Its own name again
+        changes nothing."""
         with self._lock:
             if name == self._name:
                 return
@@ -112,7 +117,9 @@ class StartPhases:
             case JobStatusChanged():
                 self._starting.clear()
                 self._listener.phase(None)
-            case TaskStatusChanged(vertex=vertex, status=status) if status is not TaskStatus.INITIALIZING:
+            case TaskStatusChanged(vertex=vertex, status=status) if (
+                status is not TaskStatus.INITIALIZING
+            ):
                 if vertex in self._starting:
                     self._starting.remove(vertex)
                     self._end_if_all_run()

@@ -1,8 +1,9 @@
-"""Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and ``Job.run`` call.
+"""Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and
+``Job.run`` call.
 
-Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint directory, the sinks'
-targets, and only then a JVM, which starts while the rest of Weir is loaded. A Spark session is made before that only if a
-path needs Hadoop's file systems.
+Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint
+directory, the sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A
+Spark session is made before that only if a path needs Hadoop's file systems.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
             claims=configuration.claims_snapshot,
         )
         if submission.sinks is None:
-            return JobResult(job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True)
+            return JobResult(
+                job_id=submission.job_id, status=JobStatus.FINISHED, already_finished=True
+            )
         working = join(configuration.value(WORKING_DIR), submission.job_id)
         private = submission.storage.private and session.is_local
         make_working_directory(submission.storage.fs(working), working, private=private)
@@ -148,7 +151,8 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
 def _sinks(
     job: Job, configuration: Configuration, listener: RunListener, storage: CheckpointStorage
 ) -> SinkPort:
-    """The sinks of the job that has this storage; what is done with them first is to check their targets."""
+    """The sinks of the job that has this storage; what is done with them first is to check their
+    targets."""
     listener.phase("checking sinks")
     from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
     from weir.durable.sink_port import CommitRetries, SinkPort
@@ -180,6 +184,7 @@ def with_recovery_path(options: RunOptions, configuration: Configuration) -> Run
         return options
     if options.fresh:
         raise ConfigurationError(
-            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: leave one of them out."
+            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: leave one of them"
+            " out."
         )
     return replace(options, from_savepoint=path)

@@ -1,4 +1,5 @@
-"""Running the command again: which job id a name stands for, and whether it may run (PROTOCOL P19, P20).
+"""Running the command again: which job id a name stands for, and whether it may run (PROTOCOL P19,
+P20).
 
 ==========================  =====================================================================================
 newest record of the job    what running the same command does
@@ -11,11 +12,12 @@ canceled                    refuses and names the newest checkpoint
 superseded                  refuses and names the newest checkpoint: a start under a new id died before it had the name
 ==========================  =====================================================================================
 
-A live driver (fresh lease) is left alone, unless ``--takeover``. ``--fresh`` and a new ``--from-savepoint`` draw a new
-job id, unless the targets have rows that this would double (PROTOCOL P21). The same ``--from-savepoint`` again continues the
-run that it began; a snapshot is known by the checksum of its ``_metadata``, not by its path. Before the name stands for a
-new id, the log of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at its next record
-(PROTOCOL P17) and completes and commits nothing beside the new one.
+A live driver (fresh lease) is left alone, unless ``--takeover``. ``--fresh`` and a new
+``--from-savepoint`` draw a new job id, unless the targets have rows that this would double
+(PROTOCOL P21). The same ``--from-savepoint`` again continues the run that it began; a snapshot is
+known by the checksum of its ``_metadata``, not by its path. Before the name stands for a new id,
+the log of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at
+its next record (PROTOCOL P17) and completes and commits nothing beside the new one.
 """
 
 from __future__ import annotations
@@ -76,13 +78,15 @@ def submit(
     private: bool = True,
     claims: bool = False,
 ) -> Submission:
-    """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job that has this storage.
-    ``private``: see ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it begins from.
+    """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job
+    that has this storage. ``private``: see ``CheckpointStorage``. ``claims``: a new job owns the
+    snapshot that it begins from.
 
-    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once), ``StorageError`` for a
-    checkpoint directory or savepoint that cannot be used, ``SinkError`` for a target that is not fit, and
-    ``DuplicatesError`` if a job that is to begin would write rows that its targets have. Until all of that is checked
-    nothing has changed: neither what the name stands for, nor the job that it stood for.
+    Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
+    ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``SinkError`` for
+    a target that is not fit, and ``DuplicatesError`` if a job that is to begin would write rows
+    that its targets have. Until all of that is checked nothing has changed: neither what the name
+    stands for, nor the job that it stood for.
     """
     fresh_storage = CheckpointStorage(
         fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16), private=private
@@ -91,14 +95,18 @@ def submit(
     names = JobNames(fs(base_directory), base_directory)
     known = names.lookup(name)
     snapshot = _snapshot(options.from_savepoint, known, fresh_storage)
-    continues = known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
+    continues = (
+        known is not None and snapshot is not None and snapshot.checksum == known.snapshot_checksum
+    )
     if known is not None and not options.takeover:
         _check_no_live_driver(name, known, fs(base_directory), base_directory, clock)
     if known is None or options.fresh or (snapshot is not None and not continues):
         checkpoint = None
         if snapshot is not None:
             checkpoint = fresh_storage.read(snapshot.path, expected_checksum=snapshot.checksum)
-            taken_over = options.takeover and known is not None and checkpoint.job_id == known.job_id
+            taken_over = (
+                options.takeover and known is not None and checkpoint.job_id == known.job_id
+            )
             if claims and not taken_over:
                 # The driver of a job that is taken over is fenced before anything of it is deleted.
                 fresh_storage.check_claimable(checkpoint, clock.wall_ms())
@@ -107,7 +115,9 @@ def submit(
         if not options.accept_duplicates:
             check_before_begin(port, fresh_storage.job_id, checkpoint)
         if known is not None:
-            _supersede(known, fresh_storage.job_id, replace(fresh_storage, job_id=known.job_id), clock)
+            _supersede(
+                known, fresh_storage.job_id, replace(fresh_storage, job_id=known.job_id), clock
+            )
         _assign(name, fresh_storage.job_id, names, known, snapshot)
         fresh_storage.make_job_directory()
         return Submission(
@@ -132,7 +142,11 @@ def submit(
         snapshot_checksum=known.snapshot_checksum,
         record=record,
     )
-    return submission if submission.has_finished else replace(submission, sinks=_checked(sinks, storage))
+    return (
+        submission
+        if submission.has_finished
+        else replace(submission, sinks=_checked(sinks, storage))
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +154,14 @@ class _Snapshot:
     """What ``--from-savepoint`` names."""
 
     path: str
-    #: Of its ``_metadata``: by this it is the same one, however its path is spelt and wherever it was moved.
+    #: Of its ``_metadata``: by this it is the same one, however its path is spelt and wherever it
+    #: was moved.
     checksum: str
 
 
-def _snapshot(path: str | None, known: NameRecord | None, storage: CheckpointStorage) -> _Snapshot | None:
+def _snapshot(
+    path: str | None, known: NameRecord | None, storage: CheckpointStorage
+) -> _Snapshot | None:
     """The snapshot at a path, its directory or its ``_metadata``.
 
     The one that the job began from may have been deleted since, because the job had claimed it.
@@ -166,14 +183,17 @@ def _snapshot(path: str | None, known: NameRecord | None, storage: CheckpointSto
         return _Snapshot(path=directory, checksum=known.snapshot_checksum)
 
 
-def _checked(sinks: Callable[[CheckpointStorage], SinkPort], storage: CheckpointStorage) -> SinkPort:
+def _checked(
+    sinks: Callable[[CheckpointStorage], SinkPort], storage: CheckpointStorage
+) -> SinkPort:
     port = sinks(storage)
     port.check(storage.job_id)
     return port
 
 
 def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage, clock: Clock) -> None:
-    """End the job that the name stood for; also one that has no record yet, since its driver may be about to begin."""
+    """End the job that the name stood for; also one that has no record yet, since its driver may be
+    about to begin."""
     storage.make_job_directory()
     JobLog(storage.fs(storage.base_directory), storage.log_directory).supersede(
         job_id=known.job_id,
@@ -196,11 +216,13 @@ def _assign(
     )
     if outcome is Recorded.FENCED:
         raise JobFencedError(
-            f"Another command started job {name!r} at the same moment: leave it running, or run this one again."
+            f"Another command started job {name!r} at the same moment: leave it running, or run"
+            " this one again."
         )
     if outcome is Recorded.FAILED:
         raise StorageError(
-            f"The id of job {name!r} could not be recorded: look at the checkpoint directory's disk."
+            f"The id of job {name!r} could not be recorded: look at the checkpoint directory's"
+            " disk."
         )
 
 
@@ -210,8 +232,9 @@ def _check_no_live_driver(
     lease = Lease(fs, base_directory, known.job_id).read()
     if lease is not None and holder_is_alive(lease, clock.wall_ms(), socket.gethostname()):
         raise JobAlreadyRunningError(
-            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host}, with its REST server"
-            f" at {lease.rest_address}: use that one, stop it with 'weir stop', or take the job over with --takeover."
+            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host}, with"
+            f" its REST server at {lease.rest_address}: use that one, stop it with 'weir stop', or"
+            " take the job over with --takeover."
         )
 
 
@@ -221,8 +244,8 @@ def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> 
     newest = record.checkpoints[-1].path if record.checkpoints else None
     if record.status is RecordStatus.STOPPED:
         raise JobEndedError(
-            f"Job {name!r} was stopped with a savepoint: go on with --from-savepoint {record.savepoint}, or start"
-            " anew with --fresh."
+            f"Job {name!r} was stopped with a savepoint: go on with --from-savepoint"
+            f" {record.savepoint}, or start anew with --fresh."
         )
     if record.status is RecordStatus.CANCELED:
         way = f"go on with --from-savepoint {newest}, or " if newest else ""
@@ -234,6 +257,6 @@ def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> 
             began = known.from_savepoint
             way = "" if began is None else f"begin again with --fresh --from-savepoint {began}, or "
         raise JobEndedError(
-            f"Job {name!r} ({known.job_id}) was superseded by a start under the new id {record.superseded_by}, which did"
-            f" not come to be: {way}start anew with --fresh."
+            f"Job {name!r} ({known.job_id}) was superseded by a start under the new id"
+            f" {record.superseded_by}, which did not come to be: {way}start anew with --fresh."
         )

@@ -67,7 +67,8 @@ class JobRun:
         listener: RunListener,
         rest_address: str,
     ) -> None:
-        """Makes the Spark session; ``sinks`` have been checked. Raises ``WeirError`` if the job cannot begin."""
+        """Makes the Spark session; ``sinks`` have been checked. Raises ``WeirError`` if the job
+        cannot begin."""
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
@@ -86,8 +87,8 @@ class JobRun:
         checkpointing = configuration.checkpoint_config()
         if checkpointing.interval_ms is None:
             listener.note(
-                "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks commit only at"
-                " the end, at 'weir checkpoint' and at 'weir stop'"
+                "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks"
+                " commit only at the end, at 'weir checkpoint' and at 'weir stop'"
             )
         plans = {
             vertex.name: _task_plan(job, vertex, checkpointing.aligned_timeout_ms)
@@ -112,7 +113,9 @@ class JobRun:
         )
         storage = submission.storage
         self._lease = LeaseKeeper(
-            lease=Lease(storage.fs(storage.base_directory), storage.base_directory, submission.job_id),
+            lease=Lease(
+                storage.fs(storage.base_directory), storage.base_directory, submission.job_id
+            ),
             first_attempt=1 if submission.record is None else submission.record.attempt + 1,
             attempt=lambda: self._durable.attempt,
             rest_address=rest_address,
@@ -133,7 +136,9 @@ class JobRun:
         try:
             self._lease.start()
             self._listener.submitted(self._submission.job_id, self._running, self._rest_address)
-            self._listener.note(f"Records and checkpoints: {self._submission.storage.job_directory}")
+            self._listener.note(
+                f"Records and checkpoints: {self._submission.storage.job_directory}"
+            )
             ended = self._running.driver.run()
             if ended.status in (JobStatus.FINISHED, JobStatus.CANCELED):
                 self._delete_working_directory()
@@ -212,7 +217,9 @@ def _make_ports(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(
-            job.hooks.values(), allow_non_restored_state=allow_non_restored_state, waits=ThreadWaits()
+            job.hooks.values(),
+            allow_non_restored_state=allow_non_restored_state,
+            waits=ThreadWaits(),
         ),
         listeners=CheckpointListeners(
             {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
@@ -253,7 +260,11 @@ def _job_master(
 
 
 def _durable_settings(
-    job: Job, options: RunOptions, configuration: Configuration, submission: Submission, working: str
+    job: Job,
+    options: RunOptions,
+    configuration: Configuration,
+    submission: Submission,
+    working: str,
 ) -> DurableSettings:
     return DurableSettings(
         job_name=job.name,
@@ -267,7 +278,9 @@ def _durable_settings(
     )
 
 
-def _operators(job: Job, configuration: Configuration, default: int) -> Mapping[OperatorId, ProcessStep]:
+def _operators(
+    job: Job, configuration: Configuration, default: int
+) -> Mapping[OperatorId, ProcessStep]:
     """The Python operators, each with its number of subtasks."""
     configured = configuration.value(DEFAULT_PARALLELISM) or default
     return {
@@ -294,7 +307,8 @@ def _coordinated(
 
 
 def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
-    """The vertex with the number of state partitions that its steps or the configuration ask for; None if neither does."""
+    """The vertex with the number of state partitions that its steps or the configuration ask for;
+    None if neither does."""
     spark = configuration.get(SHUFFLE_PARTITIONS)
     configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
     return replace(vertex, parallelism=vertex.parallelism or configured)
@@ -311,7 +325,8 @@ def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> Task
         operators=vertex.operators,
         sinks=vertex.sinks,
         bounded=vertex.bounded,
-        requires_final_checkpoint=bool(processing) or any(part.requires_final_checkpoint for part in parts),
+        requires_final_checkpoint=bool(processing)
+        or any(part.requires_final_checkpoint for part in parts),
         inputs=vertex.inputs,
         aligned_timeout_ms=aligned_timeout_ms,
         prepares_for_barriers=any(one.operator.prepares_for_barriers for one in processing),

@@ -1,7 +1,9 @@
-"""The clock and whatever can block, as ports: threads in production, coroutines on virtual time in the simulator.
+"""The clock and whatever can block, as ports: threads in production, coroutines on virtual time in
+the simulator.
 
-Code that runs beside the main thread uses these and nothing of ``threading`` or ``time``, so that the simulator can run it
-unchanged, stop it between any two steps, and replay it. Nothing else in Weir reads the time.
+Code that runs beside the main thread uses these and nothing of ``threading`` or ``time``, so that
+the simulator can run it unchanged, stop it between any two steps, and replay it. Nothing else in
+Weir reads the time.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock. Its monotonic zero is random, so that a stray ``time.monotonic()`` beside it shows."""
+    """The machine's clock. Its monotonic zero is random, so that a stray ``time.monotonic()``
+    beside it shows."""
 
     def __init__(self) -> None:
         self._offset_ms = random.randrange(10_000, 10_000_000)
@@ -97,7 +100,8 @@ class Waits(Protocol):
 
 
 class Workers(Protocol):
-    """Where blocking work runs. No work waits for other work to end, so what hangs holds up nothing else."""
+    """Where blocking work runs. No work waits for other work to end, so what hangs holds up nothing
+    else."""
 
     def submit(self, work: Callable[[], None]) -> Work:
         """Run a function beside the main thread. It raises nothing."""
@@ -108,7 +112,8 @@ class Workers(Protocol):
         ...
 
     def wait(self, works: Sequence[Any], timeout_s: float) -> bool:
-        """Wait, beside the main thread, until all of ``works`` (of ``submit``) are over, at most so many seconds.
+        """Wait, beside the main thread, until all of ``works`` (of ``submit``) are over, at most so
+        many seconds.
 
         Says whether they are. What is not is left behind: nothing waits for it again.
         """
@@ -157,8 +162,9 @@ class _ThreadWork:
 class ThreadWorkers:
     """As many threads as there is work; one that has become idle is used again.
 
-    A pool of a fixed size would be full once as many sinks, sources or file systems hang, and then nobody could cancel the
-    job. The threads are daemons: one that hangs does not keep the process from ending, as those of an executor would.
+    A pool of a fixed size would be full once as many sinks, sources or file systems hang, and then
+    nobody could cancel the job. The threads are daemons: one that hangs does not keep the process
+    from ending, as those of an executor would.
     """
 
     def __init__(self) -> None:
@@ -189,7 +195,8 @@ class ThreadWorkers:
         return all(over)
 
     def close(self, timeout_s: float) -> None:
-        """Let what was submitted end; at most so many seconds, and without what was waited for in vain before."""
+        """Let what was submitted end; at most so many seconds, and without what was waited for in
+        vain before."""
         self.wait(tuple(self._under_way), timeout_s)
 
     def _run(self, work: _ThreadWork) -> None:

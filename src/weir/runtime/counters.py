@@ -1,4 +1,5 @@
-"""The counters of a job's vertices, read on a thread of their own: who looks at them never waits for a JVM that hangs."""
+"""The counters of a job's vertices, read on a thread of their own: who looks at them never waits
+for a JVM that hangs."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from weir.runtime.ports import VertexMetrics
 
 
 class Counters:
-    """What ``read_all`` last returned. One reading runs at a time; who asks meanwhile waits for that one."""
+    """What ``read_all`` last returned. One reading runs at a time; who asks meanwhile waits for
+    that one."""
 
     def __init__(self, read_all: Callable[[], Mapping[VertexId, VertexMetrics]]) -> None:
         """``read_all`` may block."""
@@ -29,7 +31,9 @@ class Counters:
             if reading is None:
                 reading = self._reading = Future()
                 # Not of a pool: the process does not wait at its end for a thread that hangs.
-                threading.Thread(target=self._run, args=(reading,), name="weir-counters", daemon=True).start()
+                threading.Thread(
+                    target=self._run, args=(reading,), name="weir-counters", daemon=True
+                ).start()
         wait((reading,), timeout=patience_s)
         if reading.done():
             reading.result()

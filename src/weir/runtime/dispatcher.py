@@ -2,20 +2,24 @@
 
 The mailbox holds events of the job master, events for a task (``ToTask``), and calls. Rules:
 
-1. Machines are touched in ``take`` and ``on_deadline`` only, which one caller calls, one call at a time: the main thread
-   of ``driver.py``, or the simulator. Everything else posts: planning calls, batch callbacks, blocking work, REST, signals.
+1. Machines are touched in ``take`` and ``on_deadline`` only, which one caller calls, one call at a
+   time: the main thread of ``driver.py``, or the simulator. Everything else posts: planning calls,
+   batch callbacks, blocking work, REST, signals.
 2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
-3. Effects are carried out in the order in which machines returned them; what an effect leads to in another machine comes
-   after all that were returned before. So of two messages to one machine the first that was sent arrives first.
+3. Effects are carried out in the order in which machines returned them; what an effect leads to in
+   another machine comes after all that were returned before. So of two messages to one machine the
+   first that was sent arrives first.
 4. Tasks belong to an attempt. Their events carry it, and those of an older attempt are dropped.
 5. A machine that raises is a bug in Weir: the driver stops the tasks and leaves the job resumable.
-6. What ends a job waits for nothing that may hang for longer than the *patience*: for commits, snapshots and starts that are
-   under way, for queries to stop, and for the begin of an attempt that is not wanted any more. What is not over by then is
-   left behind. After that no attempt begins in this process while a query of the last one may still run.
+6. What ends a job waits for nothing that may hang for longer than the *patience*: for commits,
+   snapshots and starts that are under way, for queries to stop, and for the begin of an attempt
+   that is not wanted any more. What is not over by then is left behind. After that no attempt
+   begins in this process while a query of the last one may still run.
 
-The channels of a new attempt (``restored_entries``) hold what the barrier of an unaligned checkpoint has overtaken, since
-those segments are state of their consumer (PROTOCOL P27). A producer that is fully finished in the checkpoint is not started
-again, so its channels end after them. Everything else a restored producer emits anew.
+The channels of a new attempt (``restored_entries``) hold what the barrier of an unaligned
+checkpoint has overtaken, since those segments are state of their consumer (PROTOCOL P27). A
+producer that is fully finished in the checkpoint is not started again, so its channels end after
+them. Everything else a restored producer emits anew.
 """
 
 from __future__ import annotations
@@ -60,7 +64,11 @@ from weir.core.messages.job import (
     TriggerHook,
 )
 from weir.core.messages.operators import CoordinatorEffect, DeliverEvent
-from weir.core.messages.protocol import NotifyCheckpointAborted, NotifyCheckpointComplete, TriggerCheckpoint
+from weir.core.messages.protocol import (
+    NotifyCheckpointAborted,
+    NotifyCheckpointComplete,
+    TriggerCheckpoint,
+)
 from weir.core.messages.task import StreamTaskEvent, TaskErrored, TaskWork
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import Recorded, TaskState, VertexId
@@ -132,14 +140,17 @@ class Dispatcher:
         on_effect: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order; ``chance`` draws from
-        [0, 1). ``on_effect`` sees every effect of the machines after it was begun (logs, answers, progress)."""
+        """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order;
+        ``chance`` draws from [0, 1). ``on_effect`` sees every effect of the machines after it was
+        begun (logs, answers, progress)."""
         self._master = master
         self._plans = plans
         self._task_port = tasks
         self._durable = durable
         self._coordinators = coordinators
-        self._vertex_of = {one.operator_id: name for name, plan in plans.items() for one in plan.operators}
+        self._vertex_of = {
+            one.operator_id: name for name, plan in plans.items() for one in plan.operators
+        }
         self._clock = clock
         self._workers = workers
         self._chance = chance
@@ -148,13 +159,15 @@ class Dispatcher:
         self._patience_ms = patience_ms
         self._tasks: dict[VertexId, StreamTask] = {}
         self._attempt = 0
-        #: The attempt that is being begun; None while none is, or once its outcome is not awaited any more.
+        #: The attempt that is being begun; None while none is, or once its outcome is not awaited
+        #: any more.
         self._beginning: Work | None = None
         self._work_of_tasks: dict[Work, _TaskWork] = {}
         #: Queries of the attempt that was stopped last may still run: they do not stop.
         self._left_running = False
         self._ended: JobEnded | None = None
-        #: Effects that are to be carried out, with whose they are; the first one is being carried out.
+        #: Effects that are to be carried out, with whose they are; the first one is being carried
+        #: out.
         self._effects: deque[tuple[VertexId | None, Any]] = deque()
 
     @property
@@ -169,7 +182,10 @@ class Dispatcher:
 
     def next_deadline(self) -> int | None:
         """When ``on_deadline`` is due, in monotonic ms."""
-        deadlines = [self._master.next_deadline(), *(task.next_deadline() for task in self._tasks.values())]
+        deadlines = [
+            self._master.next_deadline(),
+            *(task.next_deadline() for task in self._tasks.values()),
+        ]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_deadline(self, deadline: int) -> None:
@@ -194,7 +210,8 @@ class Dispatcher:
             self._coordinators.close()
 
     def take(self, envelope: Envelope) -> None:
-        """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an error."""
+        """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an
+        error."""
         now_ms = self._clock.now_ms()
         match envelope:
             case ToTask(vertex=vertex, attempt=attempt, event=event):
@@ -236,7 +253,9 @@ class Dispatcher:
                 bounded=plan.bounded,
                 requires_final_checkpoint=plan.requires_final_checkpoint,
                 inputs=plan.inputs,
-                consumers=tuple(name for name, other in self._plans.items() if vertex in other.inputs),
+                consumers=tuple(
+                    name for name, other in self._plans.items() if vertex in other.inputs
+                ),
                 bound=plan.bound,
                 aligned_timeout_ms=plan.aligned_timeout_ms,
                 prepares_for_barriers=plan.prepares_for_barriers,
@@ -276,8 +295,8 @@ class Dispatcher:
     def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
         """Carry out effects of a task, or of the job master (None).
 
-        What they lead to in other machines comes after all that was asked for before: of two messages to one machine the
-        one that was sent first arrives first (MISSION C6).
+        What they lead to in other machines comes after all that was asked for before: of two
+        messages to one machine the one that was sent first arrives first (MISSION C6).
         """
         self._effects.extend((vertex, effect) for effect in effects)
         if len(self._effects) > len(effects):
@@ -285,7 +304,8 @@ class Dispatcher:
         while self._effects:
             source, effect = self._effects[0]
             if isinstance(effect, StopTasks) and len(self._effects) > 1:
-                # What the messages before it lead to is work of the attempt, which the stop has to wait for.
+                # What the messages before it lead to is work of the attempt, which the stop has to
+                # wait for.
                 self._effects.rotate(-1)
                 continue
             if source is not None:
@@ -340,7 +360,9 @@ class Dispatcher:
                     ),
                     on_error=lambda e: self._mailbox(
                         LocationFailed(
-                            allocation=allocation, message=describe(e), timestamp_ms=self._clock.wall_ms()
+                            allocation=allocation,
+                            message=describe(e),
+                            timestamp_ms=self._clock.wall_ms(),
                         )
                     ),
                 )
@@ -349,7 +371,9 @@ class Dispatcher:
                     lambda: self._durable.record_checkpoint(effect),
                     on_done=self._mailbox,
                     on_error=lambda e: self._mailbox(
-                        CheckpointRecorded(checkpoint_id=n, outcome=Recorded.FAILED, message=describe(e))
+                        CheckpointRecorded(
+                            checkpoint_id=n, outcome=Recorded.FAILED, message=describe(e)
+                        )
                     ),
                 )
             case DiscardCheckpoint(checkpoint_id=n):
@@ -395,7 +419,9 @@ class Dispatcher:
         hook, n = effect.identifier, effect.checkpoint_id
         call = answered(
             lambda: self._durable.trigger_hook(effect),
-            on_done=lambda state: self._mailbox(HookTriggered(identifier=hook, checkpoint_id=n, state=state)),
+            on_done=lambda state: self._mailbox(
+                HookTriggered(identifier=hook, checkpoint_id=n, state=state)
+            ),
             on_error=lambda e: self._mailbox(
                 HookFailed(identifier=hook, checkpoint_id=n, message=describe(e))
             ),
@@ -422,13 +448,18 @@ class Dispatcher:
             self._workers.submit_aside(partial(self._await_begin, self._beginning))
 
     def _await_begin(self, begin: Work) -> None:
-        """Nobody wants the attempt that is being begun. If that hangs the job goes on to its end without it."""
+        """Nobody wants the attempt that is being begun. If that hangs the job goes on to its end
+        without it."""
         if not self._workers.wait([begin], self._patience_ms / 1000):
             self._attempt_failed(
-                JobError(f"The start of the attempt did not come to an end within {self._patience_ms} ms.")
+                JobError(
+                    "The start of the attempt did not come to an end within"
+                    f" {self._patience_ms} ms."
+                )
             )
 
-    # -- blocking work -----------------------------------------------------------------------------------------
+    # -- blocking work
+    # -----------------------------------------------------------------------------------------
 
     def _submit(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
         return self._workers.submit(answered(work, **callbacks))
@@ -448,8 +479,8 @@ class Dispatcher:
         self._work_of_tasks = under_way | {self._submit(work, **callbacks): described}
 
     def _stop_tasks(self, under_way: Mapping[Work, _TaskWork]) -> str:
-        """Stop the queries, and wait for what is under way. Returns what may still run queries though the patience is at its
-        end; empty if nothing does."""
+        """Stop the queries, and wait for what is under way. Returns what may still run queries
+        though the patience is at its end; empty if nothing does."""
         self._durable.stop()
         errors: list[BaseException] = []
         stop = self._submit(self._task_port.stop_tasks, on_error=errors.append)

@@ -31,7 +31,8 @@ class JobDriver:
         on_effect: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``on_effect`` sees every effect of the machines after it was begun (logs, request answers, progress)."""
+        """``on_effect`` sees every effect of the machines after it was begun (logs, request
+        answers, progress)."""
         self._clock = clock
         self._patience_ms = patience_ms
         self._queue: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
@@ -54,7 +55,8 @@ class JobDriver:
             patience_ms=patience_ms,
         )
 
-    # -- from any thread ---------------------------------------------------------------------------------------
+    # -- from any thread
+    # ---------------------------------------------------------------------------------------
 
     def post(self, event: JobMasterEvent) -> None:
         """Post an event of the job master."""
@@ -64,10 +66,12 @@ class JobDriver:
         """Run a short function on the main thread."""
         self._queue.put(Call(function))
 
-    # -- on the main thread ------------------------------------------------------------------------------------
+    # -- on the main thread
+    # ------------------------------------------------------------------------------------
 
     def run(self) -> JobEnded:
-        """Run until the job has ended. Call it once; the calling thread is the job's main thread."""
+        """Run until the job has ended. Call it once; the calling thread is the job's main
+        thread."""
         self._thread = threading.get_ident()
         try:
             while self._dispatcher.ended is None:

@@ -1,15 +1,20 @@
-"""What an exception means for the job: a sentence for people, its place in the user's code, whether a retry can help.
+"""What an exception means for the job: a sentence for people, its place in the user's code, whether
+a retry can help.
 
-Three kinds of errors, in one table each for Python's names and Weir's own classes; those of Spark's are in
-``spark/failures.py``:
+Three kinds of errors, in one table each for Python's names and Weir's own classes; those of Spark's
+are in ``spark/failures.py``:
 
 1. *Final*: the same fails again however often it is tried. The job fails at once.
-2. *Passing*: something outside does not answer, and will some day. The job is restarted for as long as its strategy says.
-3. All others have a cause, by which ``core/job/restart.py`` sees that the same fails again and again.
+2. *Passing*: something outside does not answer, and will some day. The job is restarted for as long
+   as its strategy says.
+3. All others have a cause, by which ``core/job/restart.py`` sees that the same fails again and
+   again.
 
-*Where an error of the user's lies* (``read_exception``, ``read_text``). A traceback names frames from the caller to the place where it was raised. The user's is the deepest one that belongs neither
-to Weir, PySpark and Python's own library nor to any installed package: what a package raises, the line that called it has
-caused. A text comes from another process (Spark's worker), as the message of a Java exception with more around it::
+*Where an error of the user's lies* (``read_exception``, ``read_text``). A traceback names frames
+from the caller to the place where it was raised. The user's is the deepest one that belongs neither
+to Weir, PySpark and Python's own library nor to any installed package: what a package raises, the
+line that called it has caused. A text comes from another process (Spark's worker), as the message
+of a Java exception with more around it::
 
     ... An exception was thrown from the Python worker. Please see the stack trace below.
     Traceback (most recent call last):
@@ -59,7 +64,13 @@ FINAL: tuple[type[BaseException], ...] = (
     SyntaxError,
 )
 #: Names of exceptions that say the same, of which only a text may be there.
-_FINAL_NAMES = {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError"} | {
+_FINAL_NAMES = {
+    "ImportError",
+    "ModuleNotFoundError",
+    "SyntaxError",
+    "IndentationError",
+    "TabError",
+} | {
     "PickleError",
     "PicklingError",
     "UnpicklingError",
@@ -86,7 +97,8 @@ def is_final_by_name(raised: Raised) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """One line for people: Weir's own sentence, or the kind and first line of any other error and where it was raised."""
+    """One line for people: Weir's own sentence, or the kind and first line of any other error and
+    where it was raised."""
     if isinstance(error, WeirError):
         return str(error)
     return at_place(read_exception(error))
@@ -98,8 +110,8 @@ def at_place(raised: Raised) -> str:
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The cause of what was raised in this process. Of Weir's own errors those have one that an error of the user's led to,
-    or nothing outside."""
+    """The cause of what was raised in this process. Of Weir's own errors those have one that an
+    error of the user's led to, or nothing outside."""
     root = error
     while isinstance(root, WeirError) and root.__cause__ is not None:
         root = root.__cause__
@@ -111,10 +123,13 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def key_of(kind: str, place: Frame | None, error: str) -> str:
-    """The same for the same error at the same place; without a place for the same words. "" for what may pass."""
+    """The same for the same error at the same place; without a place for the same words. "" for
+    what may pass."""
     if _PASSING.search(kind):
         return ""
-    return f"{kind} in {place}" if place is not None else re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", error)
+    return (
+        f"{kind} in {place}" if place is not None else re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", error)
+    )
 
 
 def shortened(trace: str) -> str:
@@ -130,9 +145,11 @@ NOTE = "weir: "
 HEADER = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
 _WEIR = f"{Path(__file__).resolve().parents[1]}/"
-#: What else is not the user's. The first sign of each is enough, since a worker may have it anywhere.
+#: What else is not the user's. The first sign of each is enough, since a worker may have it
+#: anywhere.
 _FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/|/pyspark/|/pyspark\.zip/|/py4j|/lib/python3[.\d]*/|\.p(?:yx|xi|xd)$|^<frozen |^<string>"
+    r"/(?:site|dist)-packages/|/pyspark/|/pyspark\.zip/|/py4j|/lib/python3[.\d]*/|\.p(?:yx|xi|xd)$|^<frozen"
+    r" |^<string>"
 )
 
 
@@ -191,7 +208,8 @@ def print_exception(error: BaseException) -> str:
 
 
 def read_text(text: str) -> Raised | None:
-    """What was raised in another process, out of the text that came of it; None if that has no traceback."""
+    """What was raised in another process, out of the text that came of it; None if that has no
+    traceback."""
     start = text.find(HEADER)
     if start < 0:
         return None
@@ -208,14 +226,18 @@ def read_text(text: str) -> Raised | None:
             # What was raised before has led to what comes now.
             raised, notes = [], []
         elif frame is not None:
-            frames.append(Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"]))
+            frames.append(
+                Frame(file=frame["file"], line=int(frame["line"]), function=frame["function"])
+            )
         elif line.startswith(NOTE):
             notes.append(line.removeprefix(NOTE))
         elif line and not line[0].isspace():
             raised.append(line)
     if not raised:
         return None
-    return Raised(error=raised[0], frames=tuple(frames), notes=tuple(notes), text="\n".join(printed).strip())
+    return Raised(
+        error=raised[0], frames=tuple(frames), notes=tuple(notes), text="\n".join(printed).strip()
+    )
 
 
 def _frames(error: BaseException) -> Iterator[Frame]:

@@ -1,9 +1,11 @@
-"""What the runtime asks of the outside: where tasks run (``TaskPort``), and what must last (``DurablePort``).
+"""What the runtime asks of the outside: where tasks run (``TaskPort``), and what must last
+(``DurablePort``).
 
-Rules. Every method may block and is called on a pool thread, but for those marked *quick*, which the main thread calls
-itself. Failures are exceptions; the dispatcher turns them into events, so no method swallows one. In production the
-tasks are Spark queries (``weir/spark/task_port.py``). The durable part (``weir/durable/job.py``) is the same in the
-simulator, over a file system and sinks that fail as told.
+Rules. Every method may block and is called on a pool thread, but for those marked *quick*, which
+the main thread calls itself. Failures are exceptions; the dispatcher turns them into events, so no
+method swallows one. In production the tasks are Spark queries (``weir/spark/task_port.py``). The
+durable part (``weir/durable/job.py``) is the same in the simulator, over a file system and sinks
+that fail as told.
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ class TaskPort(Protocol):
         """The attempt is on record: clear away what older ones left, and be ready for its tasks."""
         ...
 
-    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+    def start_task(
+        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
+    ) -> None:
         """Start the task's query; its events come through ``post``."""
         ...
 
@@ -136,15 +140,18 @@ class TaskPort(Protocol):
         ...
 
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """A checkpoint is over, whether or not the task had heard of it: its Python operators are told. *Quick.*"""
+        """A checkpoint is over, whether or not the task had heard of it: its Python operators are
+        told. *Quick.*"""
         ...
 
     def drain(self, effect: StartDrain) -> None:
-        """Begin the step with MAX_WATERMARK and finish the operators; ``Drained`` comes through the task's ``post``."""
+        """Begin the step with MAX_WATERMARK and finish the operators; ``Drained`` comes through the
+        task's ``post``."""
         ...
 
     def close_operators(self, vertex: VertexId) -> None:
-        """Close every operator of the task's chain, in order: it has processed and committed all."""
+        """Close every operator of the task's chain, in order: it has processed and committed
+        all."""
         ...
 
     def release_segments(self, effect: ReleaseSegments) -> None:
@@ -160,13 +167,15 @@ class CoordinatorPort(Protocol):
     """Where the operator coordinators of one job run (MISSION C1)."""
 
     def tell(self, effect: CoordinatorEffect, post: Callable[[CoordinatorEvent], None]) -> None:
-        """Let the coordinator do this after all that it was told before; what it sends meanwhile, and its answer, are posted
-        in their order. *Quick.*"""
+        """Let the coordinator do this after all that it was told before; what it sends meanwhile,
+        and its answer, are posted in their order. *Quick.*"""
         ...
 
-    def request(self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
-        """Let the coordinator handle what somebody outside of the job asks for. ``answer`` is done once a checkpoint has it.
-        From any thread. *Quick.*"""
+    def request(
+        self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]
+    ) -> None:
+        """Let the coordinator handle what somebody outside of the job asks for. ``answer`` is done
+        once a checkpoint has it. From any thread. *Quick.*"""
         ...
 
     def close(self) -> None:
@@ -178,7 +187,8 @@ class DurablePort(Protocol):
     """What of one job must last."""
 
     def begin_attempt(self) -> AttemptStart:
-        """Win the record "attempt began", restore and commit again. Raises ``JobFencedError`` or other errors."""
+        """Win the record "attempt began", restore and commit again. Raises ``JobFencedError`` or
+        other errors."""
         ...
 
     def resume(self) -> None:
@@ -186,11 +196,13 @@ class DurablePort(Protocol):
         ...
 
     def stop(self) -> None:
-        """The attempt is over, or not wanted: give up waiting between two tries of a commit. *Quick.*"""
+        """The attempt is over, or not wanted: give up waiting between two tries of a commit.
+        *Quick.*"""
         ...
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let every sink of the task commit the epoch, with retries; then tell its checkpoint listeners."""
+        """Let every sink of the task commit the epoch, with retries; then tell its checkpoint
+        listeners."""
         ...
 
     def tell_aborted(self, effect: TellAborted) -> None:

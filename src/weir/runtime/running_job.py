@@ -1,11 +1,13 @@
-"""``RunningJob``: the gateway through which REST, signals and progress reach the driver's main thread.
+"""``RunningJob``: the gateway through which REST, signals and progress reach the driver's main
+thread.
 
 1. Every request is posted to the main thread, and nothing waits for its answer but the future.
-2. The main thread publishes the job's view: an immutable value, swapped by reference. It does so when the job's status
-   changes and before a request is answered, so who was answered sees what it led to; and when somebody looks at a view that
-   is older than ``_FRESH_MS``. However many look, that is ten times a second.
-3. Who looks waits for neither the main thread nor the JVM longer than ``_PATIENCE_S``: while one of them hangs, the newest
-   view is the answer, and requests are taken as ever.
+2. The main thread publishes the job's view: an immutable value, swapped by reference. It does so
+   when the job's status changes and before a request is answered, so who was answered sees what it
+   led to; and when somebody looks at a view that is older than ``_FRESH_MS``. However many look,
+   that is ten times a second.
+3. Who looks waits for neither the main thread nor the JVM longer than ``_PATIENCE_S``: while one of
+   them hangs, the newest view is the answer, and requests are taken as ever.
 """
 
 from __future__ import annotations
@@ -74,8 +76,8 @@ class RunningJob:
         observe: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``observe`` sees every effect, on the main thread. ``patience_ms``: how long the end of an attempt waits for what
-        hangs."""
+        """``observe`` sees every effect, on the main thread. ``patience_ms``: how long the end of
+        an attempt waits for what hangs."""
         self._job_id = job_id
         self._name = name
         self._master = master
@@ -111,7 +113,8 @@ class RunningJob:
             patience_ms=patience_ms,
         )
 
-    # -- gateway -----------------------------------------------------------------------------------------------
+    # -- gateway
+    # ------------------------------------------------------------------------------------------
 
     def view(self) -> JobView:
         """The job as it is now, as it was when its main thread last answered, or as it ended."""
@@ -139,11 +142,15 @@ class RunningJob:
         """Take a savepoint."""
         return self._snapshot(RequestKind.SAVEPOINT, target)
 
-    def stop_with_savepoint(self, target: str | None, *, drain: bool = False) -> Future[CompletedCheckpoint]:
+    def stop_with_savepoint(
+        self, target: str | None, *, drain: bool = False
+    ) -> Future[CompletedCheckpoint]:
         """Stop at a clean point between two steps."""
         return self._snapshot(RequestKind.STOP, target, drain=drain)
 
-    def send_to_coordinator(self, operator: OperatorId, request: Payload) -> Future[CoordinatorAnswer]:
+    def send_to_coordinator(
+        self, operator: OperatorId, request: Payload
+    ) -> Future[CoordinatorAnswer]:
         """Ask an operator coordinator for something."""
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
@@ -159,8 +166,8 @@ class RunningJob:
     def _settle_if_failed(
         self, answer: Future[CoordinatorAnswer], checkpoint: Future[CompletedCheckpoint]
     ) -> None:
-        """No checkpoint has what was asked for: whoever waits for the answer is told why. If the job itself failed or ends,
-        the coordinator tells what became of it."""
+        """No checkpoint has what was asked for: whoever waits for the answer is told why. If the
+        job itself failed or ends, the coordinator tells what became of it."""
         error = checkpoint.exception()
         if error is not None and self._master.status is JobStatus.RUNNING:
             _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
@@ -173,7 +180,8 @@ class RunningJob:
         """Stop the tasks and leave the job resumable. Safe in a signal handler."""
         self.driver.post(SuspendRequested())
 
-    # -- the run -----------------------------------------------------------------------------------------------
+    # -- the run
+    # ------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
         """The driver has returned: keep the last view, and fail requests that nobody answered."""
@@ -221,7 +229,11 @@ class RunningJob:
     ) -> Future[CompletedCheckpoint]:
         return self._request(
             lambda request: SnapshotRequested(
-                request=request, kind=kind, target=target, checkpoint_type=checkpoint_type, drain=drain
+                request=request,
+                kind=kind,
+                target=target,
+                checkpoint_type=checkpoint_type,
+                drain=drain,
             )
         )
 
@@ -239,7 +251,8 @@ class RunningJob:
         return future
 
     def _publish_for(self, look: Future[None]) -> None:
-        """Publish the view, and tell who waits for it. What fails here ends no job. On the main thread."""
+        """Publish the view, and tell who waits for it. What fails here ends no job. On the main
+        thread."""
         try:
             self._view = self._make_view()
             look.set_result(None)

@@ -1,4 +1,5 @@
-"""What the effects of a task mean in its ports: quick calls, or blocking work whose outcome comes back as an event."""
+"""What the effects of a task mean in its ports: quick calls, or blocking work whose outcome comes
+back as an event."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ class Begin(Protocol):
         runs_query: bool = False,
         **callbacks: Callable[[Any], None],
     ) -> None:
-        """``what`` is for people. While work that ``runs_query`` is under way no other attempt can begin in this process.
-        ``callbacks`` are those of ``concurrency.answered``."""
+        """``what`` is for people. While work that ``runs_query`` is under way no other attempt can
+        begin in this process. ``callbacks`` are those of ``concurrency.answered``."""
         ...
 
 
@@ -65,7 +66,9 @@ def begin_task_work(
             tasks.answer_planning(effect)
         case ReleaseSegments():
             release = tasks.release_segments
-            work("deleting segments", lambda: release(effect), on_error=log_error("delete segments"))
+            work(
+                "deleting segments", lambda: release(effect), on_error=log_error("delete segments")
+            )
         case TakeSnapshot(checkpoint_id=n):
             work(
                 f"the snapshot of checkpoint {n}",
@@ -120,8 +123,9 @@ def begin_task_work(
 
 
 def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) -> None:
-    """The checkpoint is declined. If a file of the task may be lost, so is the task: the next snapshot would take the same
-    file, and find nothing wrong with it (PROTOCOL P23). The restored task writes it anew."""
+    """The checkpoint is declined. If a file of the task may be lost, so is the task: the next
+    snapshot would take the same file, and find nothing wrong with it (PROTOCOL P23). The restored
+    task writes it anew."""
     post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
     if isinstance(error, LostWriteError):
         post(TaskErrored(message=describe(error), cause=cause_of(error)))

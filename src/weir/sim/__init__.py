@@ -1,1 +1,2 @@
-"""The production core, dispatcher and durable part on virtual time, with seeded faults, and an auditor that watches."""
+"""The production core, dispatcher and durable part on virtual time, with seeded faults, and an
+auditor that watches."""

@@ -1,25 +1,32 @@
-"""The auditor: watches the disk, the tables and every effect, and knows the laws without asking the machines.
+"""The auditor: watches the disk, the tables and every effect, and knows the laws without asking the
+machines.
 
-It keeps its own account of what is durable (job log, tables) from what it sees on the disk, and notes the moment
-when a law is broken. Laws, with the rules that they follow:
+It keeps its own account of what is durable (job log, tables) from what it sees on the disk, and
+notes the moment when a law is broken. Laws, with the rules that they follow:
 
 1. Checkpoint ids grow, whoever allocates them (P19).
 2. At most ``max_concurrent_checkpoints`` unforced checkpoints are in flight.
-3. Files that a recorded checkpoint, or a savepoint, names are there when it is recorded, and are never deleted while
-   it is retained (P17, A11).
+3. Files that a recorded checkpoint, or a savepoint, names are there when it is recorded, and are
+   never deleted while it is retained (P17, A11).
 4. A table takes an epoch only if that checkpoint is recorded, once, and in order (P13, P18).
-5. A file that a table shows is never deleted; nor is one that a retained checkpoint has staged for it, before it is
-   committed (P12, P22).
+5. A file that a table shows is never deleted; nor is one that a retained checkpoint has staged for
+   it, before it is committed (P12, P22).
 6. Tasks are told of the completion of recorded checkpoints only, never of a savepoint (P14).
 7. FINISHED is recorded only when every table is complete (P16).
-8. No query finds state or a segment gone that it needs, or a watermark that is wrong; those laws are in ``query.py``,
-   ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task, or its snapshot (P7, P25, P27).
+8. No query finds state or a segment gone that it needs, or a watermark that is wrong; those laws
+   are in ``query.py``, ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task, or
+   its snapshot (P7, P25, P27).
 9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
-10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has said itself (A4, A6).
-11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py`` (P2, P41).
-12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the file (P27).
-13. No job begins over rows that it does not know of, whatever people do to its directory (P21; ``mishaps.py``).
-14. A job is given up for failing again and again only if no checkpoint completed between these failures (P39).
+10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has
+    said itself (A4, A6).
+11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py``
+    (P2, P41).
+12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the
+    file (P27).
+13. No job begins over rows that it does not know of, whatever people do to its directory (P21;
+    ``mishaps.py``).
+14. A job is given up for failing again and again only if no checkpoint completed between these
+    failures (P39).
 15. A final checkpoint that failed is asked for again no sooner than its growing delay allows (P29).
 
 What must hold at the end is in ``settle``.
@@ -119,7 +126,8 @@ class Auditor:
         #: Driver -> the final checkpoints that failed since one completed or an attempt began.
         self._final: dict[str, _FinalFailures] = {}
         self.disk: Disk | None = None
-        #: The first law that was broken, and how. Also said by an exception, but whom that reaches may survive it.
+        #: The first law that was broken, and how. Also said by an exception, but whom that reaches
+        #: may survive it.
         self.violation: str | None = None
         self.jobs: dict[JobId, JobAccount] = {}
         #: Path -> why it must stay, for what retained checkpoints and savepoints need.
@@ -136,7 +144,8 @@ class Auditor:
         self.tables: dict[str, TableVersion] = {}
         self._visible: set[str] = set()
 
-    # -- the disk ----------------------------------------------------------------------------------------------
+    # -- the disk
+    # ------------------------------------------------------------------------------------------
 
     def created(self, path: str, data: bytes) -> None:
         """A log got an entry."""
@@ -161,18 +170,26 @@ class Auditor:
         for staged in filter(None, (of_job.get(path) for of_job in self._staged.values())):
             table = self.tables.get(staged.root)
             if table is None or table.transactions.get(staged.transaction, 0) < staged.epoch:
-                raise self._broken(f"{path}, staged for epoch {staged.epoch} and not committed, is deleted")
+                raise self._broken(
+                    f"{path}, staged for epoch {staged.epoch} and not committed, is deleted"
+                )
 
     def savepoint(self, checkpoint: CompletedCheckpoint) -> None:
         """The user was told of a savepoint: it is the user's from now on."""
         self._check_files(checkpoint, checkpoint.external_path)
         why = f"savepoint {checkpoint.external_path}"
         self._savepoint_files.update(dict.fromkeys(self._files(checkpoint), why))
-        epochs = {c.epoch for task in checkpoint.tasks for c in task.committables if c.epoch is not None}
-        self._savepoints[checkpoint.external_path] = (checkpoint.job_id, {checkpoint.checkpoint_id, *epochs})
+        epochs = {
+            c.epoch for task in checkpoint.tasks for c in task.committables if c.epoch is not None
+        }
+        self._savepoints[checkpoint.external_path] = (
+            checkpoint.job_id,
+            {checkpoint.checkpoint_id, *epochs},
+        )
 
     def records_put_back(self, record: JobRecord, newest_id: int) -> None:
-        """The directory of a job is again as it was when this was its newest record; what came after it never was."""
+        """The directory of a job is again as it was when this was its newest record; what came
+        after it never was."""
         account = self._account(record.job_id)
         account.record = record
         account.recorded = {n for n in account.recorded if n <= (record.completed or 0)}
@@ -180,14 +197,18 @@ class Auditor:
         account.triggered = {n: driver for n, driver in account.triggered.items() if n <= newest_id}
         self._retain(record)
 
-    # -- effects -----------------------------------------------------------------------------------------------
+    # -- effects
+    # ------------------------------------------------------------------------------------------
 
     def effect(self, driver: str, job_id: JobId, effect: object, unforced: int) -> None:
-        """An effect of a machine was begun; ``unforced`` checkpoints are in flight in its driver."""
+        """An effect of a machine was begun; ``unforced`` checkpoints are in flight in its
+        driver."""
         match effect:
             case NotifyCheckpointComplete(checkpoint_id=n):
                 if n not in self._account(job_id).recorded:
-                    raise self._broken(f"tasks are told that checkpoint {n} completed, which is not recorded")
+                    raise self._broken(
+                        f"tasks are told that checkpoint {n} completed, which is not recorded"
+                    )
                 self._final.pop(driver, None)
             case BeginAttempt():
                 self._final.pop(driver, None)
@@ -198,7 +219,9 @@ class Auditor:
                 triggered = self._statuses.get((driver, vertex))
                 if triggered not in _TRIGGERABLE:
                     name = "unknown" if triggered is None else triggered.name
-                    raise self._broken(f"{vertex} is triggered for checkpoint {n} while it is {name}")
+                    raise self._broken(
+                        f"{vertex} is triggered for checkpoint {n} while it is {name}"
+                    )
             case JobStatusChanged(status=JobStatus.FAILING):
                 self._failures[driver] += 1
             case RecordEnd(failure=str(failure)) if (
@@ -206,7 +229,8 @@ class Auditor:
             ):
                 if self._failures[driver] < GIVEN_UP_FROM:
                     raise self._broken(
-                        f"the job is given up after {self._failures[driver]} failures since a checkpoint completed"
+                        f"the job is given up after {self._failures[driver]} failures since a"
+                        " checkpoint completed"
                     )
             case TaskFailed(message=message) | DeclineCheckpoint(message=message) if any(
                 word in message for word in _NEVER
@@ -225,14 +249,16 @@ class Auditor:
         self._final[driver] = _FinalFailures(failures=failures + 1, at_ms=now_ms)
 
     def asked_final(self, driver: str, now_ms: int) -> None:
-        """A driver begins a final checkpoint. The first after a failure may have been asked for before it."""
+        """A driver begins a final checkpoint. The first after a failure may have been asked for
+        before it."""
         failed = self._final.get(driver, _FinalFailures())
         if failed.failures < 2:
             return
         waited_ms = now_ms - failed.at_ms
         if waited_ms < delay_ms(failed.failures):
             raise self._broken(
-                f"a final checkpoint is asked for again {waited_ms} ms after number {failed.failures} in a row failed"
+                f"a final checkpoint is asked for again {waited_ms} ms after number"
+                f" {failed.failures} in a row failed"
             )
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
@@ -246,14 +272,19 @@ class Auditor:
     def _check_trigger(self, driver: str, job_id: JobId, checkpoint_id: int, unforced: int) -> None:
         account = self._account(job_id)
         if checkpoint_id > account.newest_id:
-            raise self._broken(f"checkpoint {checkpoint_id} is triggered, but its id was not allocated")
+            raise self._broken(
+                f"checkpoint {checkpoint_id} is triggered, but its id was not allocated"
+            )
         first = account.triggered.setdefault(checkpoint_id, driver)
         if first != driver:
-            raise self._broken(f"checkpoint {checkpoint_id} of {first} is triggered by {driver} too")
+            raise self._broken(
+                f"checkpoint {checkpoint_id} of {first} is triggered by {driver} too"
+            )
         if unforced > self._max_concurrent:
             raise self._broken(f"{unforced} unforced checkpoints are in flight")
 
-    # -- the end -----------------------------------------------------------------------------------------------
+    # -- the end
+    # ------------------------------------------------------------------------------------------
 
     def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
         """Laws of the end: exactly once, and nothing orphaned if no fault struck the last attempt.
@@ -277,7 +308,9 @@ class Auditor:
             orphans = [
                 path
                 for path in disk.below(f"{root}/staged")
-                if path not in version.files and f"/{job_id[:8]}-" in path and disk.files[path] != b"[]"
+                if path not in version.files
+                and f"/{job_id[:8]}-" in path
+                and disk.files[path] != b"[]"
             ]
             if orphans:
                 raise self._broken(f"{orphans[0]} stays staged for ever")
@@ -287,7 +320,8 @@ class Auditor:
         if self.violation is None:
             self.violation = what
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- inside
+    # ------------------------------------------------------------------------------------------
 
     def _broken(self, what: str) -> AuditError:
         self.broken(what)
@@ -309,7 +343,8 @@ class Auditor:
             return
         account.record = record
         if before is not None and record == replace(before, number=record.number):
-            # The same once more, since a sync of the one before it failed: that one may not last (PROTOCOL P23).
+            # The same once more, since a sync of the one before it failed: that one may not last
+            # (PROTOCOL P23).
             return
         if before is not None and record.attempt < before.attempt:
             raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
@@ -331,7 +366,9 @@ class Auditor:
         for reference in record.checkpoints:
             data = self._disk.files.get(f"{reference.path}/{METADATA_FILE}")
             if data is None:
-                raise self._broken(f"checkpoint {reference.checkpoint_id} is recorded without its metadata")
+                raise self._broken(
+                    f"checkpoint {reference.checkpoint_id} is recorded without its metadata"
+                )
             checkpoint = metadata.decode(data, reference.path)
             if reference.checkpoint_id == record.completed:
                 self._check_files(checkpoint, reference.path)
@@ -378,7 +415,10 @@ class Auditor:
             held = {handle.key for handle in task.files}
             for segment in task.in_flight:
                 if segment.payload.get("key") not in held:
-                    who = f"segment {segment.position} of {segment.channel}, in flight to {task.vertex}"
+                    who = (
+                        f"segment {segment.position} of {segment.channel}, in flight to"
+                        f" {task.vertex}"
+                    )
                     raise self._broken(f"{path} is complete, but {who}, has no file in it")
 
     def _committed(self, root: str, version: TableVersion) -> None:
@@ -394,14 +434,19 @@ class Auditor:
         added = version.files[len(before.files) :]
         if len(set(version.files)) != len(version.files):
             raise self._broken(f"{who} shows a file twice")
-        volatile = [file for file in added if file not in self._disk.files or self._disk.is_volatile(file)]
+        volatile = [
+            file for file in added if file not in self._disk.files or self._disk.is_volatile(file)
+        ]
         if volatile:
             raise self._broken(f"{who} shows {volatile[0]}, which is not flushed")
         self._visible.update(added)
 
     def _is_savepoints_epoch(self, version: TableVersion) -> bool:
-        """Rows that an intermediate savepoint carried are committed under its id by the job that was restored from it."""
-        restored = (account.record.restored_from for account in self.jobs.values() if account.record)
+        """Rows that an intermediate savepoint carried are committed under its id by the job that
+        was restored from it."""
+        restored = (
+            account.record.restored_from for account in self.jobs.values() if account.record
+        )
         origins = (self._savepoints.get(path) for path in restored if path is not None)
         return any(
             origin is not None and origin[0] == version.job_id and version.epoch in origin[1]
@@ -409,10 +454,13 @@ class Auditor:
         )
 
     def _check_complete(self) -> None:
-        """Every table shows each record once: of the whole input or, drained, of what all sources had read by then."""
+        """Every table shows each record once: of the whole input or, drained, of what all sources
+        had read by then."""
         vertices = self._vertices
         if self._drained:
-            vertices = [replace(one, records=len(self._rows(f"/tables/{one.sinks[0]}"))) for one in vertices]
+            vertices = [
+                replace(one, records=len(self._rows(f"/tables/{one.sinks[0]}"))) for one in vertices
+            ]
         expected_of = expected_rows(vertices)
         for vertex in vertices:
             rows, totals = (self._rows(f"/tables/{name}") for name in vertex.sinks)
@@ -426,7 +474,8 @@ class Auditor:
                 )
             if totals != [[len(expected), sum(expected)]]:
                 raise self._broken(
-                    f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and {sum(expected)}"
+                    f"{vertex.name} is finished with the totals {totals}, not {len(expected)} and"
+                    f" {sum(expected)}"
                 )
 
     def _rows(self, root: str) -> list[Any]:

@@ -1,11 +1,12 @@
 """A disk that forgets what was not flushed, and its file system as one process sees it.
 
-``Disk`` keeps what everyone sees, and beside it what a crash of the machine would bring back for each path that was
-changed since it was last synced. A sync may fail: then the content is lost for every name that the file has, though all
-read it until the machine crashes, and later syncs succeed (PROTOCOL P23).
+``Disk`` keeps what everyone sees, and beside it what a crash of the machine would bring back for
+each path that was changed since it was last synced. A sync may fail: then the content is lost for
+every name that the file has, though all read it until the machine crashes, and later syncs succeed
+(PROTOCOL P23).
 
-``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other drivers come between any two, and
-lets operations fail before or after they took effect.
+``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other drivers come
+between any two, and lets operations fail before or after they took effect.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Disk:
         return {file: self.files[file] for file in self.below(path)}
 
     def put_back(self, path: str, copy: dict[str, bytes]) -> None:
-        """Somebody replaces all that is below a directory by such a copy, durably. The watcher is not told."""
+        """Somebody replaces all that is below a directory by such a copy, durably. The watcher is
+        not told."""
         for file in self.below(path):
             del self.files[file]
             self._undo.pop(file, None)
@@ -116,7 +118,8 @@ class Disk:
             self._undo.pop(path, None)
 
     def fail_sync(self, path: str) -> None:
-        """What was not on the disk before a sync that failed never will be; and nobody is told again."""
+        """What was not on the disk before a sync that failed never will be; and nobody is told
+        again."""
         if path in self._undo and path in self.files:
             self._lost.add(self._file_ids[path])
 
@@ -125,7 +128,8 @@ class Disk:
         return path in self._undo
 
     def crash(self, random: Random) -> None:
-        """The machine loses power: each change that was not synced is lost or not, as it happens."""
+        """The machine loses power: each change that was not synced is lost or not, as it
+        happens."""
         for path, before in list(self._undo.items()):
             if random.random() < 0.5:
                 if before is not None:
@@ -229,7 +233,11 @@ class ProcessFileSystem:
         name = path.rpartition("/")[2]
         if path in self._disk.files:
             return FileStatus(name=name, size=len(self._disk.files[path]), is_directory=False)
-        return FileStatus(name=name, size=0, is_directory=True) if self._disk.is_directory(path) else None
+        return (
+            FileStatus(name=name, size=0, is_directory=True)
+            if self._disk.is_directory(path)
+            else None
+        )
 
     def is_link(self, path: str) -> bool:
         """Never: the disk has none."""

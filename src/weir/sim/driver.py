@@ -1,4 +1,5 @@
-"""One driver of the simulated job: the production core, dispatcher and durable part in a process that can die."""
+"""One driver of the simulated job: the production core, dispatcher and durable part in a process
+that can die."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ class _Faults:
 
 
 class SimDriver:
-    """Runs one job's machines in one process. ``on_end`` is called with how it ended, or with the error that ended it."""
+    """Runs one job's machines in one process. ``on_end`` is called with how it ended, or with the
+    error that ended it."""
 
     def __init__(
         self,
@@ -141,12 +143,20 @@ class SimDriver:
             waits=waits,
             random=random,
             hook_fails=lambda: (
-                strikes[Fault.HOOK_FAILED]() or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
+                strikes[Fault.HOOK_FAILED]()
+                or (self._records_are_over and strikes[Fault.END_HOOK_FAILED]())
             ),
         )
         plans = {vertex.name: _plan(vertex, job) for vertex in job.vertices}
         tasks = self._task_port(
-            number, job, fs=fs, storage=storage, sinks=sinks, tables=tables, strikes=strikes, waits=waits
+            number,
+            job,
+            fs=fs,
+            storage=storage,
+            sinks=sinks,
+            tables=tables,
+            strikes=strikes,
+            waits=waits,
         )
         self.master = _master(job, job_id, plans)
         coordinators = self._coordinators(number, job, waits, strikes, broken)
@@ -251,7 +261,8 @@ class SimDriver:
         """The mailbox: everything comes in the order in which it was posted, some time later."""
         match envelope:
             case ToTask(
-                vertex=vertex, event=SinksCommitted(checkpoint_id=n) | SinkCommitFailed(checkpoint_id=n)
+                vertex=vertex,
+                event=SinksCommitted(checkpoint_id=n) | SinkCommitFailed(checkpoint_id=n),
             ):
                 self._committing.discard((vertex, n))
         arrival_us = max(self._delivered_us, self._loop.now_us + self._random.randrange(5, 200))
@@ -377,14 +388,18 @@ def _durable(
     hook_fails: Callable[[], bool],
 ) -> DurableJob:
     hooks = [
-        CountingHook(identifier, pause=lambda: waits.sleep(random.random() * 0.01), fails=hook_fails)
+        CountingHook(
+            identifier, pause=lambda: waits.sleep(random.random() * 0.01), fails=hook_fails
+        )
         for identifier in job.hooks
     ]
     return DurableJob(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(hooks, allow_non_restored_state=False, waits=waits),
-        listeners=CheckpointListeners({one.name: [OrderedListener()] for one in job.vertices}, waits),
+        listeners=CheckpointListeners(
+            {one.name: [OrderedListener()] for one in job.vertices}, waits
+        ),
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in job.vertices},
             inputs={vertex.name: vertex.inputs for vertex in job.vertices},

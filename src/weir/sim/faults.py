@@ -1,9 +1,11 @@
-"""What goes wrong in one run: kinds and rates, drawn from its seed, and a count of what struck when.
+"""What goes wrong in one run: kinds and rates, drawn from its seed, and a count of what struck
+when.
 
-**Mishaps** are what people do to a job's directories and with its commands: a backup put back, an old savepoint started
-again, a volume that is not mounted (PROTOCOL P19, P21). A mishap comes while no driver lives. Either the job goes on as if it were meant, or the drivers refuse to run it; then the
-mishap is undone. Which of both is right follows from the tables alone: what they show and the job would not know of must
-never be written again::
+**Mishaps** are what people do to a job's directories and with its commands: a backup put back, an
+old savepoint started again, a volume that is not mounted (PROTOCOL P19, P21). A mishap comes while
+no driver lives. Either the job goes on as if it were meant, or the drivers refuse to run it; then
+the mishap is undone. Which of both is right follows from the tables alone: what they show and the
+job would not know of must never be written again::
 
     ==================  ==========================  ====================================
     mishap              goes on from                refused if a table has a commit
@@ -70,7 +72,8 @@ TIMED = (
     Fault.SUSPENDED,
 )
 
-#: How often each strikes: probability for each operation, or for TIMED ones the mean time between two in virtual ms.
+#: How often each strikes: probability for each operation, or for TIMED ones the mean time between
+#: two in virtual ms.
 _RATES: dict[Fault, tuple[float, float]] = {
     Fault.STORAGE_ERROR: (0.001, 0.02),
     Fault.STORAGE_IN_DOUBT: (0.005, 0.1),
@@ -85,7 +88,8 @@ _RATES: dict[Fault, tuple[float, float]] = {
 _SYNCS_FAIL = 0.2
 _SYNC_RATE = (0.002, 0.05)
 _TIMED_RATES_MS = (400.0, 4_000.0)
-#: States of the protocol, in the order in which a job and a checkpoint come to them. Half of the timed faults wait for one.
+#: States of the protocol, in the order in which a job and a checkpoint come to them. Half of the
+#: timed faults wait for one.
 STATES = (
     "CREATED",
     "RUNNING",
@@ -113,7 +117,9 @@ class FaultPlan:
     def describe(self) -> str:
         """One line for each kind."""
         lines = [
-            f"  {fault.value}: every {rate:.0f} ms" if fault in TIMED else f"  {fault.value}: {rate:.2%}"
+            f"  {fault.value}: every {rate:.0f} ms"
+            if fault in TIMED
+            else f"  {fault.value}: {rate:.2%}"
             for fault, rate in self.rates.items()
         ]
         return "\n".join([f"faults until {self.until_us / 1e6:.1f} s:", *(lines or ["  none"])])
@@ -122,7 +128,8 @@ class FaultPlan:
 def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
     """Some runs have few kinds of faults, some have all, so that each kind is also seen by itself.
 
-    ``syncs`` draws whether syncs fail: of its own, so that runs in which none does tell the same story as before.
+    ``syncs`` draws whether syncs fail: of its own, so that runs in which none does tell the same
+    story as before.
     """
     kinds = [fault for fault in Fault if fault is not Fault.SYNC_FAILED]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
@@ -237,6 +244,7 @@ def beyond_backup(tables: Mapping[str, TableVersion], backup: Backup) -> bool:
 
 
 def since_savepoint(tables: Mapping[str, TableVersion], savepoint: CompletedCheckpoint) -> bool:
-    """Whether the newest commit of a table is neither the savepoint's own nor of those that it knows."""
+    """Whether the newest commit of a table is neither the savepoint's own nor of those that it
+    knows."""
     known = {**savepoint.ancestors, savepoint.job_id: savepoint.checkpoint_id}
     return any(version.epoch > known.get(version.job_id, 0) for version in tables.values())

@@ -20,15 +20,18 @@ _LARGE = 0.05
 _MOST_VERTICES = 20
 #: Vertices of the other graphs.
 MOST_SMALL = 3
-#: Records that come over several ways are as many as there are ways; this bounds what one vertex reads.
+#: Records that come over several ways are as many as there are ways; this bounds what one vertex
+#: reads.
 _MOST_ROWS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimVertex:
-    """A vertex of the simulated job: a bounded source of numbered records, or a reader of channels; and two sinks.
+    """A vertex of the simulated job: a bounded source of numbered records, or a reader of channels;
+    and two sinks.
 
-    ``<name>-rows`` gets every record; ``<name>-total`` gets one row when the input has ended: count and sum.
+    ``<name>-rows`` gets every record; ``<name>-total`` gets one row when the input has ended: count
+    and sum.
     """
 
     name: VertexId
@@ -69,7 +72,8 @@ class SimVertex:
 
 
 def expected_rows(vertices: Sequence[SimVertex]) -> Mapping[VertexId, list[int]]:
-    """What each vertex has processed when the job has finished, sorted. A record that comes over two ways comes twice."""
+    """What each vertex has processed when the job has finished, sorted. A record that comes over
+    two ways comes twice."""
     rows: dict[VertexId, list[int]] = {}
     for vertex in vertices:
         read = [row for name in vertex.inputs for row in rows[name]]
@@ -78,8 +82,9 @@ def expected_rows(vertices: Sequence[SimVertex]) -> Mapping[VertexId, list[int]]
 
 
 def draw_vertices(random: Random, graph: Random) -> list[SimVertex]:
-    """An acyclic graph with any edges that it allows; half of the runs have none. ``graph`` draws the edges, all of a large
-    graph, and a vertex that joins two others, since alignment happens only there."""
+    """An acyclic graph with any edges that it allows; half of the runs have none. ``graph`` draws
+    the edges, all of a large graph, and a vertex that joins two others, since alignment happens
+    only there."""
     linked = graph.random() < 0.5
     vertices: list[SimVertex] = []
     for number in range(random.choice((1, 1, 2, 2, 3))):
@@ -92,9 +97,11 @@ def draw_vertices(random: Random, graph: Random) -> list[SimVertex]:
 
 
 def _draw_large(graph: Random) -> list[SimVertex]:
-    """A graph of many vertices, in one of many shapes: long chains, stars, trees, diamonds, dense ones, several at once.
+    """A graph of many vertices, in one of many shapes: long chains, stars, trees, diamonds, dense
+    ones, several at once.
 
-    How many vertices are sources, among which a vertex looks for its producers, and how many it has, make the shape.
+    How many vertices are sources, among which a vertex looks for its producers, and how many it
+    has, make the shape.
     """
     sources = graph.choice((0.05, 0.2, 0.5))
     among = graph.choice((slice(-1, None), slice(-2, None), slice(-4, None), slice(None), slice(2)))
@@ -110,7 +117,9 @@ def _draw_large(graph: Random) -> list[SimVertex]:
     return vertices
 
 
-def _draw_vertex(random: Random, number: int, inputs: Sequence[SimVertex], *, most_records: int) -> SimVertex:
+def _draw_vertex(
+    random: Random, number: int, inputs: Sequence[SimVertex], *, most_records: int
+) -> SimVertex:
     return SimVertex(
         name=f"v{number}",
         records=random.randrange(1, most_records),
@@ -130,7 +139,8 @@ def _rows_of(chosen: Sequence[SimVertex], vertices: Sequence[SimVertex]) -> int:
 _TIMEOUT_MS_MIN = 500
 #: When barriers may overtake; None: never.
 _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
-#: How slow consumers are in a job whose barriers may overtake, so that there is something to overtake.
+#: How slow consumers are in a job whose barriers may overtake, so that there is something to
+#: overtake.
 _READER_US = (0, 10_000, 100_000)
 #: How long a job may fail of one cause; a job that is given up is started again by the supervisor.
 _GIVE_UP_AFTER_MS = (None, 200, 600_000)
@@ -147,7 +157,8 @@ class SimJob:
     restart: RestartConfig
     #: Whether the working directory and the checkpoints are on one file system with links.
     links: bool
-    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in virtual microseconds.
+    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in
+    #: virtual microseconds.
     upload_us: int
     hooks: tuple[str, ...]
     claims_snapshot: bool
@@ -174,14 +185,17 @@ def draw_job(
     coordinators: Random,
     restarts: Random,
 ) -> SimJob:
-    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how channels behave,
-    ``unaligned`` whether barriers may overtake, which allows one concurrent checkpoint (PROTOCOL P27), and ``partitions``
-    whether drivers differ in parallelism, ``coordinators`` which vertices have an operator with a coordinator,
-    ``restarts`` when the job is given up."""
+    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how
+    channels behave, ``unaligned`` whether barriers may overtake, which allows one concurrent
+    checkpoint (PROTOCOL P27), and ``partitions`` whether drivers differ in parallelism,
+    ``coordinators`` which vertices have an operator with a coordinator, ``restarts`` when the job
+    is given up."""
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
-        type=random.choice((RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)),
+        type=random.choice(
+            (RestartStrategyType.FIXED_DELAY, RestartStrategyType.EXPONENTIAL_DELAY)
+        ),
         fixed_delay_attempts=random.choice((1, 5, 1_000)),
         fixed_delay_ms=random.choice((1, 20)),
         initial_backoff_ms=5,
@@ -205,7 +219,8 @@ def draw_job(
     aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
     if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
         reader_us = unaligned.choice(_READER_US)
-        # Barriers overtake records, but not the batches in which operators prepare for them: one in every vertex.
+        # Barriers overtake records, but not the batches in which operators prepare for them: one in
+        # every vertex.
         batches = 5 * len(vertices) if any(vertex.prepares for vertex in vertices) else 5
         config = replace(
             config,
@@ -222,7 +237,8 @@ def draw_job(
         hooks=random.choice(((), (), ("h1",), ("h1", "h2"))),
         claims_snapshot=random.random() < 0.2,
         bound=ChannelBound(
-            segments=channels.choice((1, 2, 8)), size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size))
+            segments=channels.choice((1, 2, 8)),
+            size=channels.choice((1, 100 << 20, DEFAULT_BOUND.size)),
         ),
         reader_us=reader_us,
         partitions=partitions.choice(_PARTITIONS),

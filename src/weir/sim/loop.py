@@ -1,8 +1,10 @@
-"""Virtual time: one loop, processes that can be killed and paused, and coroutines for code that blocks.
+"""Virtual time: one loop, processes that can be killed and paused, and coroutines for code that
+blocks.
 
-Nothing here runs in parallel. What blocks in production (a pool thread that writes a file) is a greenlet, which gives
-way at each step of the simulated disk or table; the loop then goes on with whatever comes next in virtual time. So the
-whole run is one sequence of steps, which its seed determines.
+Nothing here runs in parallel. What blocks in production (a pool thread that writes a file) is a
+greenlet, which gives way at each step of the simulated disk or table; the loop then goes on with
+whatever comes next in virtual time. So the whole run is one sequence of steps, which its seed
+determines.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Process:
 
 
 class Loop:
-    """Runs what is due, in the order of its time; of two at the same time the one that was asked for first."""
+    """Runs what is due, in the order of its time; of two at the same time the one that was asked
+    for first."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -45,14 +48,17 @@ class Loop:
         heapq.heappush(self._due, (self.now_us + delay_us, self._number, process, function))
 
     def run(self, until: Callable[[], bool], limit_us: int) -> bool:
-        """Run until ``until`` holds (True), or nothing is due, or the time limit is reached (False)."""
+        """Run until ``until`` holds (True), or nothing is due, or the time limit is reached
+        (False)."""
         while self._due and not until():
             time_us, _, process, function = heapq.heappop(self._due)
             if not process.alive:
                 continue
             if process.paused_until_us > time_us:
                 self._number += 1
-                heapq.heappush(self._due, (process.paused_until_us, self._number, process, function))
+                heapq.heappush(
+                    self._due, (process.paused_until_us, self._number, process, function)
+                )
                 continue
             if time_us > limit_us:
                 return False
@@ -86,7 +92,9 @@ class Loop:
 class Task:
     """A spawned function (``runtime.concurrency.Work``)."""
 
-    def __init__(self, loop: Loop, process: Process, function: Callable[[], object], delay_us: int) -> None:
+    def __init__(
+        self, loop: Loop, process: Process, function: Callable[[], object], delay_us: int
+    ) -> None:
         self._done = False
         self._waiters: list[Callable[[], object]] = []
         self._loop = loop

@@ -1,15 +1,18 @@
-"""User code of a simulated job: operators with coordinators that count, a master hook and a checkpoint listener.
+"""User code of a simulated job: operators with coordinators that count, a master hook and a
+checkpoint listener.
 
-The coordinator of a vertex sends each subtask the numbers 0, 1, 2 ... at a pace of its own. A subtask keeps what it got, and
-sends each number back. The laws, which these functions and the auditor check:
+The coordinator of a vertex sends each subtask the numbers 0, 1, 2 ... at a pace of its own. A
+subtask keeps what it got, and sends each number back. The laws, which these functions and the
+auditor check:
 
 1. A subtask gets its numbers in order, without a gap and each once (MISSION C6).
 2. The coordinator gets them back likewise (C7).
-3. In every completed checkpoint the subtask has got exactly what its coordinator had sent by then (PROTOCOL P2), and what it
-   sent back the coordinator has handled, or it is among the task's events (P41).
+3. In every completed checkpoint the subtask has got exactly what its coordinator had sent by then
+   (PROTOCOL P2), and what it sent back the coordinator has handled, or it is among the task's
+   events (P41).
 
-The master hook and the listener know the law of their own calls, and raise when it is broken: the auditor takes that for a
-violation.
+The master hook and the listener know the law of their own calls, and raise when it is broken: the
+auditor takes that for a violation.
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class CountingCoordinator(OperatorCoordinator):
         fails: Callable[[], bool],
         broken: Callable[[str], None],
     ) -> None:
-        """``pace_ms`` between two numbers at most, ``slow_us`` for a snapshot at most. ``broken`` is told of a breach."""
+        """``pace_ms`` between two numbers at most, ``slow_us`` for a snapshot at most. ``broken``
+        is told of a breach."""
         self._random = random
         self._waits = waits
         self._pace_ms = pace_ms
@@ -69,8 +73,8 @@ class CountingCoordinator(OperatorCoordinator):
         """Law 2."""
         if event["back"] != self._back[subtask] or event["back"] >= self._sent[subtask]:
             self._broken(
-                f"the coordinator of {self.context.operator_id} gets {event} back after {self._back[subtask]} of"
-                f" {self._sent[subtask]}"
+                f"the coordinator of {self.context.operator_id} gets {event} back after"
+                f" {self._back[subtask]} of {self._sent[subtask]}"
             )
         self._back[subtask] += 1
         self._fail_perhaps()
@@ -88,7 +92,8 @@ class CountingCoordinator(OperatorCoordinator):
         for _ in range(self._random.choice((1, 1, 3))):
             subtask = self._random.randrange(len(self._sent))
             if self._sent[subtask] >= _MOST_EVENTS:
-                # A query that is forced to run batches for ever never comes to the end of its input.
+                # A query that is forced to run batches for ever never comes to the end of its
+                # input.
                 return
             self.context.send_event(subtask, {"number": self._sent[subtask]})
             self._sent[subtask] += 1
@@ -116,10 +121,13 @@ class SimOperator:
             number = event.payload["number"]
             if number != self._received[event.subtask]:
                 raise LostEventError(
-                    f"subtask {event.subtask} of {self._operator} gets {number} after {self._received[event.subtask]}"
+                    f"subtask {event.subtask} of {self._operator} gets {number} after"
+                    f" {self._received[event.subtask]}"
                 )
             self._received[event.subtask] += 1
-            back.append(SentEvent(operator=self._operator, subtask=event.subtask, payload={"back": number}))
+            back.append(
+                SentEvent(operator=self._operator, subtask=event.subtask, payload={"back": number})
+            )
         return tuple(back)
 
     def dump(self) -> str:
@@ -132,7 +140,8 @@ class SimOperator:
 
 
 class LostEventError(Exception):
-    """An event came twice, too late or never. Caught by nobody: the auditor looks for it in failures of tasks."""
+    """An event came twice, too late or never. Caught by nobody: the auditor looks for it in
+    failures of tasks."""
 
 
 def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
@@ -144,18 +153,28 @@ def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
             continue
         received = msgspec.json.decode(task.entries["operators"], type=list[int])
         if received != state["sent"]:
-            return f"the coordinator of {operator} has sent {state['sent']}, its subtasks have got {received}"
+            return (
+                f"the coordinator of {operator} has sent {state['sent']}, its subtasks have got"
+                f" {received}"
+            )
         for subtask, (got, back) in enumerate(zip(received, state["back"], strict=True)):
-            kept: list[Any] = [one.payload["back"] for one in task.sent_events if one.subtask == subtask]
+            kept: list[Any] = [
+                one.payload["back"] for one in task.sent_events if one.subtask == subtask
+            ]
             if kept != list(range(back, got)):
-                return f"of {got} events that subtask {subtask} of {operator} sent, {back} are handled and {kept} kept"
+                return (
+                    f"of {got} events that subtask {subtask} of {operator} sent, {back} are handled"
+                    f" and {kept} kept"
+                )
     return None
 
 
 class CountingHook(MasterHook):
     """A master hook that takes its time, and whose state says for which checkpoint it was made."""
 
-    def __init__(self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]) -> None:
+    def __init__(
+        self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]
+    ) -> None:
         self._identifier = identifier
         self._pause = pause
         self._fails = fails
@@ -175,11 +194,14 @@ class CountingHook(MasterHook):
     def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
         """It must be the state that was made for this checkpoint."""
         if state != {"id": checkpoint_id}:
-            raise AssertionError(f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}")
+            raise AssertionError(
+                f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}"
+            )
 
 
 class OrderedListener(CheckpointListener):
-    """A checkpoint listener that knows the law of its calls: none is told of what is over or was told before."""
+    """A checkpoint listener that knows the law of its calls: none is told of what is over or was
+    told before."""
 
     def __init__(self) -> None:
         self._completed = 0

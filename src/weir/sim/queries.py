@@ -1,18 +1,21 @@
-"""The simulator's task port: Spark's query loop modelled step by step, one query for each task of an attempt.
+"""The simulator's task port: Spark's query loop modelled step by step, one query for each task of
+an attempt.
 
-One query does what a Structured Streaming query does, in the same order, and can be interrupted between any two steps::
+One query does what a Structured Streaming query does, in the same order, and can be interrupted
+between any two steps::
 
     ask the sources for their latest offsets, the control input before or after the data (no order is promised); a query
     that reads channels has no other sources, and its offsets are what the answer admits
     write offsets/<b>; process; write a state file; stage at every sink; write commits/<b>; now and then clean up
 
-The state of a query is what it has read, as record numbers: those of each batch in a file of its own, and
-now and then one file for all of them, after which older files are deleted (Spark's maintenance). A query that is restored
-from files that do not make up exactly its past says so, and the auditor takes that for lost state. Which files a snapshot
-needs, what it refers to and what it writes anew is decided by ``weir/durable/task_snapshots.py``, as for Spark.
+The state of a query is what it has read, as record numbers: those of each batch in a file of its
+own, and now and then one file for all of them, after which older files are deleted (Spark's
+maintenance). A query that is restored from files that do not make up exactly its past says so, and
+the auditor takes that for lost state. Which files a snapshot needs, what it refers to and what it
+writes anew is decided by ``weir/durable/task_snapshots.py``, as for Spark.
 
-The event time of a record is its number. The watermark of a source is the next number, so nothing of it is ever late; what a
-query that reads channels has of them is in ``channel_offsets.py``.
+The event time of a record is its number. The watermark of a source is the next number, so nothing
+of it is ever late; what a query that reads channels has of them is in ``channel_offsets.py``.
 """
 
 from __future__ import annotations
@@ -88,20 +91,24 @@ class SimQuery:
         #: State files by key, with the records that each holds.
         self._state: dict[str, list[int]] = {}
         self._channels = ChannelOffsets(vertex.inputs)
-        #: Where it stood before its drain. That changes no state, so a snapshot of that position may come late.
+        #: Where it stood before its drain. That changes no state, so a snapshot of that position
+        #: may come late.
         self._drained_from: int | None = None
         #: The newest checkpoint that it took part in.
         self._barrier = BEGIN
-        #: Channels in which it has overtaken records: what was before it may be told after it (PROTOCOL P27).
+        #: Channels in which it has overtaken records: what was before it may be told after it
+        #: (PROTOCOL P27).
         self._overtaken: frozenset[VertexId] = frozenset()
         self._operator = SimOperator(vertex.name, vertex.subtasks)
-        #: The barrier that the last step carried, and a checkpoint that was taken without. Only one that ends does that.
+        #: The barrier that the last step carried, and a checkpoint that was taken without. Only one
+        #: that ends does that.
         self._unprepared: int | None = None
         self._prepared: int | None = None
         self._task: Task | None = None
         self.snapshots = self._snapshots(())
 
-    # -- the loop ----------------------------------------------------------------------------------------------
+    # -- the loop
+    # ------------------------------------------------------------------------------------------
 
     def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
         """Copy the state out of a checkpoint, and see that it is whole."""
@@ -120,12 +127,15 @@ class SimQuery:
         if checkpoint.job_id == self._port.storage.job_id and not checkpoint.kind.is_savepoint:
             self.snapshots = self._snapshots(state.files)
         if self._offset != int(state.entries["offset"]) or not self._is_past():
-            raise LostStateError(f"{self._vertex.name}: {sorted(self._rows())}, not {state.entries}")
+            raise LostStateError(
+                f"{self._vertex.name}: {sorted(self._rows())}, not {state.entries}"
+            )
         if int(state.entries["partitions"]) != self._port.partitions:
             self._rescale()
 
     def _rescale(self) -> None:
-        """As ``weir/spark/rescale.py``: all of the state anew, after one more batch, which reads nothing."""
+        """As ``weir/spark/rescale.py``: all of the state anew, after one more batch, which reads
+        nothing."""
         rows, old = sorted(self._rows()), list(self._state)
         self._position += 1
         self._state = {}
@@ -151,8 +161,11 @@ class SimQuery:
         return self._vertex.base + self._offset if self._offset else None
 
     def _is_past(self) -> bool:
-        """Whether the state of a source is what it has read, from the first record on without a gap."""
-        return bool(self._vertex.inputs) or sorted(self._rows()) == self._vertex.numbers(0, self._offset)
+        """Whether the state of a source is what it has read, from the first record on without a
+        gap."""
+        return bool(self._vertex.inputs) or sorted(self._rows()) == self._vertex.numbers(
+            0, self._offset
+        )
 
     def _snapshots(self, base: Sequence[StateHandle]) -> TaskSnapshots:
         port = self._port
@@ -188,7 +201,8 @@ class SimQuery:
         """The synchronous part of a snapshot."""
         invariant(
             effect.position in (self._position, self._drained_from),
-            f"a snapshot of {self._vertex.name} at {effect.position} while it stands at {self._position}",
+            f"a snapshot of {self._vertex.name} at {effect.position} while it stands at"
+            f" {self._position}",
         )
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
         self._barrier = effect.checkpoint_id
@@ -217,7 +231,8 @@ class SimQuery:
             )
 
     def drain(self, effect: StartDrain) -> None:
-        """The step with MAX_WATERMARK. A query that reads channels is alive, and rests in the call."""
+        """The step with MAX_WATERMARK. A query that reads channels is alive, and rests in the
+        call."""
         if effect.call is not None and self._task is not None:
             self._task.interrupt()
         self._task = self._port.loop.spawn(
@@ -272,7 +287,8 @@ class SimQuery:
                 self._pause(10_000)
 
     def _tells_end(self, end: int) -> bool:
-        """Whether its readers say behind the next batch that nothing is left to be read; a restored query says it anew."""
+        """Whether its readers say behind the next batch that nothing is left to be read; a restored
+        query says it anew."""
         return self._vertex.enumerated and max(end, self._offset) >= self._vertex.records
 
     def _latest(self) -> int:
@@ -280,7 +296,8 @@ class SimQuery:
         return min(self._vertex.landed(self._port.loop.now_us), self._offset + self._vertex.batch)
 
     def _read(self, answer: AnswerPlanning) -> None:
-        """One batch over what was admitted; without anything only if a watermark has risen, or it is forced."""
+        """One batch over what was admitted; without anything only if a watermark has risen, or it
+        is forced."""
         aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
         at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
         risen = self._channels.tell(answer.watermarks_ms, at_barrier)
@@ -335,10 +352,13 @@ class SimQuery:
         if self._port.links:
             self._delete(old)
         else:
-            # A snapshot copies files without links for as long as its checkpoint may last (PROTOCOL P4).
+            # A snapshot copies files without links for as long as its checkpoint may last
+            # (PROTOCOL P4).
             process = self._port.process
             delete = partial(self._guarded, partial(self._delete, old))
-            self._port.loop.at(self._port.retain_us, process, lambda: self._port.loop.spawn(process, delete))
+            self._port.loop.at(
+                self._port.retain_us, process, lambda: self._port.loop.spawn(process, delete)
+            )
 
     def _delete(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -358,7 +378,9 @@ class SimQuery:
     def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
         """``said`` is what operators say of the batch, as ``StepStaged`` has it."""
         committables = []
-        for name, staged in zip(self._vertex.sinks, (rows, [] if total is None else [total]), strict=True):
+        for name, staged in zip(
+            self._vertex.sinks, (rows, [] if total is None else [total]), strict=True
+        ):
             frame: Any = staged
             payload = self._port.tables[name].stage(frame, Step(position=batch))
             if payload is not None:
@@ -368,7 +390,9 @@ class SimQuery:
             path, data = f"{self.channel}/{batch}", msgspec.json.encode(rows)
             self._port.fs.put(path, data)
             segment = Segment(position=batch, size=len(data) * _BYTES_EACH, payload={"file": path})
-        self._post(StepStaged(position=batch, committables=tuple(committables), segment=segment, **said))
+        self._post(
+            StepStaged(position=batch, committables=tuple(committables), segment=segment, **said)
+        )
 
     def _pause(self, most_us: int) -> None:
         self._port.loop.sleep(self._port.process, self._port.random.randrange(most_us))
@@ -403,10 +427,11 @@ class SimTaskPort:
         clock: Clock,
         waits: Waits,
     ) -> None:
-        """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one still writes. Without
-        ``links`` maintenance keeps old state files for ``retain_us``. ``upload_us`` is how long an asynchronous part takes
-        at most, beside its steps on the disk, ``reader_us`` a batch over channels. ``partitions``: of the state of every
-        query. ``declines``: whether an operator takes no snapshot this time."""
+        """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one
+        still writes. Without ``links`` maintenance keeps old state files for ``retain_us``.
+        ``upload_us`` is how long an asynchronous part takes at most, beside its steps on the disk,
+        ``reader_us`` a batch over channels. ``partitions``: of the state of every query.
+        ``declines``: whether an operator takes no snapshot this time."""
         self.loop = loop
         self.process = process
         self.fs = file_system
@@ -443,7 +468,9 @@ class SimTaskPort:
             for ended in (task.vertex for task in start.restored.tasks if task.fully_finished):
                 self._at_barrier[ended, BEGIN] = MAX_WATERMARK_MS
 
-    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+    def start_task(
+        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
+    ) -> None:
         """Fill the query's directory from the checkpoint, and start it."""
         query = SimQuery(self, self._vertices[plan.vertex], plan, attempt, post)
         if restored is not None and self._restored is not None:
@@ -474,13 +501,16 @@ class SimTaskPort:
         """What an answered call was told."""
         return self._answers.pop(call)
 
-    def passes_barrier(self, vertex: VertexId, checkpoint_id: int, watermark_ms: int | None) -> None:
+    def passes_barrier(
+        self, vertex: VertexId, checkpoint_id: int, watermark_ms: int | None
+    ) -> None:
         """A query takes part in a checkpoint while its output watermark is this one."""
         if watermark_ms is not None:
             self._at_barrier[vertex, checkpoint_id] = watermark_ms
 
     def at_barrier(self, vertices: Sequence[VertexId], checkpoint_id: int) -> dict[VertexId, int]:
-        """The output watermarks of some vertices at the barrier of a checkpoint, as far as there are any."""
+        """The output watermarks of some vertices at the barrier of a checkpoint, as far as there
+        are any."""
         keys = ((vertex, checkpoint_id) for vertex in vertices)
         return {key[0]: self._at_barrier[key] for key in keys if key in self._at_barrier}
 

@@ -40,8 +40,11 @@ class Totals:
         self.struck.update(result.struck)
 
 
-def run_seeds(first: int, *, seeds: int | None, seconds: float | None = None) -> Iterator[RunResult]:
-    """Results in the order of the seeds, from ``first`` on: so many ``seeds``, or until ``seconds`` have passed."""
+def run_seeds(
+    first: int, *, seeds: int | None, seconds: float | None = None
+) -> Iterator[RunResult]:
+    """Results in the order of the seeds, from ``first`` on: so many ``seeds``, or until ``seconds``
+    have passed."""
     until = None if seconds is None else time.monotonic() + seconds
     numbers = iter(count(first)) if seeds is None else iter(range(first, first + seeds))
     if seeds == 1:
@@ -61,6 +64,7 @@ def _run(seed: int) -> RunResult:
 
 
 def _quiet() -> None:
-    """What fails in a run is meant to fail: its story has it. Ctrl-C is for the parent, which ends the workers."""
+    """What fails in a run is meant to fail: its story has it. Ctrl-C is for the parent, which ends
+    the workers."""
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,9 +1,10 @@
-"""What the snapshots of a modelled query are made of; ``durable/task_snapshots.py`` takes them, as it does Spark's.
+"""What the snapshots of a modelled query are made of; ``durable/task_snapshots.py`` takes them, as
+it does Spark's.
 
-Where there are no links, state files are copied later and may have vanished by then. The segment of a live producer is
-found where that wrote it, a restored one below the query's own directory. One that is gone before it could be copied was
-deleted too early, since the task holds back the notification that it was read (PROTOCOL P27): that is lost state, and no
-fault of the disk.
+Where there are no links, state files are copied later and may have vanished by then. The segment of
+a live producer is found where that wrote it, a restored one below the query's own directory. One
+that is gone before it could be copied was deleted too early, since the task holds back the
+notification that it was read (PROTOCOL P27): that is lost state, and no fault of the disk.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from weir.sim.disk import ProcessFileSystem
 
 
 class LostStateError(Exception):
-    """A query does not find its past, or a segment. Caught by nobody: the auditor looks for it in what tasks report."""
+    """A query does not find its past, or a segment. Caught by nobody: the auditor looks for it in
+    what tasks report."""
 
 
 def segment_path(payload: Payload, directory: str) -> str:
@@ -72,7 +74,8 @@ class SimState:
         return directory if self._links else None
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file. Raises ``LostStateError`` for a segment that is gone, ``StorageError`` for another file."""
+        """Copy a file. Raises ``LostStateError`` for a segment that is gone, ``StorageError`` for
+        another file."""
         try:
             self._fs.link_or_copy(source, target)
         except StorageError as error:

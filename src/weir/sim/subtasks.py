@@ -1,16 +1,18 @@
-"""One operator whose subtasks fail alone (PROTOCOL P39): Spark's queries never do that, and the core can.
+"""One operator whose subtasks fail alone (PROTOCOL P39): Spark's queries never do that, and the
+core can.
 
-A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each sends every number back. Meanwhile checkpoints
-are taken, up to three at a time, and time out; the coordinator answers late; events are lost on their way; and subtasks fail
-one by one, and go back to the newest completed checkpoint. The holder and its gateways, and the events of each subtask, are
-those of the product. What is under way between the three sides waits in queues, and which of them moves next is drawn. After
-a while nothing fails any more, and everything must come to its end.
+A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each sends every number back.
+Meanwhile checkpoints are taken, up to three at a time, and time out; the coordinator answers late;
+events are lost on their way; and subtasks fail one by one, and go back to the newest completed
+checkpoint. The holder and its gateways, and the events of each subtask, are those of the product.
+What is under way between the three sides waits in queues, and which of them moves next is drawn.
+After a while nothing fails any more, and everything must come to its end.
 
-The laws are those of ``sim/operators.py``: numbers come in order, without a gap and each once, in both directions, and in
-every completed checkpoint each subtask agrees with the coordinator.
+The laws are those of ``sim/operators.py``: numbers come in order, without a gap and each once, in
+both directions, and in every completed checkpoint each subtask agrees with the coordinator.
 
-The coordinator and each attempt of a subtask work off what they are sent, one message after another, and leave in ``out`` what
-the master has not received yet.
+The coordinator and each attempt of a subtask work off what they are sent, one message after
+another, and leave in ``out`` what the master has not received yet.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ from weir.sim.story import Story
 
 OPERATOR = "op"
 
-#: What each subtask has in a checkpoint: how many numbers it got, and what it sent that is not acknowledged.
+#: What each subtask has in a checkpoint: how many numbers it got, and what it sent that is not
+#: acknowledged.
 SubtaskState: TypeAlias = tuple[int, tuple[SentEvent, ...]]
 
 
@@ -54,7 +57,8 @@ class BrokenLawError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SubtaskReset:
-    """The coordinator is told that a subtask began anew, with what the newest completed checkpoint has of it."""
+    """The coordinator is told that a subtask began anew, with what the newest completed checkpoint
+    has of it."""
 
     subtask: int
     attempt: int
@@ -76,7 +80,9 @@ class MailboxCoordinator:
 
     def __init__(self, subtasks: int) -> None:
         self.told: deque[SnapshotCoordinator | HandleOperatorEvent | SubtaskReset] = deque()
-        self.out: deque[CoordinatorSentEvent | CoordinatorSnapshotTaken | OperatorEventHandled] = deque()
+        self.out: deque[CoordinatorSentEvent | CoordinatorSnapshotTaken | OperatorEventHandled] = (
+            deque()
+        )
         self.sent = [0] * subtasks
         self._back = [0] * subtasks
         #: Of each subtask, the attempt that it knows.
@@ -100,7 +106,9 @@ class MailboxCoordinator:
             case SnapshotCoordinator(checkpoint_id=n):
                 state: Payload = {"sent": list(self.sent), "back": list(self._back)}
                 self.out.append(
-                    CoordinatorSnapshotTaken(operator=OPERATOR, attempt=0, checkpoint_id=n, state=state)
+                    CoordinatorSnapshotTaken(
+                        operator=OPERATOR, attempt=0, checkpoint_id=n, state=state
+                    )
                 )
             case HandleOperatorEvent(subtask=subtask, number=number, payload=payload):
                 if payload["back"] != self._back[subtask]:
@@ -110,7 +118,9 @@ class MailboxCoordinator:
                 self._back[subtask] += 1
                 attempt = self._attempts[subtask]
                 self.out.append(
-                    OperatorEventHandled(operator=OPERATOR, attempt=attempt, subtask=subtask, number=number)
+                    OperatorEventHandled(
+                        operator=OPERATOR, attempt=attempt, subtask=subtask, number=number
+                    )
                 )
             case SubtaskReset(subtask=subtask, attempt=attempt, sent=sent, back=back):
                 self._attempts[subtask] = attempt
@@ -149,12 +159,17 @@ class SubtaskAttempt:
         """The next barrier comes, between two steps."""
         if self._in_step:
             self.step()
-        checkpoint_id, state = self.barriers.popleft(), (self._received, self._events.unacknowledged)
+        checkpoint_id, state = (
+            self.barriers.popleft(),
+            (self._received, self._events.unacknowledged),
+        )
         self.uploads.append(
             SubtaskAcknowledged(attempt=self.attempt, checkpoint_id=checkpoint_id, state=state)
         )
         self.out.append(
-            AcknowledgeCheckpointEvent(vertex=OPERATOR, attempt=self.attempt, checkpoint_id=checkpoint_id)
+            AcknowledgeCheckpointEvent(
+                vertex=OPERATOR, attempt=self.attempt, checkpoint_id=checkpoint_id
+            )
         )
 
     def step(self) -> None:
@@ -165,7 +180,9 @@ class SubtaskAttempt:
             return
         for event in self._events.carry():
             if event.payload["number"] != self._received:
-                raise BrokenLawError(f"subtask {self._subtask} gets {event.payload} after {self._received}")
+                raise BrokenLawError(
+                    f"subtask {self._subtask} gets {event.payload} after {self._received}"
+                )
             self._received += 1
             back = {"back": event.payload["number"]}
             self._events.sent([SentEvent(operator=OPERATOR, subtask=self._subtask, payload=back)])
@@ -219,7 +236,8 @@ class SubtaskWorld:
         self._checkpoints = 0
         self._failures = 0
         self._story = Story()
-        #: How often a subtask fails, an event is lost, and a checkpoint times out, for each other move.
+        #: How often a subtask fails, an event is lost, and a checkpoint times out, for each other
+        #: move.
         self._faults = [self._random.choice((0.0, 0.01, 0.05)) for _ in range(3)]
 
     def run(self) -> SubtasksResult:
@@ -241,7 +259,8 @@ class SubtaskWorld:
             checkpoints=self._checkpoints,
         )
 
-    # -- moves -------------------------------------------------------------------------------------------------
+    # -- moves
+    # ------------------------------------------------------------------------------------------
 
     def _move(self, *, faulty: bool) -> bool:
         """Something happens; False if all is done."""
@@ -253,7 +272,8 @@ class SubtaskWorld:
                 return False
             moves.append(self._trigger)
         elif self._vain and (not moves or self._random.random() < 0.02):
-            # Long after the failure: until then nothing but the holder keeps such a checkpoint from completing.
+            # Long after the failure: until then nothing but the holder keeps such a checkpoint from
+            # completing.
             moves = [self._abort_vain]
         elif self._may_trigger() and (faulty and self._random.random() < 0.1):
             moves.append(self._trigger)
@@ -296,7 +316,8 @@ class SubtaskWorld:
             return False
         return True
 
-    # -- the master --------------------------------------------------------------------------------------------
+    # -- the master
+    # ------------------------------------------------------------------------------------------
 
     def _may_trigger(self) -> bool:
         """One trigger at a time: the last one's barriers are under way."""
@@ -321,8 +342,8 @@ class SubtaskWorld:
                 self._carry_out(self._holder.acknowledge(subtask, number))
 
     def _is_current(self, event: CoordinatorSentEvent | OperatorEventHandled) -> bool:
-        """Whether the coordinator means the subtask's attempt of now. Who fails single subtasks must look, as the job master
-        does for whole attempts."""
+        """Whether the coordinator means the subtask's attempt of now. Who fails single subtasks
+        must look, as the job master does for whole attempts."""
         return event.attempt == self._subtasks[event.subtask].attempt
 
     def _hear_subtask(self, number: int) -> None:
@@ -334,7 +355,9 @@ class SubtaskWorld:
                     self._carry_out(self._holder.confirmed(confirmed))
             case OperatorEventSent(number=sent, payload=payload):
                 self._coordinator.told.append(
-                    HandleOperatorEvent(operator=OPERATOR, subtask=number, number=sent, payload=payload)
+                    HandleOperatorEvent(
+                        operator=OPERATOR, subtask=number, number=sent, payload=payload
+                    )
                 )
             case AcknowledgeCheckpointEvent(checkpoint_id=n):
                 self._carry_out(self._holder.acknowledged(number, n))
@@ -380,7 +403,8 @@ class SubtaskWorld:
             self._abort(checkpoint_id)
 
     def _fail(self, number: int) -> None:
-        """The holder knows it already: the subtask begins anew. Checkpoints that it has not acknowledged will be aborted."""
+        """The holder knows it already: the subtask begins anew. Checkpoints that it has not
+        acknowledged will be aborted."""
         self._failures += 1
         attempt = self._subtasks[number].attempt + 1
         self._tell(f"subtask {number} fails")
@@ -389,14 +413,18 @@ class SubtaskWorld:
         known: Any = self._completed.coordinator
         self._coordinator.told.append(
             SubtaskReset(
-                subtask=number, attempt=attempt, sent=known["sent"][number], back=known["back"][number]
+                subtask=number,
+                attempt=attempt,
+                sent=known["sent"][number],
+                back=known["back"][number],
             )
         )
 
     def _upload(self, subtask: SubtaskAttempt) -> None:
         subtask.out.append(subtask.uploads.pop(self._random.randrange(len(subtask.uploads))))
 
-    # -- laws --------------------------------------------------------------------------------------------------
+    # -- laws
+    # ------------------------------------------------------------------------------------------
 
     def _check(self, checkpoint_id: int, checkpoint: _Pending) -> None:
         known: Any = checkpoint.coordinator
@@ -405,8 +433,9 @@ class SubtaskWorld:
             kept = [one.payload["back"] for one in unacknowledged]
             if received != sent or kept != list(range(back, received)):
                 raise BrokenLawError(
-                    f"in checkpoint {checkpoint_id} the coordinator has sent {sent} numbers to subtask {number} and"
-                    f" has {back} back, the subtask has got {received} and keeps {kept}"
+                    f"in checkpoint {checkpoint_id} the coordinator has sent {sent} numbers to"
+                    f" subtask {number} and has {back} back, the subtask has got {received} and"
+                    f" keeps {kept}"
                 )
 
     def _end(self) -> Payload:

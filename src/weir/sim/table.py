@@ -42,7 +42,11 @@ class SimTable(Sink):
     """Implements ``weir.sinks.base.Sink``. The frame of a step is a list of rows."""
 
     def __init__(
-        self, root: str, file_system: ProcessFileSystem, *, fails: Callable[[], bool] = lambda: False
+        self,
+        root: str,
+        file_system: ProcessFileSystem,
+        *,
+        fails: Callable[[], bool] = lambda: False,
     ) -> None:
         """``fails`` says whether a commit fails before it has done anything."""
         self.root = root
@@ -120,7 +124,9 @@ class SimTable(Sink):
         """Every version of the log, the newest first."""
         names = [entry.name for entry in self._fs.list(f"{self.root}/log")]
         for name in reversed(names):
-            version = msgspec.json.decode(self._fs.read(f"{self.root}/log/{name}"), type=TableVersion)
+            version = msgspec.json.decode(
+                self._fs.read(f"{self.root}/log/{name}"), type=TableVersion
+            )
             yield Commit(
                 timestamp_ms=int(name),
                 job_id=version.job_id,

@@ -1,8 +1,8 @@
 """One run of the simulator: a seed, and what comes of it.
 
-A job with bounded sources is run by drivers that come and go, as a supervisor (a person, or Kubernetes) would start them
-again, while faults strike. After a while the faults cease. Then the job must finish within bounded virtual time, with
-every record in every table exactly once.
+A job with bounded sources is run by drivers that come and go, as a supervisor (a person, or
+Kubernetes) would start them again, while faults strike. After a while the faults cease. Then the
+job must finish within bounded virtual time, with every record in every table exactly once.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
 from weir.storage.job_log import JobRecord, RecordStatus
 
-#: How long after the last fault a job must have finished, in virtual seconds. A driver that does not know that it was fenced
-#: may try its final checkpoint eight times, with up to ten seconds between two tries, before it asks the job log.
+#: How long after the last fault a job must have finished, in virtual seconds. A driver that does
+#: not know that it was fenced may try its final checkpoint eight times, with up to ten seconds
+#: between two tries, before it asks the job log.
 _PATIENCE_S = 100
 #: How many stops drain: such a run ends early.
 _DRAINS = 0.5
@@ -121,7 +122,9 @@ class World:
         self._random = random
         self._loop = Loop()
         self._plan = draw_plan(random, seconds=seconds, syncs=Random(f"syncs {seed}"))
-        self._injector = Injector(self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us)
+        self._injector = Injector(
+            self._plan, Random(random.getrandbits(64)), lambda: self._loop.now_us
+        )
         names = ("graph", "channels", "unaligned", "partitions", "coordinators", "restarts")
         streams = {name: Random(f"{name} {seed}") for name in names}
         #: Whether a stop drains: of its own, so that older seeds tell the same story.
@@ -146,7 +149,8 @@ class World:
         self._aimed: list[tuple[Fault, str]] = []
         self._requests = 0
         self._events = 0
-        #: Vertices that effects of this turn name, and whether one went to or came from the job master.
+        #: Vertices that effects of this turn name, and whether one went to or came from the job
+        #: master.
         self._touched: set[VertexId] = set()
         self._master_touched = False
         self._attempts_begun_us: dict[str, int] = {}
@@ -168,7 +172,9 @@ class World:
             self._loop.at(when_us, self._outside, partial(self._befall, mishap))
         self._loop.at(self._plan.until_us, self._outside, self._cease)
         limit_us = self._plan.until_us + _PATIENCE_S * 1_000_000
-        over = self._loop.run(lambda: self._finished or self._auditor.violation is not None, limit_us)
+        over = self._loop.run(
+            lambda: self._finished or self._auditor.violation is not None, limit_us
+        )
         if not over and self._auditor.violation is None:
             states = [f"{d.process.name}: {d.protocol_state()}" for d in self._drivers if d.is_live]
             self._auditor.broken(
@@ -191,7 +197,8 @@ class World:
             struck=self._injector.struck,
         )
 
-    # -- drivers -----------------------------------------------------------------------------------------------
+    # -- drivers
+    # ------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
         """Start a driver if none is live, and look again in a while."""
@@ -246,7 +253,8 @@ class World:
             refused, self._refused = self._refused, None
             self._loop.at(0, self._outside, partial(self._undo, refused))
 
-    # -- mishaps -----------------------------------------------------------------------------------------------
+    # -- mishaps
+    # ------------------------------------------------------------------------------------------
 
     def _back_up(self) -> None:
         """Somebody copies the job's directory."""
@@ -268,7 +276,9 @@ class World:
         tables = self._auditor.tables
         match mishap:
             case Mishap.BACKUP_PUT_BACK:
-                backup = next((one for one in reversed(self._backups) if one.job_id == self._job_id), None)
+                backup = next(
+                    (one for one in reversed(self._backups) if one.job_id == self._job_id), None
+                )
                 if backup is None:
                     return
                 directory = f"{BASE_DIRECTORY}/{self._job_id}"
@@ -311,7 +321,8 @@ class World:
     def _newest_id(self) -> int:
         return max(map(int, self._disk.names(f"{BASE_DIRECTORY}/{self._job_id}/ids")), default=0)
 
-    # -- what is watched ---------------------------------------------------------------------------------------
+    # -- what is watched
+    # ---------------------------------------------------------------------------------------
 
     def _on_effect(self, driver: SimDriver, effect: object) -> None:
         self._tell(driver, str(effect))
@@ -354,7 +365,8 @@ class World:
             self._strike_if_aimed(driver)
 
     def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
-        """Tell the auditor of what the minimum pause lies between, and note which checkpoints are final ones."""
+        """Tell the auditor of what the minimum pause lies between, and note which checkpoints are
+        final ones."""
         who, now_ms = driver.process.name, driver.clock.now_ms()
         match envelope:
             case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
@@ -391,10 +403,12 @@ class World:
     def _tell(self, driver: SimDriver, what: str) -> None:
         self._story.tell(self._loop.now_us, driver.process.name, what)
 
-    # -- faults ------------------------------------------------------------------------------------------------
+    # -- faults
+    # ------------------------------------------------------------------------------------------
 
     def _cease(self) -> None:
-        """Faults are over. Half of the runs get a fresh driver, so that a whole attempt is undisturbed."""
+        """Faults are over. Half of the runs get a fresh driver, so that a whole attempt is
+        undisturbed."""
         self._story.tell(self._loop.now_us, "-", "faults are over")
         for driver in self._drivers:
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
@@ -422,7 +436,9 @@ class World:
         state = driver.protocol_state()
         for aimed in [one for one in self._aimed if one[1] == state]:
             self._aimed.remove(aimed)
-            self._loop.at(self._random.randrange(50), self._outside, partial(self._strike, aimed[0], driver))
+            self._loop.at(
+                self._random.randrange(50), self._outside, partial(self._strike, aimed[0], driver)
+            )
 
     def _strike(self, fault: Fault, driver: SimDriver) -> None:
         if driver.is_live and not self._injector.over:
@@ -486,5 +502,8 @@ def run_seed(seed: int, *, seconds: float = 6.0) -> RunResult:
     if alone.violation is None:
         return result
     return replace(
-        result, violation=alone.violation, story=alone.story, plan="an operator whose subtasks fail alone"
+        result,
+        violation=alone.violation,
+        story=alone.story,
+        plan="an operator whose subtasks fail alone",
     )

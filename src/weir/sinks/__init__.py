@@ -1,7 +1,7 @@
 """Two-phase-commit sinks: what a step's rows are written to, exactly once (MISSION G4).
 
-``base`` has the contract, for Weir's own sinks and for users'. Importing this package starts no JVM and loads no
-delta-rs.
+``base`` has the contract, for Weir's own sinks and for users'. Importing this package starts no JVM
+and loads no delta-rs.
 """
 
 from weir.sinks.base import Sink, SinkContext, Step

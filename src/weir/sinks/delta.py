@@ -1,23 +1,29 @@
-"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them, no JVM library is needed.
+"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them, no JVM
+library is needed.
 
 How one step's rows become visible:
 
-1. ``stage``: Spark writes Parquet below the table's root, into ``weir-<job>-<sink>-<attempt>/<position>/``. No entry
-   of the table's log names these files, so no reader sees them. The name is not hidden: should they be orphaned for
-   good, Delta's own VACUUM finds them.
-2. ``flush``: the files and the directories above them are synced, and their footers are read: a file's rows, and the
-   statistics by which readers skip it. Files without rows (Spark writes one for an empty frame) are dropped here.
-3. ``commit``: one Delta transaction adds all files of the epoch, and with them, in the same log entry, the
-   application transaction ``weir-<job id>-<sink>`` at version *epoch*. Whoever commits the epoch again finds it there.
-   Of two that commit it at the same time delta-rs refuses one (PROTOCOL P18). The log entry is then synced, which
-   delta-rs leaves to the operating system. Delta does not ask whether the files exist, so a look at each comes first: a
-   VACUUM that keeps unnamed files for a shorter time than a commit can be held up may have deleted them.
-4. ``clean``: each commit also notes, as application transactions named like the attempts' directories, the highest
-   position that it took from each. So a dead attempt's step was committed if and only if its position is not above
-   that mark. This stays true when OPTIMIZE has replaced its files, which time travel may still read.
+1. ``stage``: Spark writes Parquet below the table's root, into
+   ``weir-<job>-<sink>-<attempt>/<position>/``. No entry of the table's log names these files, so no
+   reader sees them. The name is not hidden: should they be orphaned for good, Delta's own VACUUM
+   finds them.
+2. ``flush``: the files and the directories above them are synced, and their footers are read: a
+   file's rows, and the statistics by which readers skip it. Files without rows (Spark writes one
+   for an empty frame) are dropped here.
+3. ``commit``: one Delta transaction adds all files of the epoch, and with them, in the same log
+   entry, the application transaction ``weir-<job id>-<sink>`` at version *epoch*. Whoever commits
+   the epoch again finds it there. Of two that commit it at the same time delta-rs refuses one
+   (PROTOCOL P18). The log entry is then synced, which delta-rs leaves to the operating system.
+   Delta does not ask whether the files exist, so a look at each comes first: a VACUUM that keeps
+   unnamed files for a shorter time than a commit can be held up may have deleted them.
+4. ``clean``: each commit also notes, as application transactions named like the attempts'
+   directories, the highest position that it took from each. So a dead attempt's step was committed
+   if and only if its position is not above that mark. This stays true when OPTIMIZE has replaced
+   its files, which time travel may still read.
 
-An epoch without rows leaves the table alone: an idle job adds no versions. The job's own log and metadata are its record
-(PROTOCOL P15); each commit names their directory (``weir.job.directory``), where ``weir.read_consistent`` looks.
+An epoch without rows leaves the table alone: an idle job adds no versions. The job's own log and
+metadata are its record (PROTOCOL P15); each commit names their directory (``weir.job.directory``),
+where ``weir.read_consistent`` looks.
 
 Payload::
 
@@ -40,7 +46,12 @@ from weir.core.types import Count, Payload, Timestamp
 from weir.errors import InvariantError, SinkError, SinkMismatchError, invariant
 from weir.sinks.base import Commit, Sink, SinkContext, Step
 from weir.sinks.delta_log import TableLog
-from weir.sinks.delta_schema import check_fits, check_no_rules, check_partition_columns, delta_schema_json
+from weir.sinks.delta_schema import (
+    check_fits,
+    check_no_rules,
+    check_partition_columns,
+    delta_schema_json,
+)
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
@@ -70,12 +81,13 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame
 
-#: How often a commit is tried before the caller is told; delta-rs itself retries against other writers.
+#: How often a commit is tried before the caller is told; delta-rs itself retries against other
+#: writers.
 _COMMIT_TRIES = 3
 #: What delta-rs reads as something else in a path, or not at all.
 _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
-#: How far back a starting job looks for who wrote to the table. Only a log with this many newer entries of other writers,
-#: or of jobs of other names, is not seen through.
+#: How far back a starting job looks for who wrote to the table. Only a log with this many newer
+#: entries of other writers, or of jobs of other names, is not seen through.
 _LOG_ENTRIES = 200
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
@@ -96,7 +108,9 @@ class _Payload(StagedPayload, kw_only=True):
     files: list[_File]
 
     def __post_init__(self) -> None:
-        said = [(file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files]
+        said = [
+            (file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files
+        ]
         if self.flushed and any(None in one for one in said):
             raise ValueError("of a flushed file something is missing")
 
@@ -104,13 +118,18 @@ class _Payload(StagedPayload, kw_only=True):
 class DeltaTable(Sink):
     """Appends to a Delta table, exactly once. The table is created with the first rows.
 
-    ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns that become
-    directories; strings, dates, whole numbers, decimals and booleans (as everywhere in Delta, an empty string
-    there is a null). ``storage_options``: for delta-rs, such as credentials of an object store; Spark needs its own.
+    ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
+    that become directories; strings, dates, whole numbers, decimals and booleans (as everywhere in
+    Delta, an empty string there is a null). ``storage_options``: for delta-rs, such as credentials
+    of an object store; Spark needs its own.
     """
 
     def __init__(
-        self, path: str, *, partition_by: Sequence[str] = (), storage_options: dict[str, str] | None = None
+        self,
+        path: str,
+        *,
+        partition_by: Sequence[str] = (),
+        storage_options: dict[str, str] | None = None,
     ) -> None:
         self._shown_path = path
         self._root = normalize(path)
@@ -122,14 +141,17 @@ class DeltaTable(Sink):
         self._table: deltalake.DeltaTable | None = None
         self._target = Target(self.describe())
         self._log_sync = SureSync()
-        #: The table's schema when the attempt began; ``stage`` must not touch the table, which a commit may be using.
+        #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
+        #: commit may be using.
         self._schema_at_open: str | None = None
-        #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is checked once.
+        #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is
+        #: checked once.
         self._accepted: tuple[str, str] | None = None
         check_partition_names(self._partition_by, ".", place=self.describe())
         if misread := _MISREAD.search(self._root):
             raise SinkError(
-                f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a path: rename it."
+                f"{self.describe()} cannot be used, since delta-rs misreads {misread[0]!r} in a"
+                " path: rename it."
             )
 
     def describe(self) -> str:
@@ -145,8 +167,10 @@ class DeltaTable(Sink):
         return join(self._root, "_delta_log")
 
     def check(self, context: SinkContext) -> None:
-        """Refuse a directory with foreign files, and a table that an append would not fit (MISSION G4)."""
-        # For another run in the same process: what the one before it knew may have been deleted since.
+        """Refuse a directory with foreign files, and a table that an append would not fit
+        (MISSION G4)."""
+        # For another run in the same process: what the one before it knew may have been deleted
+        # since.
         self._target, self._table = Target(self.describe()), None
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
@@ -158,11 +182,13 @@ class DeltaTable(Sink):
         if "_delta_log" not in names:
             # What dead attempts staged before the table's first commit is no foreign data.
             if foreign := [
-                name for name in names if not name.startswith(".") and not _STAGING_DIRECTORY.fullmatch(name)
+                name
+                for name in names
+                if not name.startswith(".") and not _STAGING_DIRECTORY.fullmatch(name)
             ]:
                 raise SinkError(
-                    f"{self.describe()} is not empty and is no Delta table (it holds {foreign[0]!r}): "
-                    "choose an empty directory or move its files away."
+                    f"{self.describe()} is not empty and is no Delta table (it holds"
+                    f" {foreign[0]!r}): choose an empty directory or move its files away."
                 )
             return
         table = self._load()
@@ -170,7 +196,8 @@ class DeltaTable(Sink):
             self._check_table(table)
 
     def open(self, context: SinkContext) -> None:
-        """Take up the attempt and make the directory, durably; the table itself is created by the first commit."""
+        """Take up the attempt and make the directory, durably; the table itself is created by the
+        first commit."""
         self._opened = context
         self._target.check(self._file_system)
         self._file_system.make_directory(self._root)
@@ -189,7 +216,9 @@ class DeltaTable(Sink):
         directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, directory, str(step.position))
         fs, columns = self._file_system, self._partition_by
-        write_frame(frame, fs, path, format_name="parquet", partition_by=columns, written=step.files)
+        write_frame(
+            frame, fs, path, format_name="parquet", partition_by=columns, written=step.files
+        )
         # Not cut in two by a volume that went away meanwhile.
         self._target.check(fs)
         files = visible_files(fs, path)
@@ -227,13 +256,17 @@ class DeltaTable(Sink):
     def damaged(self, payload: Payload) -> str | None:
         """The first staged file that is gone or has another size."""
         check_staged([payload], _Payload, self.describe())
-        sizes = {join(self._root, _relative(payload, file)): file["size"] for file in payload["files"]}
+        sizes = {
+            join(self._root, _relative(payload, file)): file["size"] for file in payload["files"]
+        }
         return damaged_file(self._file_system, sizes)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Add the epoch's files to the table in one transaction; 0 if that was done before or there are no rows.
+        """Add the epoch's files to the table in one transaction; 0 if that was done before or there
+        are no rows.
 
-        Raises ``SinkError`` if the table refuses them, and ``LostRowsError`` if one is gone; calling again is safe.
+        Raises ``SinkError`` if the table refuses them, and ``LostRowsError`` if one is gone;
+        calling again is safe.
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
@@ -257,7 +290,8 @@ class DeltaTable(Sink):
         )
 
     def clean(self, attempt: int) -> None:
-        """Delete the steps of dead attempts above their committed mark, and hidden leftovers of Spark (PROTOCOL P22)."""
+        """Delete the steps of dead attempts above their committed mark, and hidden leftovers of
+        Spark (PROTOCOL P22)."""
         prefix = f"weir-{staging_prefix(self._context)}"
         if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
             return
@@ -278,8 +312,8 @@ class DeltaTable(Sink):
                 Schema.from_json(schema)
             except Exception as error:
                 raise SinkMismatchError(
-                    f"{self.describe()} cannot commit rows whose schema cannot be read ({error}): use another checkpoint or"
-                    " savepoint."
+                    f"{self.describe()} cannot commit rows whose schema cannot be read ({error}):"
+                    " use another checkpoint or savepoint."
                 ) from error
 
     @property
@@ -308,7 +342,8 @@ class DeltaTable(Sink):
         except (deltalake.exceptions.DeltaError, OSError) as error:
             self._table = None
             raise SinkError(
-                f"The log of {self.describe()} cannot be read ({error}): check the table and the access to it."
+                f"The log of {self.describe()} cannot be read ({error}): check the table and the"
+                " access to it."
             ) from error
         if self._table is not None:
             self._target.is_known_by(self.landmark())
@@ -318,12 +353,14 @@ class DeltaTable(Sink):
         metadata = table.metadata()
         if tuple(metadata.partition_columns) != self._partition_by:
             raise SinkMismatchError(
-                f"{self.describe()} is partitioned by {list(metadata.partition_columns)}, not by "
-                f"{list(self._partition_by)}: give the sink partition_by={list(metadata.partition_columns)} "
-                "or write to another path."
+                f"{self.describe()} is partitioned by {list(metadata.partition_columns)}, not by"
+                f" {list(self._partition_by)}: give the sink"
+                f" partition_by={list(metadata.partition_columns)} or write to another path."
             )
         features = table.protocol().writer_features or ()
-        check_no_rules(table.schema().to_json(), metadata.configuration, features, place=self.describe())
+        check_no_rules(
+            table.schema().to_json(), metadata.configuration, features, place=self.describe()
+        )
 
     def _fitting_schema(self, spark_schema: str) -> str:
         """The rows' schema for Delta, once it is known that the table takes it."""
@@ -343,7 +380,11 @@ class DeltaTable(Sink):
         for file in payload["files"]:
             footer = read_footer(self._file_system, join(self._root, _relative(payload, file)))
             if footer.rows:
-                details = {"rows": footer.rows, "statistics": footer.statistics, "modified_ms": now_ms}
+                details = {
+                    "rows": footer.rows,
+                    "statistics": footer.statistics,
+                    "modified_ms": now_ms,
+                }
                 files.append({**file, "partition": partition_values(file["path"]), **details})
         return {**payload, "files": files, "flushed": True}
 
@@ -372,17 +413,22 @@ class DeltaTable(Sink):
             self._sync_log(version + 1)
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
-            f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows stay staged and "
-            "are committed when the job is restored; check the table and the access to it."
+            f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
+            " stay staged and are committed when the job is restored; check the table and the"
+            " access to it."
         ) from failure
 
-    def _add_files(self, table: deltalake.DeltaTable | None, epoch: int, payloads: Sequence[Payload]) -> None:
+    def _add_files(
+        self, table: deltalake.DeltaTable | None, epoch: int, payloads: Sequence[Payload]
+    ) -> None:
         """Add the files in one log entry, which creates the table if there is none."""
         from deltalake import Schema, transaction
 
         for schema in {payload["schema"] for payload in payloads}:
             check_fits(
-                table.schema().to_json() if table else payloads[0]["schema"], schema, place=self.describe()
+                table.schema().to_json() if table else payloads[0]["schema"],
+                schema,
+                place=self.describe(),
             )
         schema_of_rows = Schema.from_json(payloads[0]["schema"])
         actions = [_add_action(payload, file) for payload in payloads for file in payload["files"]]
@@ -400,7 +446,11 @@ class DeltaTable(Sink):
             return
         self._check_table(table)
         table.create_write_transaction(
-            [*actions], "append", schema_of_rows, list(self._partition_by), commit_properties=properties
+            [*actions],
+            "append",
+            schema_of_rows,
+            list(self._partition_by),
+            commit_properties=properties,
         )
 
     def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
@@ -409,11 +459,16 @@ class DeltaTable(Sink):
 
         marks: dict[str, int] = {}
         for payload in payloads:
-            marks[payload["directory"]] = max(marks.get(payload["directory"], -1), payload["position"])
+            marks[payload["directory"]] = max(
+                marks.get(payload["directory"], -1), payload["position"]
+            )
         return CommitProperties(
             app_transactions=[
                 Transaction(self._transaction_id, epoch),
-                *(Transaction(directory, position) for directory, position in sorted(marks.items())),
+                *(
+                    Transaction(directory, position)
+                    for directory, position in sorted(marks.items())
+                ),
             ],
             custom_metadata={
                 "weir.job.id": self._context.job_id,
@@ -426,7 +481,8 @@ class DeltaTable(Sink):
         )
 
     def _sync_log(self, version: int) -> None:
-        """Make the log from this version on durable; object stores are so by themselves. Lists nothing: a log grows."""
+        """Make the log from this version on durable; object stores are so by themselves. Lists
+        nothing: a log grows."""
         table = self._load()
         if table is None or not is_local(self._root):
             return
@@ -435,21 +491,26 @@ class DeltaTable(Sink):
             names += [f"{number:020}.json", f"{number:020}.checkpoint.parquet"]
         # Delta writes checkpoints now and then, and cleans up old entries.
         paths = [f"_delta_log/{name}" for name in names]
-        present = [path for path in paths if self._file_system.status(join(self._root, path)) is not None]
+        present = [
+            path for path in paths if self._file_system.status(join(self._root, path)) is not None
+        ]
         self._log_sync.sync_below(self._file_system, self._root, present)
 
     def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
-        """Raise ``SinkError`` if delta-rs sees no table where there is one: then committed files would look orphaned."""
+        """Raise ``SinkError`` if delta-rs sees no table where there is one: then committed files
+        would look orphaned."""
         if table is None and any(
-            entry.name.endswith(".json") for entry in self._file_system.list(join(self._root, "_delta_log"))
+            entry.name.endswith(".json")
+            for entry in self._file_system.list(join(self._root, "_delta_log"))
         ):
             raise SinkError(
-                f"{self.describe()} has a log that delta-rs does not see, so nothing is deleted there: "
-                "check storage_options and the access to the table."
+                f"{self.describe()} has a log that delta-rs does not see, so nothing is deleted"
+                " there: check storage_options and the access to the table."
             )
 
     def _clean_attempt(self, directory: str, mark: int, named: set[str]) -> None:
-        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and an empty directory."""
+        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and
+        an empty directory."""
         file_system = self._file_system
         base = join(self._root, directory)
         left = 0
@@ -463,7 +524,9 @@ class DeltaTable(Sink):
                 continue
             staged = f"{directory}/{step.name}/"
             in_log = any(name.startswith(staged) for name in named)
-            invariant(not in_log, f"{staged} is above mark {mark}, yet in the log of {self.describe()}")
+            invariant(
+                not in_log, f"{staged} is above mark {mark}, yet in the log of {self.describe()}"
+            )
             file_system.delete(path)
         if not left:
             file_system.delete(base)

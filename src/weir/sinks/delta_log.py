@@ -1,7 +1,9 @@
-"""The log of one Delta table, as far as it tells of jobs of Weir: which version shows which checkpoint.
+"""The log of one Delta table, as far as it tells of jobs of Weir: which version shows which
+checkpoint.
 
-A log is read from its newest entry backwards, one file an entry, and only as far as needed: most readers want the newest
-few of thousands. delta-rs says which version is the newest; an entry's file is then read as it is.
+A log is read from its newest entry backwards, one file an entry, and only as far as needed: most
+readers want the newest few of thousands. delta-rs says which version is the newest; an entry's file
+is then read as it is.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ class TableLog:
         *,
         table: deltalake.DeltaTable | None = None,
     ) -> None:
-        """``table``: the table, where the caller has loaded it. Raises ``StorageError`` if there is none at the path."""
+        """``table``: the table, where the caller has loaded it. Raises ``StorageError`` if there is
+        none at the path."""
         import deltalake
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
@@ -85,8 +88,8 @@ class TableLog:
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
         except deltalake.exceptions.TableNotFoundError as error:
             raise StorageError(
-                f"There is no Delta table for {self.place}: check the path, or wait for the first checkpoint with rows,"
-                " which creates it."
+                f"There is no Delta table for {self.place}: check the path, or wait for the first"
+                " checkpoint with rows, which creates it."
             ) from error
         except (deltalake.exceptions.DeltaError, OSError) as error:
             raise self._unreadable(error) from error
@@ -112,7 +115,8 @@ class TableLog:
             yield self._entries[version]
 
     def commits(self, *, among: int | None = None) -> Iterator[Commit]:
-        """What jobs of Weir have committed, from the newest on backwards; ``among`` so many of the newest entries."""
+        """What jobs of Weir have committed, from the newest on backwards; ``among`` so many of the
+        newest entries."""
         return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
 
     def newest(self) -> Commit:
@@ -120,14 +124,15 @@ class TableLog:
         for commit in self.commits():
             return commit
         raise StorageError(
-            f"No job of Weir has written to {self.place}{self.cleaned_up()}: leave it out, or let a DeltaTable sink"
-            " write it."
+            f"No job of Weir has written to {self.place}{self.cleaned_up()}: leave it out, or let a"
+            " DeltaTable sink write it."
         )
 
     def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
         """Raise ``StorageError`` if another sink of the job stages below the table's root.
 
-        With two sinks no commit alone says what the table shows, and no version need show one checkpoint.
+        With two sinks no commit alone says what the table shows, and no version need show one
+        checkpoint.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -135,10 +140,15 @@ class TableLog:
         own = re.compile(re.escape(prefix + slug(sink)) + r"-\d+")
         for entry in self._files.get_file_info(FileSelector("", recursive=False)):
             name = entry.base_name
-            if entry.type == FileType.Directory and name.startswith(prefix) and not own.fullmatch(name):
+            if (
+                entry.type == FileType.Directory
+                and name.startswith(prefix)
+                and not own.fullmatch(name)
+            ):
                 raise StorageError(
-                    f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the one that"
-                    f" staged {name!r}), so its versions stand at no one checkpoint: give each sink a table of its own."
+                    f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the one"
+                    f" that staged {name!r}), so its versions stand at no one checkpoint: give each"
+                    " sink a table of its own."
                 )
 
     def cleaned_up(self) -> str:
@@ -146,13 +156,14 @@ class TableLog:
         if not self.oldest:
             return ""
         return (
-            f" (the log of {self.place} is cleaned up before version {self.oldest}: it must reach back to the last"
-            " common checkpoint, see delta.logRetentionDuration)"
+            f" (the log of {self.place} is cleaned up before version {self.oldest}: it must reach"
+            " back to the last common checkpoint, see delta.logRetentionDuration)"
         )
 
     def _unreadable(self, error: Exception) -> StorageError:
         return StorageError(
-            f"The log of {self.place} cannot be read ({error}): check the table and the access to it."
+            f"The log of {self.place} cannot be read ({error}): check the table and the access"
+            " to it."
         )
 
     def _read(self, version: int) -> Entry:
@@ -170,14 +181,17 @@ class TableLog:
                     for kind in ("add", "remove")
                     if kind in action
                 ]
-                changes_data = changes_data or any(changed) or "metaData" in action or "protocol" in action
+                changes_data = (
+                    changes_data or any(changed) or "metaData" in action or "protocol" in action
+                )
         except ValueError as error:
             raise self._unreadable(error) from error
         return Entry(version=version, commit=commit, changes_data=changes_data)
 
 
 def _commit(info: bytes) -> Commit | None:
-    """What a commit of Weir's says of itself; others write what they like there. Raises ``ValueError``."""
+    """What a commit of Weir's says of itself; others write what they like there. Raises
+    ``ValueError``."""
     if _CHECKPOINT_ID not in decoded(info, dict[str, msgspec.Raw]):
         return None
     said = decoded(info, _CommitInfo)

@@ -1,10 +1,13 @@
 """Spark's schemas as Delta's, and the question whether a step's rows fit into a table.
 
-Both write a schema in nearly the same JSON. Three things differ, and each would do harm if it were passed on:
+Both write a schema in nearly the same JSON. Three things differ, and each would do harm if it were
+passed on:
 
 1. Types that Delta lacks (intervals, void, user-defined ones) are refused by name.
-2. Columns become nullable, as when Spark creates a Delta table: Spark's own ``nullable`` flags change with its plans.
-3. Column metadata is dropped. Spark keeps watermarks there, and a table read with one would never move it.
+2. Columns become nullable, as when Spark creates a Delta table: Spark's own ``nullable`` flags
+   change with its plans.
+3. Column metadata is dropped. Spark keeps watermarks there, and a table read with one would never
+   move it.
 """
 
 from __future__ import annotations
@@ -47,19 +50,22 @@ def delta_schema_json(spark_schema: str, *, place: str) -> str:
 
 
 def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: str) -> None:
-    """Raise ``SinkMismatchError`` unless each partition column exists, and has a type that a directory's name can hold."""
+    """Raise ``SinkMismatchError`` unless each partition column exists, and has a type that a
+    directory's name can hold."""
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
     for column in partition_by:
         if column not in types:
             raise SinkMismatchError(
-                f"{place} is partitioned by {column!r}, but the rows have only the columns {_names(types)}: "
-                "add the column in a step before the sink or take it out of partition_by."
+                f"{place} is partitioned by {column!r}, but the rows have only the columns"
+                f" {_names(types)}: add the column in a step before the sink or take it out of"
+                " partition_by."
             )
         kind = types[column]
         if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
             raise SinkMismatchError(
-                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which has no exact directory name: "
-                "partition by a string, a date, a whole number, a decimal or a boolean derived from it."
+                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which has no"
+                " exact directory name: partition by a string, a date, a whole number, a decimal"
+                " or a boolean derived from it."
             )
     if len(partition_by) == len(types):
         raise SinkMismatchError(
@@ -68,7 +74,8 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
 
 
 def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
-    """Raise ``SinkMismatchError`` if rows of the one Delta schema cannot be appended to a table of the other."""
+    """Raise ``SinkMismatchError`` if rows of the one Delta schema cannot be appended to a table of
+    the other."""
     table = {field["name"]: field for field in json.loads(table_schema)["fields"]}
     rows = {field["name"]: field for field in json.loads(rows_schema)["fields"]}
     differences = []
@@ -77,20 +84,25 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
     if unknown := [name for name in rows if name not in table]:
         differences.append(f"the table lacks {_names(unknown)}")
     for name in table.keys() & rows.keys():
-        ours, theirs = _type_name(_nullable(rows[name]["type"])), _type_name(_nullable(table[name]["type"]))
+        ours, theirs = (
+            _type_name(_nullable(rows[name]["type"])),
+            _type_name(_nullable(table[name]["type"])),
+        )
         if ours != theirs:
             differences.append(f"{name!r} is {ours} in the rows and {theirs} in the table")
     if differences:
         raise SinkMismatchError(
-            f"The columns of the rows for {place} differ from the table's: {'; '.join(sorted(differences))}. "
-            "Select and cast the table's columns before the sink, change the table, or write to a new path."
+            f"The columns of the rows for {place} differ from the table's:"
+            f" {'; '.join(sorted(differences))}. Select and cast the table's columns before the"
+            " sink, change the table, or write to a new path."
         )
 
 
 def check_no_rules(
     schema: str, configuration: dict[str, str], features: Iterable[str], *, place: str
 ) -> None:
-    """Raise ``SinkMismatchError`` if the table has rules that do not go with exactly-once appends of plain Parquet files."""
+    """Raise ``SinkMismatchError`` if the table has rules that do not go with exactly-once appends
+    of plain Parquet files."""
     rules = [f"the property {key}" for key in configuration if key.startswith("delta.constraints.")]
     if "delta.setTransactionRetentionDuration" in configuration:
         # With the transaction ids the table would forget which checkpoints it has.
@@ -101,17 +113,23 @@ def check_no_rules(
         if not field["nullable"]:
             rules.append(f"NOT NULL of the column {field['name']!r}")
         rules.extend(
-            f"{key} of the column {field['name']!r}" for key in field["metadata"] if key in _COLUMN_RULES
+            f"{key} of the column {field['name']!r}"
+            for key in field["metadata"]
+            if key in _COLUMN_RULES
         )
-    rules.extend(f"the table feature {feature}" for feature in features if feature in _FEATURES_REFUSED)
+    rules.extend(
+        f"the table feature {feature}" for feature in features if feature in _FEATURES_REFUSED
+    )
     if rules:
         raise SinkMismatchError(
-            f"{place} cannot append to this table exactly once and keep {', '.join(sorted(rules))}: "
-            "remove that from the table, or write to another table."
+            f"{place} cannot append to this table exactly once and keep {', '.join(sorted(rules))}:"
+            " remove that from the table, or write to another table."
         )
 
 
-_COLUMN_RULES = frozenset(("delta.invariants", "delta.generationExpression", "delta.identity.start"))
+_COLUMN_RULES = frozenset(
+    ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+)
 _FEATURES_REFUSED = frozenset(
     (
         "rowTracking",
@@ -141,8 +159,8 @@ def _type(kind: Any, column: str, place: str) -> Any:
             return _map(_type(key, column, place), _type(value, column, place))
         case _:
             raise SinkMismatchError(
-                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which Delta does not have: "
-                "cast it (for instance to a string) or drop it before the sink."
+                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which Delta"
+                " does not have: cast it (for instance to a string) or drop it before the sink."
             )
 
 

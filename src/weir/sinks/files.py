@@ -6,15 +6,16 @@ Layout below the sink's path::
     _weir/staged/0a1b2c3d-orders-1/7/country=US/part-..  staged by attempt 1 in step 7
     _weir/committed/<job id>-orders/12                   the ledger: epoch 12 is committed, by whom and when
 
-Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible. (pyarrow walks through
-such directories first, so it may say that one has vanished: then read again.) ``commit`` renames each
-file to its final name. That name follows from the payload alone, so a commit that was cut short is repeated without
-harm: a file that is no longer staged and is there under its final name is done. No file is renamed before all of the epoch
-are known to be there, whole. When all names are durable, the ledger
-gets its entry; an epoch at or below the newest entry is never looked at again, even if readers have moved its files.
+Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible.
+(pyarrow walks through such directories first, so it may say that one has vanished: then read
+again.) ``commit`` renames each file to its final name. That name follows from the payload alone, so
+a commit that was cut short is repeated without harm: a file that is no longer staged and is there
+under its final name is done. No file is renamed before all of the epoch are known to be there,
+whole. When all names are durable, the ledger gets its entry; an epoch at or below the newest entry
+is never looked at again, even if readers have moved its files.
 
-A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader that needs all of
-an epoch at the same instant needs ``DeltaTable``.
+A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader
+that needs all of an epoch at the same instant needs ``DeltaTable``.
 
 Payload::
 
@@ -67,7 +68,8 @@ Format = Literal["parquet", "json", "csv"]
 
 #: Older entries of the ledger say nothing that the newest does not say.
 _LEDGER_ENTRIES_KEPT = 3
-#: Spark names files ``part-<task>-<uuid>-c000.snappy.parquet`` or, in partitions, ``part-<task>-<uuid>.c000.json``.
+#: Spark names files ``part-<task>-<uuid>-c000.snappy.parquet`` or, in partitions,
+#: ``part-<task>-<uuid>.c000.json``.
 _EXTENSION = re.compile(r"[-.]c\d+\.(?P<extension>.+)$")
 #: How pyarrow calls Spark's compressions of text; others cannot be read outside of Hadoop.
 _TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2": "bz2"}
@@ -96,8 +98,9 @@ class _Payload(StagedPayload, kw_only=True):
 class Files(Sink):
     """Adds files to a directory, exactly once.
 
-    ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark writes.
-    ``partition_by``: columns that become directories. ``options``: Spark's options of the format.
+    ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
+    writes. ``partition_by``: columns that become directories. ``options``: Spark's options of the
+    format.
     """
 
     def __init__(
@@ -118,7 +121,8 @@ class Files(Sink):
         self._target_sync = SureSync()
         if format not in get_args(Format):
             raise SinkError(
-                f"{self.describe()} has the unknown format {format!r}: use one of {get_args(Format)}."
+                f"{self.describe()} has the unknown format {format!r}: use one of"
+                f" {get_args(Format)}."
             )
         check_partition_names(self._partition_by, "._", place=self.describe())
         self._check_text_options()
@@ -133,17 +137,20 @@ class Files(Sink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a directory that holds files and was not made by this kind of sink."""
-        # For another run in the same process: what the one before it knew may have been deleted since.
+        # For another run in the same process: what the one before it knew may have been deleted
+        # since.
         self._target = Target(self.describe())
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
         if status is not None and not status.is_directory:
             raise SinkError(f"{self.describe()} is a file: choose a directory.")
-        names = [entry.name for entry in file_system.list(self._root) if not entry.name.startswith(".")]
+        names = [
+            entry.name for entry in file_system.list(self._root) if not entry.name.startswith(".")
+        ]
         if names and "_weir" not in names:
             raise SinkError(
-                f"{self.describe()} is not empty and was not written by Weir (it holds {names[0]!r}): "
-                "choose an empty directory or move its files away."
+                f"{self.describe()} is not empty and was not written by Weir (it holds"
+                f" {names[0]!r}): choose an empty directory or move its files away."
             )
 
     def open(self, context: SinkContext) -> None:
@@ -154,7 +161,8 @@ class Files(Sink):
         self._target.is_known_by(self._ledger)
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark wrote no file."""
+        """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark
+        wrote no file."""
         self._target.check(self._file_system)
         directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, _staged(directory, step.position))
@@ -196,7 +204,8 @@ class Files(Sink):
         return [payload if payload["flushed"] else self._counted(payload) for payload in payloads]
 
     def staged_files(self, payload: Payload) -> list[str]:
-        """Where the payload's files are: under their final names if a commit has begun to move them."""
+        """Where the payload's files are: under their final names if a commit has begun to move
+        them."""
         check_staged([payload], _Payload, self.describe())
         moves = self._moves(payload)
         staged = [join(self._root, source) for source, _, _ in moves]
@@ -212,19 +221,22 @@ class Files(Sink):
     def damaged(self, payload: Payload) -> str | None:
         """The first file that is neither staged nor under its final name, or has another size."""
         sizes = (file.get("size") for file in payload["files"])
-        return damaged_file(self._file_system, dict(zip(self.staged_files(payload), sizes, strict=True)))
+        return damaged_file(
+            self._file_system, dict(zip(self.staged_files(payload), sizes, strict=True))
+        )
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
         """Give the epoch's files their final names, then enter the epoch in the ledger.
 
-        Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is neither staged nor
-        committed: its rows are lost.
+        Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is
+        neither staged nor committed: its rows are lost.
         """
         check_flushed(payloads, _Payload, self.describe())
         moves = [move for payload in payloads for move in self._moves(payload)]
         if len({target for _, target, _ in moves}) < len(moves):
             raise SinkMismatchError(
-                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another checkpoint or savepoint."
+                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another"
+                " checkpoint or savepoint."
             )
         self._target.check(self._file_system)
         newest = self.newest_committed()
@@ -251,21 +263,28 @@ class Files(Sink):
         file_system = context.file_system(self._root)
         ledgers = [join(base, entry.name) for entry in file_system.list(base)]
         found = [self._newest_of(file_system, ledger) for ledger in ledgers]
-        newest_first = sorted(filter(None, found), key=lambda commit: commit.timestamp_ms, reverse=True)
+        newest_first = sorted(
+            filter(None, found), key=lambda commit: commit.timestamp_ms, reverse=True
+        )
         return iter(newest_first)
 
     def clean(self, attempt: int) -> None:
         """Delete all that dead attempts have left in their staging directories (PROTOCOL P22)."""
         base = join(self._root, "_weir", "staged")
-        for directory in dead_attempts(self._file_system, base, staging_prefix(self._context), attempt):
+        for directory in dead_attempts(
+            self._file_system, base, staging_prefix(self._context), attempt
+        ):
             self._file_system.delete(join(base, directory))
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
-        """Rename every file, durably, before the ledger says so; the rows of those that this call renamed."""
+        """Rename every file, durably, before the ledger says so; the rows of those that this call
+        renamed."""
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
             self._file_system.make_directory(join(self._root, directory), below=self._root)
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
-        self._target_sync.sync_below(self._file_system, self._root, [target for _, target, _ in moves])
+        self._target_sync.sync_below(
+            self._file_system, self._root, [target for _, target, _ in moves]
+        )
         self._enter(epoch, len(moves))
         return rows
 
@@ -289,7 +308,9 @@ class Files(Sink):
     @property
     def _ledger(self) -> str:
         # The whole job id: two jobs that share an entry would lose rows.
-        return join(self._root, "_weir", "committed", f"{self._context.job_id}-{slug(self._context.sink)}")
+        return join(
+            self._root, "_weir", "committed", f"{self._context.job_id}-{slug(self._context.sink)}"
+        )
 
     def _ledger_epochs(self) -> list[int]:
         """All epochs in the ledger, oldest first."""
@@ -318,13 +339,15 @@ class Files(Sink):
             return decoded(file_system.read(path), _LedgerEntry).commit
         except ValueError as error:
             raise SinkError(
-                f"The entry {path} of the ledger of {self.describe()} is damaged ({error}): restore it from a copy, or"
-                " write to a new directory."
+                f"The entry {path} of the ledger of {self.describe()} is damaged ({error}): restore"
+                " it from a copy, or write to a new directory."
             ) from error
 
     def _moves(self, payload: Payload) -> list[tuple[str, str, int]]:
-        """For each file of the payload: where it is staged, its final path (both below the root), and its rows."""
-        # Named after who staged it, not after the epoch: whoever commits it, the file has one final name only.
+        """For each file of the payload: where it is staged, its final path (both below the root),
+        and its rows."""
+        # Named after who staged it, not after the epoch: whoever commits it, the file has one final
+        # name only.
         prefix = f"{payload['directory']}-{payload['position']}"
         moves = []
         for number, file in enumerate(payload["files"]):
@@ -337,7 +360,11 @@ class Files(Sink):
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
         """Give one file its final name. False if it has it already."""
-        file_system, staged, final = self._file_system, join(self._root, source), join(self._root, target)
+        file_system, staged, final = (
+            self._file_system,
+            join(self._root, source),
+            join(self._root, target),
+        )
         failure: StorageError | None = None
         if file_system.status(staged) is not None:
             try:
@@ -354,8 +381,9 @@ class Files(Sink):
             return False
         if failure is not None:
             raise SinkError(
-                f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows stay staged "
-                "and are committed when the job is restored; check the directory and the access to it."
+                f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its"
+                " rows stay staged and are committed when the job is restored; check the directory"
+                " and the access to it."
             ) from failure
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
@@ -381,7 +409,9 @@ class Files(Sink):
             # A quoted value may contain line breaks; Spark escapes quotes in it with a backslash.
             records = sum(1 for _ in csv.reader(text, doublequote=False, escapechar="\\"))
             return (
-                records - 1 if records and self._options.get("header", "false").lower() == "true" else records
+                records - 1
+                if records and self._options.get("header", "false").lower() == "true"
+                else records
             )
 
     @property
@@ -393,7 +423,8 @@ class Files(Sink):
             return
         if refused := sorted(_TEXT_OPTIONS_REFUSED & self._options.keys()):
             raise SinkError(
-                f"{self.describe()} does not take the option {refused[0]!r}: leave it at Spark's default."
+                f"{self.describe()} does not take the option {refused[0]!r}: leave it at Spark's"
+                " default."
             )
         if self._compression not in _TEXT_COMPRESSIONS:
             raise SinkError(

@@ -1,14 +1,17 @@
 """A sink made of the user's own functions.
 
-With ``commit`` it takes part in the two-phase commit: ``fn`` stages a step and returns what is needed to commit it,
-``commit`` makes an epoch visible. ``commit`` is called again with the same ``CommitInfo`` whenever the outcome of a
-call is unknown; job id, sink and epoch together are the key by which it can recognise that.
+With ``commit`` it takes part in the two-phase commit: ``fn`` stages a step and returns what is
+needed to commit it, ``commit`` makes an epoch visible. ``commit`` is called again with the same
+``CommitInfo`` whenever the outcome of a call is unknown; job id, sink and epoch together are the
+key by which it can recognise that.
 
-Without ``commit`` the rows are out when ``fn`` returns, so delivery is *at least once*: after a failure the steps since
-the last checkpoint run again, in a new attempt. Job id, attempt and position name each call of ``fn`` uniquely.
+Without ``commit`` the rows are out when ``fn`` returns, so delivery is *at least once*: after a
+failure the steps since the last checkpoint run again, in a new attempt. Job id, attempt and
+position name each call of ``fn`` uniquely.
 
-``fn`` must consume the whole frame with an action (``frame.write...``, ``frame.foreachPartition``, ``frame.collect``),
-also when it expects no rows: Spark stops a query with state if its frame is not run, or only in part.
+``fn`` must consume the whole frame with an action (``frame.write...``, ``frame.foreachPartition``,
+``frame.collect``), also when it expects no rows: Spark stops a query with state if its frame is not
+run, or only in part.
 """
 
 from __future__ import annotations
@@ -62,11 +65,12 @@ NewestCommittedFunction: TypeAlias = Callable[[SinkInfo], int | None]
 class Foreach(Sink):
     """Calls ``fn(frame, StepInfo)`` with every step; the module's docstring has its guarantees.
 
-    ``fn`` returns a JSON value (durable before the checkpoint completes, as is all that it stands for) or None for
-    nothing to commit. ``commit(CommitInfo, values)`` gets the values of the epoch in the order of their steps, and
-    returns the rows that it made visible, or None if it does not count. ``clean(SinkInfo)`` deletes what attempts
-    before ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` tells the newest epoch
-    known to be committed (PROTOCOL P21). ``describe`` is a name for messages.
+    ``fn`` returns a JSON value (durable before the checkpoint completes, as is all that it stands
+    for) or None for nothing to commit. ``commit(CommitInfo, values)`` gets the values of the epoch
+    in the order of their steps, and returns the rows that it made visible, or None if it does not
+    count. ``clean(SinkInfo)`` deletes what attempts before ``SinkInfo.attempt`` staged and did not
+    commit. ``newest_committed(SinkInfo)`` tells the newest epoch known to be committed
+    (PROTOCOL P21). ``describe`` is a name for messages.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class Foreach(Sink):
         self._commit = commit
         self._clean = clean
         self._newest_committed = newest_committed
-        self._description = describe or f"Foreach({getattr(fn, '__qualname__', type(fn).__qualname__)})"
+        self._description = (
+            describe or f"Foreach({getattr(fn, '__qualname__', type(fn).__qualname__)})"
+        )
         self._opened: SinkContext | None = None
         #: Without ``commit`` no checkpoint needs to come after the last rows (PROTOCOL P36).
         self.requires_final_checkpoint = commit is not None
@@ -105,11 +111,12 @@ class Foreach(Sink):
             return None
         if (kind := _type_that_is_not_json(value)) is not None:
             raise SinkError(
-                f"The function of {self._description} (sink {self._context.sink!r}) returned a value that contains "
-                f"{kind.__name__}, which is not JSON: return only dicts with text keys, lists, text, finite numbers, "
-                "booleans and None."
+                f"The function of {self._description} (sink {self._context.sink!r}) returned a"
+                f" value that contains {kind.__name__}, which is not JSON: return only dicts with"
+                " text keys, lists, text, finite numbers, booleans and None."
             )
-        # Committers see the same value now and after a restore: what JSON makes of it (a tuple becomes a list).
+        # Committers see the same value now and after a restore: what JSON makes of it (a tuple
+        # becomes a list).
         return {"value": json.loads(json.dumps(value))}
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
@@ -122,15 +129,19 @@ class Foreach(Sink):
             return 0
         if any("value" not in payload for payload in payloads):
             raise SinkError(
-                f"{self._description} cannot commit a step without a value, which the checkpoint has for it: use another"
-                " checkpoint or savepoint."
+                f"{self._description} cannot commit a step without a value, which the checkpoint"
+                " has for it: use another checkpoint or savepoint."
             )
         values = [payload["value"] for payload in payloads]
         return self._commit(CommitInfo(**self._identity, epoch=epoch), values) or 0
 
     def newest_committed(self) -> int | None:
         """What ``newest_committed`` says; None without it."""
-        return None if self._newest_committed is None else self._newest_committed(SinkInfo(**self._identity))
+        return (
+            None
+            if self._newest_committed is None
+            else self._newest_committed(SinkInfo(**self._identity))
+        )
 
     def clean(self, attempt: int) -> None:
         """Call ``clean``, if there is one."""
@@ -170,4 +181,6 @@ def _type_that_is_not_json(value: object) -> type | None:
             parts = list(value.values())
         case _:
             return type(value)
-    return next((kind for part in parts if (kind := _type_that_is_not_json(part)) is not None), None)
+    return next(
+        (kind for part in parts if (kind := _type_that_is_not_json(part)) is not None), None
+    )

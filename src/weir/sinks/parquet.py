@@ -1,7 +1,9 @@
-"""What the footer of a Parquet file tells a sink: how many rows there are, and statistics in Delta's JSON.
+"""What the footer of a Parquet file tells a sink: how many rows there are, and statistics in
+Delta's JSON.
 
-Statistics let readers of the table skip files, so a wrong one loses rows without a word. Therefore a bound that JSON
-or the footer cannot express exactly (long strings, NaN, decimals beyond a double) is left out, never rounded.
+Statistics let readers of the table skip files, so a wrong one loses rows without a word. Therefore
+a bound that JSON or the footer cannot express exactly (long strings, NaN, decimals beyond a double)
+is left out, never rounded.
 """
 
 from __future__ import annotations
@@ -52,18 +54,26 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
     for index in columns[:_STATISTICS_COLUMNS_MAX]:
         name = metadata.schema.column(index).name
         statistics = [
-            metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)
+            metadata.row_group(group).column(index).statistics
+            for group in range(metadata.num_row_groups)
         ]
         if not all(entry is not None and entry.has_null_count for entry in statistics):
             continue
         nulls[name] = sum(entry.null_count for entry in statistics)
-        bounds = None if metadata.schema.column(index).physical_type == "INT96" else _bounds(statistics)
+        bounds = (
+            None if metadata.schema.column(index).physical_type == "INT96" else _bounds(statistics)
+        )
         if bounds is not None:
             least[name], greatest[name] = bounds
     return Footer(
         rows=metadata.num_rows,
         statistics=json.dumps(
-            {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls},
+            {
+                "numRecords": metadata.num_rows,
+                "minValues": least,
+                "maxValues": greatest,
+                "nullCount": nulls,
+            },
             allow_nan=False,
             separators=(",", ":"),
         ),
@@ -71,7 +81,8 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
 
 
 def count_rows(file_system: FileSystem, path: str) -> int:
-    """The rows of one file, from its footer; a remote file is read whole, through the file system."""
+    """The rows of one file, from its footer; a remote file is read whole, through the file
+    system."""
     return int(_metadata(file_system, path).num_rows)
 
 
@@ -114,7 +125,9 @@ def _as_json(value: object) -> _Json | None:
         case datetime() if value.tzinfo is None:
             bound = value.isoformat(timespec="microseconds")
         case datetime():
-            bound = value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+            bound = (
+                value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+            )
         case date():
             bound = value.isoformat()
     return bound

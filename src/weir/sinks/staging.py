@@ -1,14 +1,17 @@
-"""Where sinks stage, and how they find it again: names, paths and the one way in which Spark writes for a sink.
+"""Where sinks stage, and how they find it again: names, paths and the one way in which Spark writes
+for a sink.
 
-A staged file must be told from every other file by its path alone, because the process that cleans up may know
-nothing else (PROTOCOL P22). So each step gets a directory of its own, named after job, sink, attempt and position::
+A staged file must be told from every other file by its path alone, because the process that cleans
+up may know nothing else (PROTOCOL P22). So each step gets a directory of its own, named after job,
+sink, attempt and position::
 
     <somewhere>/<job id[:8]>-<sink's slug>-<attempt>/<position>/[country=US/]part-....parquet
 
-Spark writes it with version 1 of Hadoop's file output committer, which moves a file there only when its task has
-succeeded. Once the write has returned, a listing of the directory is therefore exactly the rows of the step, and no
-second Spark job is needed to learn what was written. Where the task has written the same rows for other tasks, these files
-get a second name in the directory, and Spark writes nothing.
+Spark writes it with version 1 of Hadoop's file output committer, which moves a file there only when
+its task has succeeded. Once the write has returned, a listing of the directory is therefore exactly
+the rows of the step, and no second Spark job is needed to learn what was written. Where the task
+has written the same rows for other tasks, these files get a second name in the directory, and Spark
+writes nothing.
 
 This module imports no pyspark: it only calls methods of the frame that it is given.
 """
@@ -58,7 +61,8 @@ _LOOKS_MAX = 16
 
 T = TypeVar("T")
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\x00]+"
-#: A staged file's path below the directory of its step; partitions have whatever characters the rows have.
+#: A staged file's path below the directory of its step; partitions have whatever characters the
+#: rows have.
 STAGED_PATH = re.compile(rf"\A{_PART}(?:/{_PART})*\Z")
 StagedPath: TypeAlias = Annotated[str, Meta(pattern=STAGED_PATH.pattern)]
 #: How the directories of an attempt end (``staging_prefix``).
@@ -66,7 +70,8 @@ STAGED_BY = r"[0-9a-zA-Z]{1,8}-[A-Za-z0-9_-]+-[0-9]+"
 
 
 class StagedPayload(msgspec.Struct, kw_only=True):
-    """What the payload of a staged step must be before a path is made of it, whatever sink it is of."""
+    """What the payload of a staged step must be before a path is made of it, whatever sink it is
+    of."""
 
     position: Position
     flushed: bool
@@ -88,7 +93,8 @@ def staging_prefix(context: SinkContext) -> str:
 
 
 def slug(sink: str) -> str:
-    """A sink's name as part of a file name; names that would be spelled alike get a digest of the full name."""
+    """A sink's name as part of a file name; names that would be spelled alike get a digest of the
+    full name."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", sink)[:_SLUG_MAX_CHARACTERS]
     if plain == sink:
         return plain
@@ -96,14 +102,15 @@ def slug(sink: str) -> str:
 
 
 def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) -> None:
-    """Raise ``SinkMismatchError`` unless all are of this kind: they may come from a checkpoint that somebody else wrote."""
+    """Raise ``SinkMismatchError`` unless all are of this kind: they may come from a checkpoint that
+    somebody else wrote."""
     for payload in payloads:
         try:
             converted(payload, kind)
         except ValueError as error:
             raise SinkMismatchError(
-                f"{place} cannot commit what the checkpoint says was staged for it ({error}), and leaves all files as they"
-                " are: go on from another checkpoint or savepoint."
+                f"{place} cannot commit what the checkpoint says was staged for it ({error}), and"
+                " leaves all files as they are: go on from another checkpoint or savepoint."
             ) from error
 
 
@@ -117,12 +124,15 @@ def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -
 
 
 def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:
-    """Names of the directories ``<prefix>-<number>`` in ``base`` whose number is below ``attempt``."""
+    """Names of the directories ``<prefix>-<number>`` in ``base`` whose number is below
+    ``attempt``."""
     pattern = re.compile(re.escape(prefix) + r"-(\d+)")
     return [
         entry.name
         for entry in file_system.list(base)
-        if entry.is_directory and (match := pattern.fullmatch(entry.name)) and int(match[1]) < attempt
+        if entry.is_directory
+        and (match := pattern.fullmatch(entry.name))
+        and int(match[1]) < attempt
     ]
 
 
@@ -136,11 +146,12 @@ def write_frame(
     options: Mapping[str, str] | None = None,
     written: Sequence[str] = (),
 ) -> None:
-    """Put all rows of the frame into a directory: one Spark job, and the only one (see the module's docstring).
+    """Put all rows of the frame into a directory: one Spark job, and the only one (see the module's
+    docstring).
 
-    ``written`` are Parquet files that hold exactly these rows already, if there are any: where they are what would be
-    written, they get a second name there, and no job runs. What the directory held before is deleted: a repeated step
-    replaces what it staged.
+    ``written`` are Parquet files that hold exactly these rows already, if there are any: where they
+    are what would be written, they get a second name there, and no job runs. What the directory
+    held before is deleted: a repeated step replaces what it staged.
     """
     file_system.delete(directory)
     plain = format_name == "parquet" and not partition_by and not options
@@ -150,10 +161,14 @@ def write_frame(
             file_system.link_or_copy(file, join(directory, name_of(file)))
         return
     if is_local(directory):
-        # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch. Nothing is synced
-        # here: that is for ``flush``.
+        # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch.
+        # Nothing is synced here: that is for ``flush``.
         Path(directory, "_temporary", "0", "_temporary").mkdir(parents=True)
-    writer = frame.write.format(format_name).mode("append").options(**{**(options or {}), **_WRITE_OPTIONS})
+    writer = (
+        frame.write.format(format_name)
+        .mode("append")
+        .options(**{**(options or {}), **_WRITE_OPTIONS})
+    )
     if partition_by:
         writer = writer.partitionBy(*partition_by)
     try:
@@ -163,8 +178,9 @@ def write_frame(
         if long is None:
             raise
         raise SinkError(
-            f"A value of the partition column {long.partition('=')[0]!r} begins with {long.partition('=')[2][:40]!r} and is"
-            f" longer than the name of a directory may be: shorten it before the sink, or do not partition by it."
+            f"A value of the partition column {long.partition('=')[0]!r} begins with"
+            f" {long.partition('=')[2][:40]!r} and is longer than the name of a directory may be:"
+            " shorten it before the sink, or do not partition by it."
         ) from error
 
 
@@ -173,7 +189,8 @@ def _is_too_long(name: str) -> bool:
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
-    """All files below a directory, in the order of their paths, without Spark's and Hadoop's hidden ones."""
+    """All files below a directory, in the order of their paths, without Spark's and Hadoop's hidden
+    ones."""
     return [
         StagedFile(path=path, size=status.size)
         for path, status in _walk(file_system, directory, "")
@@ -182,17 +199,19 @@ def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers ignore a file or directory of this name (a partition ``_a=1`` is no hidden directory)."""
+    """Whether readers ignore a file or directory of this name (a partition ``_a=1`` is no hidden
+    directory)."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def check_partition_names(columns: Sequence[str], hidden: str, *, place: str) -> None:
-    """Raise ``SinkError`` for a partition column that begins with one of these letters: readers pass over its rows."""
+    """Raise ``SinkError`` for a partition column that begins with one of these letters: readers
+    pass over its rows."""
     for column in columns:
         if column.startswith(tuple(hidden)):
             raise SinkError(
-                f"{place} is partitioned by {column!r}, and readers pass over directories whose name begins with"
-                f" {column[0]!r}, so its rows would be lost: rename the column."
+                f"{place} is partitioned by {column!r}, and readers pass over directories whose"
+                f" name begins with {column[0]!r}, so its rows would be lost: rename the column."
             )
 
 
@@ -207,9 +226,11 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 
 def sync_below(file_system: FileSystem, root: str, paths: Iterable[str]) -> None:
-    """Make files, given relative to ``root``, durable with every directory between them and ``root`` (PROTOCOL P23).
+    """Make files, given relative to ``root``, durable with every directory between them and
+    ``root`` (PROTOCOL P23).
 
-    A file whose directory entry, or whose directory's own entry, is not on the disk is lost with the machine.
+    A file whose directory entry, or whose directory's own entry, is not on the disk is lost with
+    the machine.
     """
     entries: set[str] = set()
     for path in paths:
@@ -222,10 +243,12 @@ def sync_below(file_system: FileSystem, root: str, paths: Iterable[str]) -> None
 
 
 class SureSync:
-    """Makes what a commit wrote at a sink's target durable, and remembers what a sync has failed for.
+    """Makes what a commit wrote at a sink's target durable, and remembers what a sync has failed
+    for.
 
-    The system reports a lost write once, and the next sync succeeds without it (PROTOCOL P23). But a commit is repeated over
-    the same names, and finds its work done. So these files are written anew, with the content that they have.
+    The system reports a lost write once, and the next sync succeeds without it (PROTOCOL P23). But
+    a commit is repeated over the same names, and finds its work done. So these files are written
+    anew, with the content that they have.
     """
 
     def __init__(self) -> None:
@@ -241,7 +264,8 @@ class SureSync:
         self._doubtful.add(path)
 
     def sync_below(self, file_system: FileSystem, root: str, paths: Sequence[str]) -> None:
-        """As the function of this name. Raises ``LostWriteError``; the next call with these paths writes them anew."""
+        """As the function of this name. Raises ``LostWriteError``; the next call with these paths
+        writes them anew."""
         full = [join(root, path) for path in paths]
         for path in self._doubtful.intersection(full):
             with suppress(FileNotFoundError):  # whoever owns the target may have deleted it since
@@ -276,7 +300,9 @@ def statuses(file_system: FileSystem, paths: Sequence[str]) -> list[FileStatus |
     return found
 
 
-def _look(file_system: FileSystem, paths: Sequence[str], seen: Future[list[FileStatus | None]]) -> None:
+def _look(
+    file_system: FileSystem, paths: Sequence[str], seen: Future[list[FileStatus | None]]
+) -> None:
     try:
         seen.set_result([file_system.status(path) for path in paths])
     except BaseException as error:
@@ -284,7 +310,8 @@ def _look(file_system: FileSystem, paths: Sequence[str], seen: Future[list[FileS
 
 
 def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> str | None:
-    """The first of these files that is gone or has another size (None: any will do), in words; None if there is none."""
+    """The first of these files that is gone or has another size (None: any will do), in words; None
+    if there is none."""
     for (path, size), found in zip(sizes.items(), statuses(file_system, list(sizes)), strict=True):
         if found is None:
             return f"{path} is gone"
@@ -294,8 +321,9 @@ def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> st
 
 
 class Target:
-    """Where a sink writes. Once an attempt of this process has found it, it is never made again: while its volume is not
-    mounted, rows would be written, and committed, where no reader finds them."""
+    """Where a sink writes. Once an attempt of this process has found it, it is never made again:
+    while its volume is not mounted, rows would be written, and committed, where no reader finds
+    them."""
 
     def __init__(self, place: str) -> None:
         """``place`` is the sink, for messages."""
@@ -307,20 +335,26 @@ class Target:
         self._known = directory
 
     def check(self, file_system: FileSystem) -> None:
-        """Raise ``StorageError`` if it is gone. On a local file system only: a store is there, or says that it is not."""
-        if self._known is not None and is_local(self._known) and file_system.status(self._known) is None:
+        """Raise ``StorageError`` if it is gone. On a local file system only: a store is there, or
+        says that it is not."""
+        if (
+            self._known is not None
+            and is_local(self._known)
+            and file_system.status(self._known) is None
+        ):
             raise StorageError(
-                f"{self._place} is gone: {self._known} is not there any more. See whether its volume is mounted; the job"
-                " goes on once it is there again."
+                f"{self._place} is gone: {self._known} is not there any more. See whether its"
+                " volume is mounted; the job goes on once it is there again."
             )
 
 
 def lost_rows(place: str, epoch: int, damage: str) -> LostRowsError:
     """What a sink raises whose commit cannot be made whole."""
     return LostRowsError(
-        f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows is visible there, and the job"
-        " cannot go on without them. Put the file back and run the job again, or begin from a savepoint, which has a copy of"
-        " such files, or from an older snapshot with --from-savepoint PATH --accept-duplicates."
+        f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows is"
+        " visible there, and the job cannot go on without them. Put the file back and run the job"
+        " again, or begin from a savepoint, which has a copy of such files, or from an older"
+        " snapshot with --from-savepoint PATH --accept-duplicates."
     )
 
 

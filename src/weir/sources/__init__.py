@@ -1,4 +1,5 @@
-"""Sources that Weir reads itself: ``Job.source`` takes them. Others are streaming DataFrames of Spark's."""
+"""Sources that Weir reads itself: ``Job.source`` takes them. Others are streaming DataFrames of
+Spark's."""
 
 from weir.sources.files import FileSource
 

@@ -1,4 +1,5 @@
-"""``FileEnumerator``: finds files, and assigns them to the readers that ask (MISSION C; PROTOCOL P41).
+"""``FileEnumerator``: finds files, and assigns them to the readers that ask (MISSION C;
+PROTOCOL P41).
 
 ::
 
@@ -10,32 +11,43 @@
 
 Rules:
 
-1. A file is *discovered* until it is *assigned*, which it is once, for ever. Both are in every snapshot. The event that
-   assigns it is sent in the same epoch, so a restored reader has read exactly the files that are assigned there.
-2. Who waits for files is in no snapshot: readers ask anew in each attempt. One that asks twice waits once.
-3. All that wait share what is there, each up to ``batch_bytes``. Those that ask in one batch are served together.
-4. An unbounded input is what the newest look has found, as far as it was not assigned before (``KnownFiles`` says what
-   is kept of that): a file that was removed meanwhile is forgotten. A bounded input is what the first look has found.
-5. A doubtful file fails the job by name, or is rejected; never is it read or passed over without a word.
-6. A file that was seen before a restore, is not assigned in the checkpoint, and is not there at the first look afterwards is
-   listed with the rejects: its rows are in no checkpoint, and if they were read, then by an attempt that is undone. Of what
-   was found after the checkpoint only the driver that found it knows.
-7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like one that cannot be read, it fails the job,
-   or is rejected once.
+1. A file is *discovered* until it is *assigned*, which it is once, for ever. Both are in every
+   snapshot. The event that assigns it is sent in the same epoch, so a restored reader has read
+   exactly the files that are assigned there.
+2. Who waits for files is in no snapshot: readers ask anew in each attempt. One that asks twice
+   waits once.
+3. All that wait share what is there, each up to ``batch_bytes``. Those that ask in one batch are
+   served together.
+4. An unbounded input is what the newest look has found, as far as it was not assigned before
+   (``KnownFiles`` says what is kept of that): a file that was removed meanwhile is forgotten. A
+   bounded input is what the first look has found.
+5. A doubtful file fails the job by name, or is rejected; never is it read or passed over without a
+   word.
+6. A file that was seen before a restore, is not assigned in the checkpoint, and is not there at the
+   first look afterwards is listed with the rejects: its rows are in no checkpoint, and if they were
+   read, then by an attempt that is undone. Of what was found after the checkpoint only the driver
+   that found it knows.
+7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like one that cannot be
+   read, it fails the job, or is rejected once.
 
-**Known files** (``KnownFiles``): which files were assigned already, in a state that does not grow for ever.
+**Known files** (``KnownFiles``): which files were assigned already, in a state that does not grow
+for ever.
 
-1. Files are told apart by their names. The name of an assigned file is kept for as long as the file is there, whatever its
-   times are. So a file that comes late, with times of long ago, is known to be new.
-2. The name of one that was removed is kept until files have come that are ``retention_ns`` younger than the youngest was
-   when it was missed. Modification times of the directory's files are compared with each other, never with a clock.
-3. Once names have been forgotten, a file of an unknown name that is not younger than the youngest was when these were missed
-   can be one of them, come back, or one that came late. It is *doubtful*: neither read nor passed over, but said by name. So
-   is a file under the name of a removed one that is younger than that can have been.
+1. Files are told apart by their names. The name of an assigned file is kept for as long as the file
+   is there, whatever its times are. So a file that comes late, with times of long ago, is known to
+   be new.
+2. The name of one that was removed is kept until files have come that are ``retention_ns`` younger
+   than the youngest was when it was missed. Modification times of the directory's files are
+   compared with each other, never with a clock.
+3. Once names have been forgotten, a file of an unknown name that is not younger than the youngest
+   was when these were missed can be one of them, come back, or one that came late. It is
+   *doubtful*: neither read nor passed over, but said by name. So is a file under the name of a
+   removed one that is younger than that can have been.
 4. A look that finds nothing forgets nothing: a directory that is not mounted is empty too.
 
-So no file is lost or read twice without a word, and the state is bounded by what lies in the directory and what was removed
-of late. A file with a time in the future holds rule 2 up: names are kept for longer.
+So no file is lost or read twice without a word, and the state is bounded by what lies in the
+directory and what was removed of late. A file with a time in the future holds rule 2 up: names are
+kept for longer.
 """
 
 from __future__ import annotations
@@ -77,11 +89,14 @@ class KnownFiles:
     def __init__(self, state: Payload, *, retention_ns: int) -> None:
         """``state`` is what ``dump`` returned, or empty."""
         self._retention_ns = retention_ns
-        #: Names of files that were assigned and there at the newest look, in the order in which they were assigned.
+        #: Names of files that were assigned and there at the newest look, in the order in which
+        #: they were assigned.
         self._assigned: dict[str, None] = dict.fromkeys(state.get("assigned", ()))
-        #: Names of those that were not there: the youngest time that had been seen when the file was missed.
+        #: Names of those that were not there: the youngest time that had been seen when the file
+        #: was missed.
         self._removed: dict[str, int] = dict(state.get("removed", {}))
-        #: The youngest time that was ever seen, and what it was when the last of the forgotten files was missed.
+        #: The youngest time that was ever seen, and what it was when the last of the forgotten
+        #: files was missed.
         self._youngest_ns: int = state.get("youngest_ns", _NEVER)
         self._forgotten_ns: int = state.get("forgotten_ns", _NEVER)
 
@@ -108,8 +123,9 @@ class KnownFiles:
     def look(
         self, files: Collection[FoundFile], waiting: Collection[str]
     ) -> tuple[list[FoundFile], list[FoundFile]]:
-        """All files that are there now: those that are new, and those that are doubtful (rule 3). ``waiting`` are names that
-        an earlier look has found to be new, and that are not assigned yet."""
+        """All files that are there now: those that are new, and those that are doubtful (rule 3).
+        ``waiting`` are names that an earlier look has found to be new, and that are not assigned
+        yet."""
         new: list[FoundFile] = []
         doubtful: list[FoundFile] = []
         for file in files:
@@ -145,13 +161,14 @@ _log = logging.getLogger(__name__)
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
 _DOUBTFUL = (
-    "whether the file was read already cannot be told, since it is not younger than removed files whose names are forgotten"
-    " (FileSource(name_retention=...)), or has the name of a removed one: move it away; if it was not read, copy it in"
-    " again under another name and with a new modification time"
+    "whether the file was read already cannot be told, since it is not younger than removed files"
+    " whose names are forgotten (FileSource(name_retention=...)), or has the name of a removed one:"
+    " move it away; if it was not read, copy it in again under another name and with a new"
+    " modification time"
 )
 _MISSING = (
-    "the file was found before the job was restored, is in no completed checkpoint, and was removed: its rows are in no"
-    " checkpoint and no table unless it is put back"
+    "the file was found before the job was restored, is in no completed checkpoint, and was"
+    " removed: its rows are in no checkpoint and no table unless it is put back"
 )
 
 
@@ -162,7 +179,8 @@ class _Reject(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What a checkpoint has of the enumerator; ``assigned`` and what follows is of ``KnownFiles``."""
+    """What a checkpoint has of the enumerator; ``assigned`` and what follows is of
+    ``KnownFiles``."""
 
     listed: bool = False
     discovered: list[FoundFile] = []
@@ -214,7 +232,8 @@ class FileEnumerator(OperatorCoordinator):
         rejects: bool,
         retention_ns: int,
     ) -> None:
-        """``rejects``: a doubtful file does not fail the job. ``retention_ns``: see ``KnownFiles``."""
+        """``rejects``: a doubtful file does not fail the job. ``retention_ns``: see
+        ``KnownFiles``."""
         self._directory = directory
         self._interval_ms = interval_ms
         self._bounded = bounded
@@ -235,8 +254,8 @@ class FileEnumerator(OperatorCoordinator):
             self._begin(state or {})
         except ValueError as error:
             raise CoordinatorStateError(
-                f"What the checkpoint says of the files in {self._directory} cannot be ({error}): go on from another"
-                " checkpoint or savepoint."
+                f"What the checkpoint says of the files in {self._directory} cannot be ({error}):"
+                " go on from another checkpoint or savepoint."
             ) from error
         self._expected |= {file.name for file in self._discovered}
         for subtask in range(self.context.current_parallelism):
@@ -268,7 +287,8 @@ class FileEnumerator(OperatorCoordinator):
         """``{"rejects": true}``: what could not be read."""
         if request != {"rejects": True}:
             raise ValueError(
-                f'{request} is no question to a file source, which knows one: send {{"rejects": true}}'
+                f'{request} is no question to a file source, which knows one: send {{"rejects":'
+                " true}"
             )
         return {"rejected": self._rejected, "rejects": list(self._rejects)}
 
@@ -300,8 +320,8 @@ class FileEnumerator(OperatorCoordinator):
         unnamed = {_spelled(file.name): file.name for file in files if not is_utf8(file.name)}
         if unnamed and not self._goes_on:
             self.context.fail_job(
-                f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that is not UTF-8: rename it, or"
-                " pass over such files with FileSource(on_error='reject')"
+                f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that is"
+                " not UTF-8: rename it, or pass over such files with FileSource(on_error='reject')"
             )
             return
         files = [msgspec.structs.replace(file, name=_spelled(file.name)) for file in files]
@@ -313,7 +333,9 @@ class FileEnumerator(OperatorCoordinator):
             if file.name in unnamed:
                 self._reject(file.name, "its name is not UTF-8")
         self._known.add(file.name for file in [*new, *doubtful] if file.name in unnamed)
-        new, doubtful = ([file for file in some if file.name not in unnamed] for some in (new, doubtful))
+        new, doubtful = (
+            [file for file in some if file.name not in unnamed] for some in (new, doubtful)
+        )
         if doubtful and not self._goes_on:
             more = f" (and {len(doubtful) - 1} more)" if len(doubtful) > 1 else ""
             self.context.fail_job(f"{doubtful[0].name}{more} in {self._directory}: {_DOUBTFUL}")
@@ -355,7 +377,8 @@ class FileEnumerator(OperatorCoordinator):
                 self._waiting.discard(subtask)
 
     def _next(self, size: float) -> list[str]:
-        """The next files of about this size together, the first in any case; they are assigned now."""
+        """The next files of about this size together, the first in any case; they are assigned
+        now."""
         names: list[str] = []
         while self._discovered and len(names) < MAX_SPLITS:
             size -= self._discovered[0].size

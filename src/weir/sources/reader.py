@@ -1,7 +1,9 @@
-"""``FileReader``: reads the files that the enumerator assigns to a subtask (``enumerator.py`` has their messages).
+"""``FileReader``: reads the files that the enumerator assigns to a subtask (``enumerator.py`` has
+their messages).
 
-If Arrow refuses a JSON or CSV file as a whole, ``salvage`` cuts it into records, and these into halves until each bad one
-stands alone. So good ones are read by Arrow in large pieces, exactly as in a file without bad ones.
+If Arrow refuses a JSON or CSV file as a whole, ``salvage`` cuts it into records, and these into
+halves until each bad one stands alone. So good ones are read by Arrow in large pieces, exactly as
+in a file without bad ones.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def why(error: BaseException) -> str:
 
 
 def salvage(data: bytes, format: str, parse: Parse) -> Salvaged:
-    """Read what can be read; ``parse`` takes whole files. Raises ``ValueError`` if there is no telling records apart, or if
-    more than ``MAX_BAD`` cannot be read."""
+    """Read what can be read; ``parse`` takes whole files. Raises ``ValueError`` if there is no
+    telling records apart, or if more than ``MAX_BAD`` cannot be read."""
     header = b""
     records = list(_lines(data) if format == "json" else _csv_records(data))
     if format == "csv" and records:
@@ -77,7 +79,8 @@ def _read(records: list[tuple[int, bytes]], header: bytes, parse: Parse, found: 
         if len(found.bad) > MAX_BAD:
             first = found.bad[0]
             raise ValueError(
-                f"more than {MAX_BAD} of its rows cannot be read, the first in line {first['line']}: {first['why']}"
+                f"more than {MAX_BAD} of its rows cannot be read, the first in line"
+                f" {first['line']}: {first['why']}"
             ) from error
 
 
@@ -89,7 +92,8 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _csv_records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The records that are not blank, the header included, with their first lines. A quoted value may hold line ends."""
+    """The records that are not blank, the header included, with their first lines. A quoted value
+    may hold line ends."""
     lines = data.splitlines(keepends=True)
     # Quotes, commas and line ends are the same bytes in each encoding that Arrow reads.
     reader = csv.reader(line.decode("latin-1") for line in lines)
@@ -112,11 +116,12 @@ _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class FileReader(Operator):
-    """Reads whole files, in the batch in which it is told of them. So it has no state: no file is half read between two
-    batches."""
+    """Reads whole files, in the batch in which it is told of them. So it has no state: no file is
+    half read between two batches."""
 
     def __init__(self, directory: str, *, format: str, schema: str, rejects: bool) -> None:
-        """``schema`` as Spark's DDL text. ``rejects``: what cannot be read does not fail the job."""
+        """``schema`` as Spark's DDL text. ``rejects``: what cannot be read does not fail the
+        job."""
         self.output_schema = schema
         self._directory = directory
         self._format = format
@@ -156,8 +161,8 @@ class FileReader(Operator):
         except UNREADABLE as error:
             if not self._rejects:
                 raise StorageError(
-                    f"The file {path} cannot be read ({why(error)}): put it right, or pass over what cannot be read with"
-                    " FileSource(on_error='reject')."
+                    f"The file {path} cannot be read ({why(error)}): put it right, or pass over"
+                    " what cannot be read with FileSource(on_error='reject')."
                 ) from error
             yield from self._salvaged(path, error)
 
@@ -172,7 +177,9 @@ class FileReader(Operator):
                 error = worse
             else:
                 if found.bad:
-                    self.context.send_event_to_coordinator({"rejected": path.name, "rows": found.bad})
+                    self.context.send_event_to_coordinator(
+                        {"rejected": path.name, "rows": found.bad}
+                    )
                 return found.batches
         self.context.send_event_to_coordinator({"rejected": path.name, "why": why(error)})
         return []
@@ -188,7 +195,9 @@ class FileReader(Operator):
             with path.open("rb") as file:
                 _check_objects(iter(lambda: file.read(_CHUNK_BYTES), b""))
         schema = self.context.output_schema
-        found = ds.dataset(str(path), schema=schema, format=self._format, filesystem=LocalFileSystem())
+        found = ds.dataset(
+            str(path), schema=schema, format=self._format, filesystem=LocalFileSystem()
+        )
         yield from (batch for batch in found.to_batches() if batch.num_rows)
 
     def _parsed(self, data: bytes) -> list[pa.RecordBatch]:
@@ -199,7 +208,9 @@ class FileReader(Operator):
         if self._format == "json":
             _check_objects([data])
         format = ds.JsonFileFormat() if self._format == "json" else ds.CsvFileFormat()
-        found = format.make_fragment(pa.py_buffer(data)).to_batches(schema=self.context.output_schema)
+        found = format.make_fragment(pa.py_buffer(data)).to_batches(
+            schema=self.context.output_schema
+        )
         return list(self._with_values(batch for batch in found if batch.num_rows))
 
     def _with_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

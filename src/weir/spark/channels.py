@@ -1,46 +1,51 @@
-"""Channels in Spark: segments on disk, the source that reads them, and the streaming DataFrame that a step is given.
+"""Channels in Spark: segments on disk, the source that reads them, and the streaming DataFrame that
+a step is given.
 
-**The frame** (``channel_frame``) has the rows that another query of the job wrote, with that query's watermark (PROTOCOL
-P25). The producer writes Parquet files (segments), and ``ChannelSource`` reads exactly those that the driver admits.
+**The frame** (``channel_frame``) has the rows that another query of the job wrote, with that
+query's watermark (PROTOCOL P25). The producer writes Parquet files (segments), and
+``ChannelSource`` reads exactly those that the driver admits.
 
-The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped. It comes from one
-row of the control input and from nothing else:
+The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped.
+It comes from one row of the control input and from nothing else:
 
     control rows of this channel, as (nulls.., __weir_watermark)
-      -> withWatermark("__weir_watermark", "0 seconds")
-      -> a filter that drops the row behind it
-      -> event-time columns get their metadata back, which a watermark node strips from all columns but its own
-      -> first in the union with the segments, which have no watermark node
+      -> withWatermark("__weir_watermark", "0 seconds") -> a filter that drops the row behind it ->
+      event-time columns get their metadata back, which a watermark node strips from all columns but
+      its own -> first in the union with the segments, which have no watermark node
 
-Both the filter and the nulls must be such that the optimizer sees nothing in them. Of ``rand() < 0`` it knows that it is
-false, and past a deterministic filter it pushes what later steps filter by, below the watermark node, which then sees no
-row. Of a literal null it knows that it is null: in a batch in which the segments of this channel are none, a join would
-conclude from its key that the other side's must be null too, and drop every row of it.
+Both the filter and the nulls must be such that the optimizer sees nothing in them. Of
+``rand() < 0`` it knows that it is false, and past a deterministic filter it pushes what later steps
+filter by, below the watermark node, which then sees no row. Of a literal null it knows that it is
+null: in a batch in which the segments of this channel are none, a join would conclude from its key
+that the other side's must be null too, and drop every row of it.
 
 **Segments** on disk (``OutputSegments``)::
 
     <attempt>/_channels/<producer>/<position>/part-*.parquet    a segment, written by Spark in the producer's batch
 
-A segment is deleted when no consumer needs it any more. Nothing here is durable: a restored job has a new attempt
-directory, and an aligned checkpoint leaves nothing in a channel. What an unaligned one has overtaken is in the snapshot of
-the consumer, and after a restore below its own directory (PROTOCOL P27)::
+A segment is deleted when no consumer needs it any more. Nothing here is durable: a restored job has
+a new attempt directory, and an aligned checkpoint leaves nothing in a channel. What an unaligned
+one has overtaken is in the snapshot of the consumer, and after a restore below its own directory
+(PROTOCOL P27)::
 
     <attempt>/<consumer>/in-flight/<producer>/<position>-<part>.parquet
 
-So the payload of a segment has the paths of its files, or, restored, their keys below that directory.
+So the payload of a segment has the paths of its files, or, restored, their keys below that
+directory.
 
-**The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted segments, natively. Its offset is a position of the channel: ``{"channel": "clean", "position": 41}``, in the query's own
-offset log and nowhere else. A batch from one offset to the next reads the segments in between: their
-Parquet files become a plan like the one that Spark makes for its own file source, so columns are pruned
-and filters are pushed down. It is a source of Spark's first interface (V1), since those of the second
-get neither.
+**The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted
+segments, natively. Its offset is a position of the channel:
+``{"channel": "clean", "position": 41}``, in the query's own offset log and nowhere else. A batch
+from one offset to the next reads the segments in between: their Parquet files become a plan like
+the one that Spark makes for its own file source, so columns are pruned and filters are pushed down.
+It is a source of Spark's first interface (V1), since those of the second get neither.
 
-What a batch has read is what its offset says (PROTOCOL P7). ``latestOffset`` names the end of what was
-admitted, ``getBatch`` reads up to there, and the next ``latestOffset`` is given the end of what is
-committed; the two are compared.
+What a batch has read is what its offset says (PROTOCOL P7). ``latestOffset`` names the end of what
+was admitted, ``getBatch`` reads up to there, and the next ``latestOffset`` is given the end of what
+is committed; the two are compared.
 
-After a restart Spark asks once for the last batch, which is committed: its segments may be gone, and
-nobody reads what is returned. That is the only time when segments may be missing.
+After a restart Spark asks once for the last batch, which is committed: its segments may be gone,
+and nobody reads what is returned. That is the only time when segments may be missing.
 
 Names are Java's; a proxy has no default methods, so each method of the interfaces is here.
 """
@@ -93,19 +98,27 @@ def plain_schema(schema: StructType) -> StructType:
     return StructType([StructField(field.name, field.dataType) for field in schema.fields])
 
 
-def channel_frame(control: DataFrame, segments: DataFrame, *, index: int, schema: StructType) -> DataFrame:
-    """The channel's rows, with the names, types and event-time columns of ``schema``, the producer's own.
+def channel_frame(
+    control: DataFrame, segments: DataFrame, *, index: int, schema: StructType
+) -> DataFrame:
+    """The channel's rows, with the names, types and event-time columns of ``schema``, the
+    producer's own.
 
-    As from any file, each column may be null. ``control`` is the query's control input of ``CHANNEL_SCHEMA``, one object
-    for all channels; ``index`` is this channel's number there. ``segments`` are the rows of ``plain_schema``. A channel
-    without an event-time column has no watermark.
+    As from any file, each column may be null. ``control`` is the query's control input of
+    ``CHANNEL_SCHEMA``, one object for all channels; ``index`` is this channel's number there.
+    ``segments`` are the rows of ``plain_schema``. A channel without an event-time column has no
+    watermark.
     """
     never = F.spark_partition_id() < 0
-    nulls = [F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields]
+    nulls = [
+        F.when(never, F.lit(None).cast(field.dataType)).alias(field.name) for field in schema.fields
+    ]
     if not has_event_time(schema):
         return control.select(*nulls).filter(never).union(segments)
     watermark = _unused_name(schema)
-    told = control.filter(F.col("channel") == index).select(*nulls, F.col("watermark").alias(watermark))
+    told = control.filter(F.col("channel") == index).select(
+        *nulls, F.col("watermark").alias(watermark)
+    )
     behind = told.withWatermark(watermark, "0 seconds").filter(never)
     return behind.select(*[_column(field) for field in schema.fields]).union(segments)
 
@@ -116,23 +129,27 @@ def has_event_time(schema: StructType) -> bool:
 
 
 def check_channel_schema(step_name: str, schema: StructType) -> None:
-    """Raises ``PipelineError`` if rows of this schema cannot travel from one query to another as Parquet files."""
+    """Raises ``PipelineError`` if rows of this schema cannot travel from one query to another as
+    Parquet files."""
     repeated = _repeated(schema.names)
     if repeated is not None:
         raise PipelineError(
-            f"Step {step_name!r} has two columns named {repeated!r} (case aside), but its rows go to another query as"
-            " Parquet files, which cannot hold both: rename one of them, or drop it."
+            f"Step {step_name!r} has two columns named {repeated!r} (case aside), but its rows go"
+            " to another query as Parquet files, which cannot hold both: rename one of them, or"
+            " drop it."
         )
     for field in schema.fields:
         unfit = _unfit(field.dataType)
         if unfit is not None:
             raise PipelineError(
-                f"Column {field.name!r} of step {step_name!r} has type {field.dataType.simpleString()}, but its rows"
-                f" go to another query as Parquet files, which cannot hold {unfit}: cast the column, or drop it."
+                f"Column {field.name!r} of step {step_name!r} has type"
+                f" {field.dataType.simpleString()}, but its rows go to another query as Parquet"
+                f" files, which cannot hold {unfit}: cast the column, or drop it."
             )
     if not schema.fields:
         raise PipelineError(
-            f"Step {step_name!r} has no columns, so its rows cannot go to another query: keep one column."
+            f"Step {step_name!r} has no columns, so its rows cannot go to another query: keep one"
+            " column."
         )
 
 
@@ -186,7 +203,8 @@ def segment_files(payload: Payload, directory: str) -> list[str]:
 
 
 def keyed_files(segment: InFlightSegment, directory: str) -> dict[str, str]:
-    """Where the files of a segment in flight are, by the keys that they have in the state of the query in ``directory``."""
+    """Where the files of a segment in flight are, by the keys that they have in the state of the
+    query in ``directory``."""
     paths = segment_files(segment.payload, directory)
     names = [f"{segment.position:020d}-{part}.parquet" for part in range(len(paths))]
     keys = segment.payload.get("keys") or [f"in-flight/{segment.channel}/{name}" for name in names]
@@ -208,10 +226,12 @@ class OutputSegments:
         self._written: deque[int] = deque()
 
     def write(self, frame: DataFrame, position: int) -> tuple[Segment | None, DataFrame]:
-        """Write a step's rows: one Spark job. The segment, None without rows; and the rows as they were written.
+        """Write a step's rows: one Spark job. The segment, None without rows; and the rows as they
+        were written.
 
-        Whatever else wants the rows takes them from there: reading them back costs less than computing them again, and a
-        plan that is not deterministic would give a sink other rows than the channel.
+        Whatever else wants the rows takes them from there: reading them back costs less than
+        computing them again, and a plan that is not deterministic would give a sink other rows than
+        the channel.
         """
         path = self._directory(position)
         # With the session's codec, since a sink may make these very files part of its table.
@@ -219,14 +239,19 @@ class OutputSegments:
         self._written.append(position)
         # An empty frame is written as a file without rows.
         files = [
-            file for file in visible_files(self._fs, path) if count_rows(self._fs, join(path, file.path)) > 0
+            file
+            for file in visible_files(self._fs, path)
+            if count_rows(self._fs, join(path, file.path)) > 0
         ]
         reader = frame.sparkSession.read.schema(frame.schema).option(*NO_PATTERNS)
         written = reader.parquet(as_spark_path(path))
         if not files:
             return None, written
         payload = {"files": [join(path, file.path) for file in files]}
-        return Segment(position=position, size=sum(file.size for file in files), payload=payload), written
+        return (
+            Segment(position=position, size=sum(file.size for file in files), payload=payload),
+            written,
+        )
 
     def release(self, position: int) -> None:
         """Delete every segment up to ``position``."""
@@ -247,7 +272,9 @@ _NOTHING = -1
 class ChannelSource(JavaStream):
     """One channel of one query in one attempt."""
 
-    def __init__(self, jvm: Jvm, channel: VertexId, schema: StructType, rounds: PlanningRounds) -> None:
+    def __init__(
+        self, jvm: Jvm, channel: VertexId, schema: StructType, rounds: PlanningRounds
+    ) -> None:
         super().__init__(jvm, f"channel {channel}")
         self._channel = channel
         # As of any file's, each column and each part of one may be null.
@@ -270,17 +297,20 @@ class ChannelSource(JavaStream):
         return jvm.frame(relation(self.proxy, output, jvm.none, unnamed, jvm.java_session))
 
     def admit(self, position: int, files: Sequence[str]) -> None:
-        """Let the next batch read a segment: Parquet files, as Spark names them. The query rests meanwhile."""
+        """Let the next batch read a segment: Parquet files, as Spark names them. The query rests
+        meanwhile."""
         with self._lock:
             self._segments.append((position, list(files)))
             self._admitted = position
 
     @property
     def consumed(self) -> int | None:
-        """Up to which position the batches of this attempt have read it; None if nothing. Call it while the query rests."""
+        """Up to which position the batches of this attempt have read it; None if nothing. Call it
+        while the query rests."""
         return self._read
 
-    # -- the source --------------------------------------------------------------------------------------
+    # -- the source
+    # --------------------------------------------------------------------------------------
 
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802
         """The end of what is admitted."""
@@ -288,7 +318,8 @@ class ChannelSource(JavaStream):
         committed = self._position(start)
         if self._read is not None and committed != self._read:
             raise InvariantError(
-                f"channel {self._channel!r} was read up to {self._read}, but Spark's log says {committed}"
+                f"channel {self._channel!r} was read up to {self._read}, but Spark's log says"
+                f" {committed}"
             )
         with self._lock:
             while self._segments and self._segments[0][0] <= committed:
@@ -303,11 +334,17 @@ class ChannelSource(JavaStream):
         last = self._position(end)
         with self._lock:
             if self._admitted is not None and last > self._admitted:
-                raise InvariantError(f"channel {self._channel!r} is to be read up to {last}, not admitted")
-            found = [(position, files) for position, files in self._segments if first < position <= last]
+                raise InvariantError(
+                    f"channel {self._channel!r} is to be read up to {last}, not admitted"
+                )
+            found = [
+                (position, files) for position, files in self._segments if first < position <= last
+            ]
             if self._admitted is not None and first < last:
                 if not found or found[-1][0] != last:
-                    raise InvariantError(f"channel {self._channel!r} has no segment {last} any more")
+                    raise InvariantError(
+                        f"channel {self._channel!r} has no segment {last} any more"
+                    )
                 self._read = last
         try:
             return self._jvm.rows(self._plan([file for _, files in found for file in files]))
@@ -316,8 +353,11 @@ class ChannelSource(JavaStream):
         except Exception as error:
             if "InterruptedException" in str(error):
                 raise QueryInterruptedError from None
-            # Short: through the text Spark runs a regular expression that recurses for each character.
-            raise StorageError(f"Channel {self._channel!r} cannot be read: {first_cause(error)}.") from None
+            # Short: through the text Spark runs a regular expression that recurses for each
+            # character.
+            raise StorageError(
+                f"Channel {self._channel!r} cannot be read: {first_cause(error)}."
+            ) from None
 
     def schema(self) -> Any:
         """The columns."""
@@ -339,10 +379,12 @@ class ChannelSource(JavaStream):
             "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow",
         )
 
-    # -- inside ------------------------------------------------------------------------------------------
+    # -- inside
+    # ------------------------------------------------------------------------------------------
 
     def _plan(self, files: Sequence[str]) -> Any:
-        """What Spark's own file source would plan for these files, without its look at the directory."""
+        """What Spark's own file source would plan for these files, without its look at the
+        directory."""
         jvm = self._jvm
         if not files:
             local = jvm.sql_class("catalyst.plans.logical.LocalRelation")
@@ -363,7 +405,9 @@ class ChannelSource(JavaStream):
         )
         # Spark lists a path that is gone as no file, whatever the options say.
         if index.allFiles().size() != len(files):
-            raise StorageError(f"Files of channel {self._channel!r} have vanished: {', '.join(files)}.")
+            raise StorageError(
+                f"Files of channel {self._channel!r} have vanished: {', '.join(files)}."
+            )
         relation = jvm.sql_class("execution.datasources.HadoopFsRelation")(
             index,
             no_partitions.partitionColumns(),
@@ -388,7 +432,8 @@ class ChannelSource(JavaStream):
         fields = json.loads(text)
         if not isinstance(fields, dict) or fields.get("channel") != self._channel:
             raise PipelineError(
-                f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it was taken by another"
-                " version of Weir or of the pipeline. Begin anew with --fresh into new tables."
+                f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it was"
+                " taken by another version of Weir or of the pipeline. Begin anew with --fresh"
+                " into new tables."
             )
         return int(fields["position"])

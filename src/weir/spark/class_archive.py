@@ -1,20 +1,25 @@
-"""Lets Spark's JVM start warm: it maps Spark's classes from an archive instead of loading them one by one.
+"""Lets Spark's JVM start warm: it maps Spark's classes from an archive instead of loading them one
+by one.
 
-Java calls this class data sharing (CDS). Half of what a short Spark session costs is reading, checking and linking some
-12,000 classes; an archive, 200 MB in the user's cache directory, keeps them as they are in memory.
+Java calls this class data sharing (CDS). Half of what a short Spark session costs is reading,
+checking and linking some 12,000 classes; an archive, 200 MB in the user's cache directory, keeps
+them as they are in memory.
 
-1. **Where.** ``weir/spark-<version>-java-<version>-<fingerprint>-<size>.jsa`` below ``$XDG_CACHE_HOME`` or ``~/.cache``.
-   The fingerprint covers what the archive was made of: Java (path, build), Spark's jars (path, names, sizes, times) and
-   the training program. The size is in the name because Java does not look at it: it crashes on an archive cut short.
-2. **Use.** ``java_options`` names the archive to the JVM. Java checks it once more and passes over one that does not fit,
-   and ``SILENCE`` keeps that quiet. An archive made with any collector serves G1, Serial and Parallel; it is passed over
-   where there are no compressed pointers (ZGC, heaps from 32 GB), and where Spark's class path begins with something
-   else (a configuration directory with files in it).
-3. **Making.** ``make`` runs ``class_training`` in a child process, which writes to a temporary name; the archive is synced
-   and then renamed. One process makes it at a time (a file lock, which the kernel drops with its process). A crash leaves
-   nothing but a temporary file, which the next one removes.
-4. **Later.** ``make_later`` starts a detached process of the lowest priority, for ``weir run``. What failed is remembered
-   for a week in ``<name>.failed``, so that not every run tries it again.
+1. **Where.** ``weir/spark-<version>-java-<version>-<fingerprint>-<size>.jsa`` below
+   ``$XDG_CACHE_HOME`` or ``~/.cache``. The fingerprint covers what the archive was made of: Java
+   (path, build), Spark's jars (path, names, sizes, times) and the training program. The size is in
+   the name because Java does not look at it: it crashes on an archive cut short.
+2. **Use.** ``java_options`` names the archive to the JVM. Java checks it once more and passes over
+   one that does not fit, and ``SILENCE`` keeps that quiet. An archive made with any collector
+   serves G1, Serial and Parallel; it is passed over where there are no compressed pointers (ZGC,
+   heaps from 32 GB), and where Spark's class path begins with something else (a configuration
+   directory with files in it).
+3. **Making.** ``make`` runs ``class_training`` in a child process, which writes to a temporary
+   name; the archive is synced and then renamed. One process makes it at a time (a file lock, which
+   the kernel drops with its process). A crash leaves nothing but a temporary file, which the next
+   one removes.
+4. **Later.** ``make_later`` starts a detached process of the lowest priority, for ``weir run``.
+   What failed is remembered for a week in ``<name>.failed``, so that not every run tries it again.
 """
 
 from __future__ import annotations
@@ -38,8 +43,9 @@ from weir.storage.paths import temporary_directory
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-#: For a JVM that runs on: the optimizing compiler takes up a method after three times the calls that Java asks for. With
-#: two cores it takes a third of a start otherwise, for code that runs a few times; what is hot comes to it within seconds.
+#: For a JVM that runs on: the optimizing compiler takes up a method after three times the calls
+#: that Java asks for. With two cores it takes a third of a start otherwise, for code that runs a
+#: few times; what is hot comes to it within seconds.
 LATE_OPTIMIZER = (
     "-XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=1800"
     " -XX:Tier4CompileThreshold=45000 -XX:Tier4BackEdgeThreshold=120000"
@@ -77,8 +83,8 @@ _FAILURE_HOLDS_S = 7 * _DAY_S
 class JvmProfile(enum.Enum):
     """What a JVM is for, as options."""
 
-    #: A job that runs on with a heap of a few gigabytes: the collector with the least work beside the program's own, so a
-    #: start takes a tenth less.
+    #: A job that runs on with a heap of a few gigabytes: the collector with the least work beside
+    #: the program's own, so a start takes a tenth less.
     LASTING = f"{LATE_OPTIMIZER} -XX:+UseParallelGC"
     #: A job with a large heap, where that collector's pauses would grow long: Java's own defaults.
     LARGE = ""
@@ -86,15 +92,20 @@ class JvmProfile(enum.Enum):
     BRIEF = f"{QUICK_COMPILER} -XX:+UseSerialGC"
 
 
-def java_options(given: str = "", *, profile: JvmProfile = JvmProfile.LASTING, archive: bool = True) -> str:
-    """Options that stand before ``given``, the user's own: those of the profile, and an archive that fits.
+def java_options(
+    given: str = "", *, profile: JvmProfile = JvmProfile.LASTING, archive: bool = True
+) -> str:
+    """Options that stand before ``given``, the user's own: those of the profile, and an archive
+    that fits.
 
     The user's own collector or archive is left alone, also where the environment names it.
     """
     theirs = " ".join([given, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)])
     # Java refuses to start with two collectors.
     options = [
-        one for one in profile.value.split() if not (_COLLECTOR.match(one) and _COLLECTOR.search(theirs))
+        one
+        for one in profile.value.split()
+        if not (_COLLECTOR.match(one) and _COLLECTOR.search(theirs))
     ]
     found = find() if archive and not _OWN_ARCHIVE.search(theirs) else None
     if found is not None:
@@ -128,7 +139,9 @@ def location() -> Path:
     names = sorted(path.name for path in jars.glob("*.jar"))
     facts += [f"{name} {_stamp(jars / name)}" for name in names]
     fingerprint = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
-    spark = next(filter(None, (re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", name) for name in names)), None)
+    spark = next(
+        filter(None, (re.fullmatch(r"spark-core_[\d.]+-(.+)\.jar", name) for name in names)), None
+    )
     version = re.search(r'^JAVA_VERSION="([\w.+-]+)"', release, re.MULTILINE)
     name = f"spark-{spark[1] if spark else 'x'}-java-{version[1] if version else 'x'}-{fingerprint}"
     return _cache_directory() / name
@@ -156,9 +169,11 @@ def is_settled() -> bool:
 
 
 def make(*, force: bool = False) -> Path:
-    """Make the archive that fits, unless it is there; ``force`` makes it anew. Takes about half a minute.
+    """Make the archive that fits, unless it is there; ``force`` makes it anew. Takes about half a
+    minute.
 
-    Waits while another process makes it. Raises ``UnsupportedEnvironmentError`` if it cannot be made.
+    Waits while another process makes it. Raises ``UnsupportedEnvironmentError`` if it cannot be
+    made.
     """
     check_environment()
     place = location()
@@ -175,7 +190,8 @@ def make(*, force: bool = False) -> Path:
 
 
 def make_later() -> None:
-    """Make the archive in a detached process of the lowest priority, if there is none; never raises."""
+    """Make the archive in a detached process of the lowest priority, if there is none; never
+    raises."""
     if os.environ.get(NO_WARMUP) == "1" or is_settled():
         return
     with contextlib.suppress(OSError):
@@ -238,7 +254,8 @@ def _train(made: Path) -> None:
             lines = output.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             last = lines[-1].strip() if lines else "it said nothing"
             raise UnsupportedEnvironmentError(
-                f"The class archive was not made, and Spark starts as slowly as before: {last} (exit code {code})."
+                f"The class archive was not made, and Spark starts as slowly as before: {last}"
+                f" (exit code {code})."
             )
 
 
@@ -248,7 +265,9 @@ def _prune(place: Path, made: Path) -> None:
     for path in place.parent.glob("spark-*.jsa"):
         with contextlib.suppress(FileNotFoundError):
             used[path] = path.stat().st_mtime
-    others = sorted((path for path in used if path != made), key=lambda path: used[path], reverse=True)
+    others = sorted(
+        (path for path in used if path != made), key=lambda path: used[path], reverse=True
+    )
     for number, path in enumerate(others, start=1):
         is_replaced = path.name.startswith(f"{place.name}-")
         if is_replaced or number >= _KEPT_MAX or time.time() - used[path] > _UNUSED_S:
@@ -270,7 +289,9 @@ def _cache_directory() -> Path:
     try:
         return Path.home() / ".cache" / "weir"
     except RuntimeError as error:
-        raise UnsupportedEnvironmentError("There is no home directory: set XDG_CACHE_HOME.") from error
+        raise UnsupportedEnvironmentError(
+            "There is no home directory: set XDG_CACHE_HOME."
+        ) from error
 
 
 def _jars() -> Path | None:

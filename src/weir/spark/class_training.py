@@ -1,12 +1,13 @@
 """The training run for a class archive: a short Spark program that loads what Weir's jobs load.
 
-``python -m weir.spark.class_training ARCHIVE DIRECTORY`` is started by ``class_archive.make`` and by nobody else. What
-Java has loaded by the end is what the archive holds, so each part stands for classes of one kind: streaming with the
-RocksDB state store, a join of two streams, Parquet in and out, Python workers, calls back from the JVM, and Spark's reader
-of saved state. How many rows there are does not matter.
+``python -m weir.spark.class_training ARCHIVE DIRECTORY`` is started by ``class_archive.make`` and
+by nobody else. What Java has loaded by the end is what the archive holds, so each part stands for
+classes of one kind: streaming with the RocksDB state store, a join of two streams, Parquet in and
+out, Python workers, calls back from the JVM, and Spark's reader of saved state. How many rows there
+are does not matter.
 
-Java writes the archive when it ends by ``System.exit``. PySpark would kill it instead, so the call is made here, and the
-Python side then waits for the process.
+Java writes the archive when it ends by ``System.exit``. PySpark would kill it instead, so the call
+is made here, and the Python side then waits for the process.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def main() -> None:
 
 
 def _train(session: SparkSession, directory: Path) -> None:
-    source, joined, counted, checkpoint = (str(directory / name) for name in ("in", "joined", "out", "chk"))
+    source, joined, counted, checkpoint = (
+        str(directory / name) for name in ("in", "joined", "out", "chk")
+    )
     events = session.range(10).selectExpr("id", "timestamp_seconds(id) AS ts", "string(id) AS name")
     events.write.parquet(source)
 
@@ -62,8 +65,14 @@ def _train(session: SparkSession, directory: Path) -> None:
         read = session.readStream.schema(events.schema).parquet(source)
         return read.withWatermark("ts", "1 second")
 
-    counts = stream().groupBy(F.window("ts", "5 seconds"), "name").agg(F.count("*").alias("n"), F.sum("id"))
-    pairs = stream().join(stream().selectExpr("id AS other", "ts AS at"), F.expr("id = other AND ts = at"))
+    counts = (
+        stream()
+        .groupBy(F.window("ts", "5 seconds"), "name")
+        .agg(F.count("*").alias("n"), F.sum("id"))
+    )
+    pairs = stream().join(
+        stream().selectExpr("id AS other", "ts AS at"), F.expr("id = other AND ts = at")
+    )
     queries = [
         counts.writeStream.option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)

@@ -1,36 +1,40 @@
-"""The control input, the tiny source that Weir adds to every query, and its planning calls, which the driver answers.
+"""The control input, the tiny source that Weir adds to every query, and its planning calls, which
+the driver answers.
 
-**Planning calls** (``PlanningRounds``). Before each batch Spark asks every source of a query once for its latest offset, in no order that it
-promises. The first of Weir's sources that is asked in a *round* passes the question on to the driver and
-waits; the others give what the same answer says. So all of them agree, whatever the order: a query that
-reads channels reads exactly what the answer admits (PROTOCOL P7). A source that is asked again begins
-the next round.
+**Planning calls** (``PlanningRounds``). Before each batch Spark asks every source of a query once
+for its latest offset, in no order that it promises. The first of Weir's sources that is asked in a
+*round* passes the question on to the driver and waits; the others give what the same answer says.
+So all of them agree, whatever the order: a query that reads channels reads exactly what the answer
+admits (PROTOCOL P7). A source that is asked again begins the next round.
 
-While the call waits the query rests. Spark does not interrupt it, so whoever stops the query releases
-the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer active and
-Spark takes an interruption for its own, ``release`` (``weir/spark/query_task.py``). A released call
-raises: if it returned, Spark would plan on, and run a batch without data where a watermark has moved.
+While the call waits the query rests. Spark does not interrupt it, so whoever stops the query
+releases the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
+active and Spark takes an interruption for its own, ``release`` (``weir/spark/query_task.py``). A
+released call raises: if it returned, Spark would plan on, and run a batch without data where a
+watermark has moved.
 
-**The control input** (``ControlInput``). A streaming query is a loop: ask each source for its latest offset, run a batch, commit it, again. The
-driver implements this source itself (``weir/spark/jvm.py``), so Spark's question arrives as a method
-call, and the query rests until the call returns. Meanwhile no batch
-runs and the query's directory does not change: there checkpoints are taken.
+**The control input** (``ControlInput``). A streaming query is a loop: ask each source for its
+latest offset, run a batch, commit it, again. The driver implements this source itself
+(``weir/spark/jvm.py``), so Spark's question arrives as a method call, and the query rests until the
+call returns. Meanwhile no batch runs and the query's directory does not change: there checkpoints
+are taken.
 
 In a query that reads sources it yields no rows and stands before the first of them. It carries that
-source's column metadata, since ``Union`` keeps its first child's (PROTOCOL P26). In a query that reads
-channels (``weir/spark/channels.py``) its rows are (watermark, channel), and they alone move the
-query's watermark (P25):
+source's column metadata, since ``Union`` keeps its first child's (PROTOCOL P26). In a query that
+reads channels (``weir/spark/channels.py``) its rows are (watermark, channel), and they alone move
+the query's watermark (P25):
 
-1. The driver's answer to a planning call says how far each channel's producer is. What is higher than
-   before goes into the offset, so a batch that Spark replays says the same again.
+1. The driver's answer to a planning call says how far each channel's producer is. What is higher
+   than before goes into the offset, so a batch that Spark replays says the same again.
 2. The batch gets a row for each channel that rose. It holds from the next batch on, as in one query
-   with both parts. The rows are made by the reader of Spark's rate source, so no Python worker is asked.
-3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark, but
-   counts each branch as 0 until it is told again. If nothing else asks for that batch, the offset moves
-   for its sake: Spark fires what was due at the stop only once a batch has run.
+   with both parts. The rows are made by the reader of Spark's rate source, so no Python worker is
+   asked.
+3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark,
+   but counts each branch as 0 until it is told again. If nothing else asks for that batch, the
+   offset moves for its sake: Spark fires what was due at the stop only once a batch has run.
 
-One object is Spark's table, scan and stream at once. A proxy has no default methods, so each method of
-these interfaces is here. Names are Java's.
+One object is Spark's table, scan and stream at once. A proxy has no default methods, so each method
+of these interfaces is here. Names are Java's.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ class QueryInterruptedError(Exception):
 
     def __init__(self) -> None:
         super().__init__(
-            "py4j.protocol.Py4JJavaError: An error occurred while calling o1.stop.\n: java.lang.InterruptedException"
+            "py4j.protocol.Py4JJavaError: An error occurred while calling o1.stop.\n:"
+            " java.lang.InterruptedException"
         )
 
 
@@ -124,8 +129,11 @@ class PlanningRounds:
             return self._reply
 
 
-#: The schema of the control input in a query that reads channels: what a row of Spark's rate source has.
-CHANNEL_SCHEMA = StructType([StructField("watermark", TimestampType()), StructField("channel", LongType())])
+#: The schema of the control input in a query that reads channels: what a row of Spark's rate source
+#: has.
+CHANNEL_SCHEMA = StructType(
+    [StructField("watermark", TimestampType()), StructField("channel", LongType())]
+)
 
 _INTERFACES = (
     "catalog.SupportsRead",
@@ -154,7 +162,9 @@ class ControlInput(JavaStream):
         """The streaming DataFrame; one query may use it in several places."""
         jvm = self._jvm
         relation = jvm.sql_class("catalyst.streaming.StreamingRelationV2")
-        options = jvm.sql_class("util.CaseInsensitiveStringMap")(jvm.java_class("java.util.HashMap")())
+        options = jvm.sql_class("util.CaseInsensitiveStringMap")(
+            jvm.java_class("java.util.HashMap")()
+        )
         plan = relation(
             jvm.none,
             self.name(),
@@ -168,7 +178,8 @@ class ControlInput(JavaStream):
         )
         return jvm.frame(plan)
 
-    # -- the stream --------------------------------------------------------------------------------------
+    # -- the stream
+    # --------------------------------------------------------------------------------------
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
         """Wait until the driver lets the next batch start."""
@@ -194,7 +205,9 @@ class ControlInput(JavaStream):
             self._first = batch
         before, after = (_watermarks(json.loads(text)) for text in batch)
         rows = _risen({} if self._first == batch else before, after)
-        partition = self._jvm.sql_class("execution.streaming.sources.RateStreamMicroBatchInputPartition")
+        partition = self._jvm.sql_class(
+            "execution.streaming.sources.RateStreamMicroBatchInputPartition"
+        )
         return self._jvm.array(
             self._jvm.sql_class("connector.read.InputPartition"),
             [
@@ -213,7 +226,8 @@ class ControlInput(JavaStream):
         """No channel has a watermark."""
         return self._jvm.offset(json.dumps({"control": 0}))
 
-    # -- the table and its scan --------------------------------------------------------------------------
+    # -- the table and its scan
+    # --------------------------------------------------------------------------
 
     def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
         """Spark's way from the table to the stream leads back here."""
@@ -241,7 +255,9 @@ class ControlInput(JavaStream):
 
     def columns(self) -> Any:
         """The columns, as a table has them."""
-        return self._jvm.sql_class("connector.catalog.CatalogV2Util").structTypeToV2Columns(self._schema)
+        return self._jvm.sql_class("connector.catalog.CatalogV2Util").structTypeToV2Columns(
+            self._schema
+        )
 
     def capabilities(self) -> Any:
         """It is read in batches of a stream."""
@@ -290,4 +306,8 @@ def _watermarks(offset: Mapping[str, Any]) -> dict[str, int]:
 
 def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """The watermarks of ``after`` that are new or higher."""
-    return {channel: ms for channel, ms in after.items() if channel not in before or ms > before[channel]}
+    return {
+        channel: ms
+        for channel, ms in after.items()
+        if channel not in before or ms > before[channel]
+    }

@@ -1,4 +1,5 @@
-"""What must be true of the machine before a job can run: Java, Spark's version. One sentence each when it is not."""
+"""What must be true of the machine before a job can run: Java, Spark's version. One sentence each
+when it is not."""
 
 from __future__ import annotations
 
@@ -15,18 +16,21 @@ _JAVA_LEAST = 17
 _SPARK_LEAST = (4, 2)
 _SPARK_BELOW = (5, 0)
 _HOW_JAVA = (
-    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME or PATH"
+    "install Java 17 or 21 (Debian: apt-get install openjdk-17-jre-headless) and set JAVA_HOME or"
+    " PATH"
 )
 
 
 def check_environment() -> None:
-    """Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or of an unsupported version."""
+    """Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or of an unsupported
+    version."""
     check_java()
     check_spark()
 
 
 def find_java() -> Path | None:
-    """The Java that Spark would start: that of ``JAVA_HOME``, else ``java`` on the path; None if there is none."""
+    """The Java that Spark would start: that of ``JAVA_HOME``, else ``java`` on the path; None if
+    there is none."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     return Path(java) if java is not None and Path(java).is_file() else None
@@ -37,8 +41,14 @@ def check_java() -> None:
     java = find_java()
     if java is None:
         home = os.environ.get("JAVA_HOME")
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
-        raise UnsupportedEnvironmentError(f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}.")
+        where = (
+            f"JAVA_HOME is {home}, which has no bin/java"
+            if home
+            else "there is no java on the path"
+        )
+        raise UnsupportedEnvironmentError(
+            f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}."
+        )
     version = _major_version(java)
     if version is None:
         raise UnsupportedEnvironmentError(f"{java} does not tell its version: {_HOW_JAVA}.")
@@ -50,14 +60,17 @@ def check_java() -> None:
 
 @functools.cache
 def _major_version(java: Path) -> int | None:
-    """From the file that a Java installation has for it, which takes no process; else Java is asked."""
+    """From the file that a Java installation has for it, which takes no process; else Java is
+    asked."""
     release = java.resolve().parents[1] / "release"
     try:
         told = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)
     except OSError:
         told = None
     if told is None:
-        output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+        output = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=False
+        ).stderr
         told = re.search(r'version "(\d+)', output)
     return None if told is None else int(told[1])
 

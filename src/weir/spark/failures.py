@@ -1,11 +1,12 @@
 """What a Spark error says, and how the failure of a query is reported.
 
-``read_error`` puts the error in one line and says where the user's code has a part in it and whether it can go away.
-``TaskFailures`` adds the step, the batch, and the log that has all of it.
+``read_error`` puts the error in one line and says where the user's code has a part in it and
+whether it can go away. ``TaskFailures`` adds the step, the batch, and the log that has all of it.
 
-Spark does not say to which step of a chain a failing function belongs. Python operators note it themselves, with the subtask
-and the records (``operator_worker.py``). For other functions it is the step whose function is written around a failing line,
-or refers to a function that is; where there is not exactly one such step, all of the chain are named.
+Spark does not say to which step of a chain a failing function belongs. Python operators note it
+themselves, with the subtask and the records (``operator_worker.py``). For other functions it is the
+step whose function is written around a failing line, or refers to a function that is; where there
+is not exactly one such step, all of the chain are named.
 """
 
 from __future__ import annotations
@@ -41,21 +42,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: What Spark writes around the message of the exception that ended a query. The message may be empty.
-_STREAM_FAILED = re.compile(r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception:|SQLSTATE: XXKST.*$")
+#: What Spark writes around the message of the exception that ended a query. The message may be
+#: empty.
+_STREAM_FAILED = re.compile(
+    r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception:|SQLSTATE: XXKST.*$"
+)
 #: Weir's own errors that are final, as a worker prints them.
 _FINAL_OWN = re.compile(
     "|".join(rf"weir\.errors\.{kind.__name__}: " for kind in FINAL if issubclass(kind, WeirError))
 )
-#: Spark's conditions that are: a column, function or field that does not exist, types and schemas that do not fit, SQL that
-#: is none.
+#: Spark's conditions that are: a column, function or field that does not exist, types and schemas
+#: that do not fit, SQL that is none.
 _FINAL_CONDITION = re.compile(
     r"\[(?:UNRESOLVED_\w+|MISSING_ATTRIBUTES|AMBIGUOUS_(?:REFERENCE|COLUMN_\w+)|FIELD_NOT_FOUND|DATATYPE_MISMATCH"
     r"|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE|INSERT_COLUMN_ARITY_MISMATCH"
     r"|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
 )
 #: The line of the pipeline that made the expression which failed in the JVM.
-_CALLED_FROM = re.compile(r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)')
+_CALLED_FROM = re.compile(
+    r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)'
+)
 _JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
 #: Frames of Java's root cause that are kept.
 _JAVA_FRAMES = 30
@@ -90,7 +96,8 @@ def read_error(error: BaseException) -> ErrorText:
         said = text.removesuffix(".")
     else:
         said = first_cause(error) if from_worker or java else read_exception(error).error
-    # Of an error in the JVM, or in a package's code in a worker, the line in the driver is what is known.
+    # Of an error in the JVM, or in a package's code in a worker, the line in the driver is what is
+    # known.
     place = (raised and raised.place) or _called_from(text) or read_exception(error).place
     root = _root_cause(java)
     kind = _JAVA_CLASS.search(root) if raised is None else None
@@ -108,15 +115,17 @@ def read_error(error: BaseException) -> ErrorText:
         key=key_of(raised.kind if raised is not None else kind[0] if kind else "", place, said),
         trace=shortened(
             "\n\n".join(
-                one for one in (from_worker.text if from_worker else print_exception(error), root) if one
+                one
+                for one in (from_worker.text if from_worker else print_exception(error), root)
+                if one
             )
         ),
     )
 
 
 def first_cause(error: BaseException) -> str:
-    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else what Python raised,
-    else what Java threw, with the root cause if that says something else."""
+    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else
+    what Python raised, else what Java threw, with the root cause if that says something else."""
     text = str(error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
@@ -155,7 +164,9 @@ def _root_cause(java: str) -> str:
     frames = [line for line in lines[starts[-1] + 1 :] if line.startswith("\tat ")]
     if not frames:
         return ""
-    return "\n".join([lines[starts[-1]].partition(HEADER.strip())[0].strip(), *frames[:_JAVA_FRAMES]])
+    return "\n".join(
+        [lines[starts[-1]].partition(HEADER.strip())[0].strip(), *frames[:_JAVA_FRAMES]]
+    )
 
 
 class TaskFailures:
@@ -174,7 +185,10 @@ class TaskFailures:
         self._log = log
         #: What is told of a step or sink, with the user's function behind it, if it has one.
         self._steps: list[tuple[str, object]] = [
-            *((f"step {step.name!r}", pipeline.functions.get(step.operator_id)) for step in vertex.steps),
+            *(
+                (f"step {step.name!r}", pipeline.functions.get(step.operator_id))
+                for step in vertex.steps
+            ),
             *(
                 (f"sink {name!r}", pipeline.sinks[sink].function)
                 for sink, name in zip(vertex.sinks, vertex.sink_names, strict=True)
@@ -182,11 +196,16 @@ class TaskFailures:
         ]
 
     def errored(self, error: BaseException, when: str, *, misfit: str | None = None) -> TaskErrored:
-        """The failure. ``when``: in which batch; ``misfit``: a sentence that says it better, and that it is final."""
+        """The failure. ``when``: in which batch; ``misfit``: a sentence that says it better, and
+        that it is final."""
         read = read_error(error)
         # Weir's own sentence names the thing, and so does what an operator noted.
         own = isinstance(error, WeirError) or misfit is not None
-        step = [] if read.notes or own else [self._step(read.frames or tuple(filter(None, [read.place])))]
+        step = (
+            []
+            if read.notes or own
+            else [self._step(read.frames or tuple(filter(None, [read.place])))]
+        )
         place = [] if read.place is None else [f"in {read.place}"]
         log = [] if self._log is None else [f"log: {self._log}"]
         where = "; ".join([*place, *read.notes, *step, when, *log])
@@ -205,10 +224,13 @@ class TaskFailures:
             for told, function in self._steps
             if any(_contains(code, users) for code in _codes_of(function))
         ]
-        return found[0] if len(found) == 1 else f"one of {', '.join(told for told, _ in self._steps)}"
+        return (
+            found[0] if len(found) == 1 else f"one of {', '.join(told for told, _ in self._steps)}"
+        )
 
     def _write_log(self, text: str) -> None:
-        """Spark's log has only what went through the JVM. That may be gone: then nothing is written."""
+        """Spark's log has only what went through the JVM. That may be gone: then nothing is
+        written."""
         with contextlib.suppress(Exception):
             loggers = Jvm(self._session).java_class("org.slf4j.LoggerFactory")
             loggers.getLogger("weir").error(f"Task {self._vertex.name!r} failed: {text}")
@@ -236,9 +258,12 @@ def _codes_of(function: object) -> Iterator[CodeType]:
 
 
 def _python_function(value: object) -> Any:
-    """The function written in Python behind a bound method, a partial, a callable object or a UDF; None if there is none."""
+    """The function written in Python behind a bound method, a partial, a callable object or a UDF;
+    None if there is none."""
     value = inspect.unwrap(value) if callable(value) else value
-    value = value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)
+    value = (
+        value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)
+    )
     if inspect.isfunction(value):
         return value
     called = vars(type(value)).get("__call__")

@@ -1,9 +1,10 @@
 """``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
 
-A vertex that reads sources gets the control input in front of its first source; one that reads channels gets it in front
-of each (``channel_input``). For one whose source has a split enumerator that is all of Spark's input: its readers bring
-the rows. Each vertex is built once: a query that reads its channel needs the schema of what it puts out, also when it has
-finished and is not started any more.
+A vertex that reads sources gets the control input in front of its first source; one that reads
+channels gets it in front of each (``channel_input``). For one whose source has a split enumerator
+that is all of Spark's input: its readers bring the rows. Each vertex is built once: a query that
+reads its channel needs the schema of what it puts out, also when it has finished and is not started
+any more.
 """
 
 from __future__ import annotations
@@ -39,19 +40,23 @@ class Frames:
         on_call: OnCall,
         token: str,
     ) -> None:
-        """``on_call`` is called for every planning call; ``token`` names the attempt among all that a Python worker may
-        see."""
+        """``on_call`` is called for every planning call; ``token`` names the attempt among all that
+        a Python worker may see."""
         self._session = session
         self._pipeline = pipeline
         self._lock = threading.RLock()
         self._jvm = Jvm(session)
         self._inputs = {
-            name: QueryInputs(self._jvm, vertex, on_call) for name, vertex in pipeline.vertices.items()
+            name: QueryInputs(self._jvm, vertex, on_call)
+            for name, vertex in pipeline.vertices.items()
         }
         self._frames: dict[VertexId, DataFrame] = {}
         self._operators = {
             name: QueryOperators(
-                session, vertex, {one: pipeline.operators[one] for one in process_steps(vertex)}, token
+                session,
+                vertex,
+                {one: pipeline.operators[one] for one in process_steps(vertex)},
+                token,
             )
             for name, vertex in pipeline.vertices.items()
             if process_steps(vertex)
@@ -79,15 +84,16 @@ class Frames:
             inputs.release()
 
     def _build(self, vertex: Vertex) -> DataFrame:
-        # For user code that asks for it, and for PySpark, which else says of no expression where it was written.
+        # For user code that asks for it, and for PySpark, which else says of no expression where it
+        # was written.
         self._jvm.activate_session()
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
         for step in vertex.steps:
             frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
-                # One control input, in front of the first source. It has no rows, and the source's schema with its column
-                # metadata (PROTOCOL P26).
+                # One control input, in front of the first source. It has no rows, and the source's
+                # schema with its column metadata (PROTOCOL P26).
                 frame = self._inputs[vertex.name].control(frame.schema).union(frame)
                 needs_control = False
             frames[step.operator_id] = frame
@@ -125,7 +131,8 @@ class Frames:
             raise
         except Exception as error:
             raise PipelineError(
-                f"The function of step {step.name!r} raised {_told(error)}. Correct it and run again."
+                f"The function of step {step.name!r} raised {_told(error)}. Correct it and run"
+                " again."
             ) from error
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
@@ -140,7 +147,8 @@ class Frames:
             control = self._inputs[vertex.name].control(schema)
         except Exception as error:
             raise PipelineError(
-                f"Spark cannot read the schema {ddl!r} of source {step.name!r}: {first_cause(error)}."
+                f"Spark cannot read the schema {ddl!r} of source {step.name!r}:"
+                f" {first_cause(error)}."
             ) from error
         return self._processed(vertex, step, control)
 
@@ -151,8 +159,9 @@ class Frames:
             raise
         except Exception as error:
             raise PipelineError(
-                f"The operator of step {step.name!r} cannot run in Spark's workers: {first_cause(error)}. Give it a valid"
-                " output_schema, and hold what cannot be pickled (locks, connections) only from its open() on."
+                f"The operator of step {step.name!r} cannot run in Spark's workers:"
+                f" {first_cause(error)}. Give it a valid output_schema, and hold what cannot be"
+                " pickled (locks, connections) only from its open() on."
             ) from error
 
 

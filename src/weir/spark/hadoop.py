@@ -1,13 +1,15 @@
 """Hadoop's file systems (``hdfs:``, ``s3a:`` and others) through Spark's own configuration and JVM.
 
 The arbitrating create (PROTOCOL P17): on ``hdfs:`` a temporary file is renamed without overwriting
-(``FileContext.rename`` with the option NONE fails if the target is there); on ``s3a:`` the object is put with
-``If-None-Match`` (``createFile`` with ``fs.option.create.conditional.overwrite``). A file system without one of the
-two is refused. What is closed on these file systems is as durable as they promise, so ``sync`` adds nothing.
+(``FileContext.rename`` with the option NONE fails if the target is there); on ``s3a:`` the object
+is put with ``If-None-Match`` (``createFile`` with ``fs.option.create.conditional.overwrite``). A
+file system without one of the two is refused. What is closed on these file systems is as durable as
+they promise, so ``sync`` adds nothing.
 
-No part of a file ever stands under its name. On an object store closing a stream is what publishes the object,
-whatever was written to it, so a stream that could not be written to the end is aborted (Hadoop's ``Abortable``) and not
-closed. Elsewhere a file is written under a temporary name and renamed.
+No part of a file ever stands under its name. On an object store closing a stream is what publishes
+the object, whatever was written to it, so a stream that could not be written to the end is aborted
+(Hadoop's ``Abortable``) and not closed. Elsewhere a file is written under a temporary name and
+renamed.
 """
 
 from __future__ import annotations
@@ -37,14 +39,16 @@ class HadoopFileSystem:
     """One Hadoop file system; the module's docstring says how it arbitrates."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
-        """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate, ``StorageError`` if out of reach."""
+        """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate, ``StorageError``
+        if out of reach."""
         self._jvm = Jvm(session)
         self._conf: Any = session._jsc.hadoopConfiguration()
         self._scheme = scheme_of(uri)
         if self._scheme not in _RENAME_SCHEMES | _CONDITIONAL_PUT_SCHEMES:
             raise UnsupportedEnvironmentError(
-                f"{uri} cannot hold checkpoints: the file system {self._scheme!r} has no operation known to Weir"
-                " that creates a file only if it is not there. Use a local path, hdfs: or s3a:."
+                f"{uri} cannot hold checkpoints: the file system {self._scheme!r} has no operation"
+                " known to Weir that creates a file only if it is not there. Use a local path,"
+                " hdfs: or s3a:."
             )
         try:
             self._fs: Any = self._class("FileSystem").get(self._path(uri).toUri(), self._conf)
@@ -66,7 +70,8 @@ class HadoopFileSystem:
         return CreateResult.CREATED
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace the file. An object store replaces atomically; elsewhere a rename does."""
+        """Create or replace the file. An object store replaces atomically; elsewhere a rename
+        does."""
         try:
             self._replace(path, _content(data))
         except Exception as error:
@@ -77,7 +82,9 @@ class HadoopFileSystem:
         try:
             stream = self._fs.open(self._path(path))
             try:
-                return bytes(self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream))
+                return bytes(
+                    self._jvm.java_class("org.apache.commons.io.IOUtils").toByteArray(stream)
+                )
             finally:
                 stream.close()
         except Exception as error:
@@ -207,7 +214,8 @@ def _content(data: bytes) -> _Fill:
 
 
 def _publish(stream: Any, content: _Fill) -> None:
-    """Write an object: closing the stream publishes it, so one that could not be written to the end is aborted."""
+    """Write an object: closing the stream publishes it, so one that could not be written to the end
+    is aborted."""
     try:
         content(stream)
     except BaseException:
@@ -232,7 +240,9 @@ def _is_taken(error: Exception) -> bool:
 
 def _failure(what: str, path: str, error: Exception) -> StorageError:
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    cause = next((line for line in lines if "Exception" in line), lines[0] if lines else type(error).__name__)
+    cause = next(
+        (line for line in lines if "Exception" in line), lines[0] if lines else type(error).__name__
+    )
     return StorageError(
         f"Could not {what} {path}: {cause.strip()}. Check the path and spark.hadoop.* settings."
     )

@@ -1,7 +1,7 @@
 """Java classes, Scala objects and Java's view of Python objects, without a search.
 
-``jvm.org.apache.spark.X`` in py4j asks the JVM for each part of the name whether it is a package or a
-class, and each ask searches all jars of Spark. Here a class is named in full and found once.
+``jvm.org.apache.spark.X`` in py4j asks the JVM for each part of the name whether it is a package or
+a class, and each ask searches all jars of Spark. Here a class is named in full and found once.
 
 Spark calls sources that the driver implements through *proxies* (py4j's callbacks, 0.3 ms there and
 back). Each time that a Python object is passed to Java it gets a proxy of its own, and Spark keeps
@@ -115,7 +115,8 @@ class Jvm(JvmClasses):
 
 
 class JavaIdentity:
-    """A Python object that Java knows as one object of the interfaces that its class ``Java`` names."""
+    """A Python object that Java knows as one object of the interfaces that its class ``Java``
+    names."""
 
     _numbers = itertools.count(1)
 

@@ -1,12 +1,13 @@
 """Makes Spark's session without what only Spark ML needs: a second less at each start.
 
-PySpark's session loads every extension that a jar names to it. Spark's own jars name one, which registers
-two functions of Spark ML; for their types it builds Scala's compile-time reflection, which takes 1.1 s
-(2.3 s without a class archive), as long as the rest of the session. Here the session is made without
-it, where nothing else is named, and ``pyspark.ml`` registers the functions when it is first imported.
+PySpark's session loads every extension that a jar names to it. Spark's own jars name one, which
+registers two functions of Spark ML; for their types it builds Scala's compile-time reflection,
+which takes 1.1 s (2.3 s without a class archive), as long as the rest of the session. Here the
+session is made without it, where nothing else is named, and ``pyspark.ml`` registers the functions
+when it is first imported.
 
-The constructor is internal to Spark. Where it is another one, or where an extension is configured or
-named by another jar, Spark makes the session as ever.
+The constructor is internal to Spark. Where it is another one, or where an extension is configured
+or named by another jar, Spark makes the session as ever.
 """
 
 from __future__ import annotations

@@ -1,18 +1,22 @@
-"""One subtask of a Python operator for one batch: what runs in Spark's Python workers, inside ``mapInArrow``.
+"""One subtask of a Python operator for one batch: what runs in Spark's Python workers, inside
+``mapInArrow``.
 
-What a batch is to do comes as a local property of its Spark job, a JSON text for each operator (``spark/operators.py``)::
+What a batch is to do comes as a local property of its Spark job, a JSON text for each operator
+(``spark/operators.py``)::
 
     {"token": "...", "batch": 7, "barrier": 3, "finish": false, "has_coordinator": true, "directory": "...",
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
      "version": 6, "runs": {"0": "..."}, "lists": {"0": location}, "groups": {"counts": {"17": location}}, ...}
 
-A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. What came of it goes back by an
-accumulator, keyed by batch and subtask: a task that Spark runs again replaces what it said before, and one that failed says
-nothing. State of any size goes by files in the query's directory, named uniquely, never changed.
+A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. What
+came of it goes back by an accumulator, keyed by batch and subtask: a task that Spark runs again
+replaces what it said before, and one that failed says nothing. State of any size goes by files in
+the query's directory, named uniquely, never changed.
 
-An operator whose process runs the next batch as well goes on as it is (``_warm``); any other begins from the state. Which of
-the two it may do is decided by the attempt (``token``), the batch after which the state was handed over (``version``) and
-the run of that batch whose results counted: a process may have run it in vain.
+An operator whose process runs the next batch as well goes on as it is (``_warm``); any other begins
+from the state. Which of the two it may do is decided by the attempt (``token``), the batch after
+which the state was handed over (``version``) and the run of that batch whose results counted: a
+process may have run it in vain.
 """
 
 from __future__ import annotations
@@ -83,10 +87,12 @@ class Context:
     input_ended: bool = False
 
     def send_event_to_coordinator(self, event: Payload) -> None:
-        """See ``OperatorContext``. Raises ``OperatorStateError`` without a coordinator, and for what JSON does not keep."""
+        """See ``OperatorContext``. Raises ``OperatorStateError`` without a coordinator, and for
+        what JSON does not keep."""
         if not self.has_coordinator:
             raise OperatorStateError(
-                f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its step one with coordinator=."
+                f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its"
+                " step one with coordinator=."
             )
         try:
             if not isinstance(event, dict):
@@ -94,8 +100,8 @@ class Context:
             self.sent.append(read_back(event))
         except ValueError as error:
             raise OperatorStateError(
-                f"Operator {self.operator_id!r} sends an event that cannot be kept, since {error}: make it a map of"
-                f" {KEPT}."
+                f"Operator {self.operator_id!r} sends an event that cannot be kept, since {error}:"
+                f" make it a map of {KEPT}."
             ) from error
 
     def end_input(self) -> None:
@@ -131,8 +137,8 @@ class OperatorFunction:
         text = None if task is None else task.getLocalProperty(PROPERTY + self._operator_id)
         if task is None or text is None:
             raise RuntimeError(
-                f"Operator {self._operator_id!r} runs outside of a batch of its query: a sink must not compute its input"
-                " in another thread."
+                f"Operator {self._operator_id!r} runs outside of a batch of its query: a sink must"
+                " not compute its input in another thread."
             )
         order = json.loads(text)
         context = Context(
@@ -199,7 +205,8 @@ class _Run:
         return one
 
     def batches(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What goes downstream: for the records, and behind them at the end of the input, or before a barrier."""
+        """What goes downstream: for the records, and behind them at the end of the input, or before
+        a barrier."""
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
@@ -251,8 +258,9 @@ class _Run:
         location = order["lists"].get(str(self._subtask))
         if location is None and order["version"] >= 0 and str(self._subtask) in order["lists"]:
             raise RuntimeError(
-                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its last snapshot, and its"
-                " process has gone: the job is restored from its newest checkpoint."
+                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its last"
+                " snapshot, and its process has gone: the job is restored from its newest"
+                " checkpoint."
             )
         lists = None if location is None else decode_lists(_read(location))
         owned = [
@@ -261,7 +269,9 @@ class _Run:
             if group * context.parallelism // order["key_groups"] == self._subtask
         ]
         groups = {
-            name: {int(group): _read(place) for group, place in by_group.items() if int(group) in owned}
+            name: {
+                int(group): _read(place) for group, place in by_group.items() if int(group) in owned
+            }
             for name, by_group in order["groups"].items()
         }
         operator = copy.deepcopy(operator)
@@ -274,10 +284,13 @@ class _Run:
         return _Warm(order["token"], order["version"], "", operator, state, context)
 
     def _forget_others(self) -> None:
-        """Subtasks that have run elsewhere since, or belong to another attempt: nobody will go on from them."""
+        """Subtasks that have run elsewhere since, or belong to another attempt: nobody will go on
+        from them."""
         for key, other in list(_warm.items()):
             same = other.token == self._order["token"]
-            if key[0] == self._operator_id and not (same and other.version == self._order["version"]):
+            if key[0] == self._operator_id and not (
+                same and other.version == self._order["version"]
+            ):
                 _warm.pop(key).operator.close()
 
     def _kept(self, data: bytes) -> Location:

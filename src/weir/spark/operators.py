@@ -1,4 +1,5 @@
-"""The Python operators of one query, on the driver's side: what each batch is to do, and what came of it (PROTOCOL P6).
+"""The Python operators of one query, on the driver's side: what each batch is to do, and what came
+of it (PROTOCOL P6).
 
 ::
 
@@ -7,8 +8,9 @@
     end_batch     all N subtasks have said what came of it: state, events, a snapshot that failed
     snapshot      while the query rests: the state after the last batch, as an entry and the files that it names
 
-Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the query is started with the
-settings of ``SETTINGS``. A batch in which one did not run is an error, never a gap.
+Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the
+query is started with the settings of ``SETTINGS``. A batch in which one did not run is an error,
+never a gap.
 """
 
 from __future__ import annotations
@@ -30,7 +32,14 @@ from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorStateError, PipelineError
 from weir.operators.base import KEY_GROUPS
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
-from weir.spark.operator_worker import INLINE_BYTES, KEY_GROUP, PROPERTY, Location, OperatorFunction, Results
+from weir.spark.operator_worker import (
+    INLINE_BYTES,
+    KEY_GROUP,
+    PROPERTY,
+    Location,
+    OperatorFunction,
+    Results,
+)
 from weir.spark.pipeline import ProcessStep
 from weir.spark.query_directory import QueryDirectory
 from weir.storage.local import LocalFileSystem
@@ -43,8 +52,8 @@ if TYPE_CHECKING:
 DIRECTORY = "operators"
 ENTRY = "weir-operators"
 
-#: What the query of a vertex with operators is started with. Spark would fold a shuffle over an empty relation, and merge
-#: small partitions; then not every subtask would run.
+#: What the query of a vertex with operators is started with. Spark would fold a shuffle over an
+#: empty relation, and merge small partitions; then not every subtask would run.
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
@@ -60,7 +69,8 @@ _TOLD = 100
 
 @dataclass(frozen=True)
 class _Held:
-    """The state of one operator after a batch. Never changed, since a snapshot may be taken of it meanwhile."""
+    """The state of one operator after a batch. Never changed, since a snapshot may be taken of it
+    meanwhile."""
 
     #: By subtask; None: its snapshot failed, and only its own process has the state.
     lists: dict[int, Location | None]
@@ -119,9 +129,14 @@ class QueryOperators:
     """The Python operators of one vertex in one attempt."""
 
     def __init__(
-        self, session: SparkSession, vertex: Vertex, steps: Mapping[OperatorId, ProcessStep], token: str
+        self,
+        session: SparkSession,
+        vertex: Vertex,
+        steps: Mapping[OperatorId, ProcessStep],
+        token: str,
     ) -> None:
-        """``steps`` are those of the vertex; ``token`` names the attempt, for processes that outlive one."""
+        """``steps`` are those of the vertex; ``token`` names the attempt, for processes that
+        outlive one."""
         self._session = session
         self._vertex = vertex
         self._steps = dict(steps)
@@ -137,8 +152,8 @@ class QueryOperators:
             for subtask in range(steps[step.operator_id].parallelism)
         }
         self._ended: set[tuple[OperatorId, int]] = set()
-        #: The state after each of the last two batches, by operator. While the drain's batch runs, the state before it may
-        #: still become part of a checkpoint.
+        #: The state after each of the last two batches, by operator. While the drain's batch runs,
+        #: the state before it may still become part of a checkpoint.
         self._held: dict[int, dict[OperatorId, _Held]] = {}
         self._directory: QueryDirectory | None = None
         #: The batch after which the held state is.
@@ -146,13 +161,14 @@ class QueryOperators:
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
-        #: Checkpoints of which operators are told with the next batch, the newest ones of a query that rests for long.
-        #: Others append to them meanwhile.
+        #: Checkpoints of which operators are told with the next batch, the newest ones of a query
+        #: that rests for long. Others append to them meanwhile.
         self.completed: deque[int] = deque(maxlen=_TOLD)
         self.aborted: deque[int] = deque(maxlen=_TOLD)
 
     def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
-        """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
+        """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not
+        fit."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
@@ -186,11 +202,13 @@ class QueryOperators:
         return frame.mapInArrow(function, schema)
 
     def open(self, directory: QueryDirectory, position: int) -> None:
-        """The query is about to start in its directory, after ``position``; a restored one finds its state there."""
+        """The query is about to start in its directory, after ``position``; a restored one finds
+        its state there."""
         if not isinstance(directory.fs, LocalFileSystem):
             raise PipelineError(
-                f"The state of Python operators is kept in files, and workers cannot open {directory.path}: let"
-                " weir.working-dir be a plain path that the driver and all executors share."
+                "The state of Python operators is kept in files, and workers cannot open"
+                f" {directory.path}: let weir.working-dir be a plain path that the driver and all"
+                " executors share."
             )
         self._directory = directory
         self._version = position
@@ -198,7 +216,9 @@ class QueryOperators:
         kept = json.loads(directory.fs.read(path)) if directory.fs.status(path) is not None else {}
         self._held = {
             position: {
-                name: self._restored(name, kept[name]) if name in kept else _Held(lists={}, groups={})
+                name: (
+                    self._restored(name, kept[name]) if name in kept else _Held(lists={}, groups={})
+                )
                 for name in self._steps
             }
         }
@@ -252,23 +272,31 @@ class QueryOperators:
         rows_read = 0
         for name, one in self._steps.items():
             results = self._results[name]
-            found = {subtask: result for (at, subtask), result in results.value.items() if at == batch}
+            found = {
+                subtask: result for (at, subtask), result in results.value.items() if at == batch
+            }
             results.value = {}
             if found.keys() != set(range(one.parallelism)):
                 raise PipelineError(
-                    f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not as 0 to"
-                    f" {one.parallelism - 1}: let the steps behind it in its query change no partitions (coalesce, union"
-                    " with itself), or begin a query of their own with start_new_chain()."
+                    f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not"
+                    f" as 0 to {one.parallelism - 1}: let the steps behind it in its query change"
+                    " no partitions (coalesce, union with itself), or begin a query of their own"
+                    " with start_new_chain()."
                 )
             after[name] = self._held[self._version][name].after(found)
             for subtask, result in sorted(found.items()):
-                sent += [SentEvent(operator=name, subtask=subtask, payload=event) for event in result["sent"]]
+                sent += [
+                    SentEvent(operator=name, subtask=subtask, payload=event)
+                    for event in result["sent"]
+                ]
                 if result["declined"] is not None and declined is None:
                     declined = (name, f"Subtask {subtask}: {result['declined']}")
                 if (name, subtask) in self._readers:
                     rows_read += result["rows"]
                     self._ended |= {(name, subtask)} if result["input_ended"] else set()
-        before = {position: held for position, held in self._held.items() if position < self._version}
+        before = {
+            position: held for position, held in self._held.items() if position < self._version
+        }
         self._held = {self._version: self._held[self._version], batch: after}
         self._delete(_files(before) - _files(self._held))
         self._version = batch
@@ -283,8 +311,8 @@ class QueryOperators:
     # -- snapshots
 
     def snapshot(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The state after a batch: entries, and keys of files in the query's directory. Raises ``OperatorStateError`` if an
-        operator could not take its snapshot in that batch."""
+        """The state after a batch: entries, and keys of files in the query's directory. Raises
+        ``OperatorStateError`` if an operator could not take its snapshot in that batch."""
         kept = {}
         for name, held in self._held[position].items():
             failed = [subtask for subtask, found in held.lists.items() if found is None]
@@ -298,12 +326,15 @@ class QueryOperators:
                 "groups": held.groups,
             }
         files = {file for held in self._held[position].values() for file in held.files}
-        return {ENTRY: json.dumps(kept, sort_keys=True)}, [f"{DIRECTORY}/{file}" for file in sorted(files)]
+        return {ENTRY: json.dumps(kept, sort_keys=True)}, [
+            f"{DIRECTORY}/{file}" for file in sorted(files)
+        ]
 
     # -- inside
 
     def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
-        """The state for as many subtasks as there are now. Union lists go to everybody in any case."""
+        """The state for as many subtasks as there are now. Union lists go to everybody in any
+        case."""
         lists = {int(subtask): found for subtask, found in kept["lists"].items()}
         parallelism = self._steps[name].parallelism
         if lists:
@@ -362,5 +393,7 @@ def _taken(told: deque[int]) -> list[int]:
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
     """The ids of a vertex's Python operators, readers of a source included."""
     return tuple(
-        step.operator_id for step in vertex.steps if step.kind is StepKind.PROCESS or step.enumerated
+        step.operator_id
+        for step in vertex.steps
+        if step.kind is StepKind.PROCESS or step.enumerated
     )

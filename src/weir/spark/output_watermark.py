@@ -1,12 +1,15 @@
-"""How far a query's output has come: the event time below which it will emit nothing more (PROTOCOL P25).
+"""How far a query's output has come: the event time below which it will emit nothing more
+(PROTOCOL P25).
 
-Without a stateful operator rows pass as they come, so that is the watermark of the query's next batch. A stateful
-operator keeps rows back: what an outer join emits at watermark w is older than w, and the operator itself says by how
-much. So the plan of the last batch is followed from its root down to the first stateful operator of each branch, and
-asked there; what lies below leaves the query through it. The answer is for the watermark of the batch that ran: until the
-next one has run, the operator holds what its new watermark will let out.
+Without a stateful operator rows pass as they come, so that is the watermark of the query's next
+batch. A stateful operator keeps rows back: what an outer join emits at watermark w is older than w,
+and the operator itself says by how much. So the plan of the last batch is followed from its root
+down to the first stateful operator of each branch, and asked there; what lies below leaves the
+query through it. The answer is for the watermark of the batch that ran: until the next one has run,
+the operator holds what its new watermark will let out.
 
-Spark runs a query adaptively only if it has no stateful operator, so what an adaptive node hides does not matter.
+Spark runs a query adaptively only if it has no stateful operator, so what an adaptive node hides
+does not matter.
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ _LIMIT = "StreamingGlobalLimit"
 
 
 def output_watermark_ms(query: StreamingQuery, next_batch_watermark_ms: int) -> int | None:
-    """The query's output watermark after its last batch; None if it has none yet. Call it between two batches.
+    """The query's output watermark after its last batch; None if it has none yet. Call it between
+    two batches.
 
-    ``next_batch_watermark_ms`` is that of the last batch's entry in the commit log: 0 before any event time is known.
+    ``next_batch_watermark_ms`` is that of the last batch's entry in the commit log: 0 before any
+    event time is known.
     """
     if next_batch_watermark_ms <= 0:
         return None

@@ -1,11 +1,13 @@
 """Refuses, by name, sources and plans that cannot work, before or in the first batch.
 
-Spark tells a source "commit" one batch later, long before a Weir checkpoint completes. A source that deletes or acknowledges
-upstream then can't be read again from the last completed checkpoint, so it could lose or double rows (PROTOCOL P24).
+Spark tells a source "commit" one batch later, long before a Weir checkpoint completes. A source
+that deletes or acknowledges upstream then can't be read again from the last completed checkpoint,
+so it could lose or double rows (PROTOCOL P24).
 
-A changed plan may not fit the state that the chain was restored with (``misfit``). Weir matches steps by their ids; what a
-step does with its state only Spark knows. It compares the two when the query is planned and in the first batch, and refuses in
-several places, each with an error class of its own. Trying again cannot help.
+A changed plan may not fit the state that the chain was restored with (``misfit``). Weir matches
+steps by their ids; what a step does with its state only Spark knows. It compares the two when the
+query is planned and in the first batch, and refuses in several places, each with an error class of
+its own. Trying again cannot help.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _NOT_REPLAYABLE = {
 
 
 def check_source(name: str, frame: object) -> DataFrame:
-    """The frame, if it is a streaming DataFrame whose sources can be replayed; else ``PipelineError``."""
+    """The frame, if it is a streaming DataFrame whose sources can be replayed; else
+    ``PipelineError``."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
@@ -39,8 +42,8 @@ def check_source(name: str, frame: object) -> DataFrame:
         )
     if not frame.isStreaming:
         raise PipelineError(
-            f"Source {name!r} returned a DataFrame that is not streaming: use spark.readStream instead of"
-            " spark.read (a static DataFrame can be joined inside a transformation)."
+            f"Source {name!r} returned a DataFrame that is not streaming: use spark.readStream"
+            " instead of spark.read (a static DataFrame can be joined inside a transformation)."
         )
     for leaf in _leaves(frame._jdf.queryExecution().analyzed()):
         _check_leaf(name, leaf)
@@ -52,10 +55,14 @@ def check_result(name: str, frame: object) -> DataFrame:
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
-        kind = "DataFrame that is not streaming" if isinstance(frame, DataFrame) else type(frame).__name__
+        kind = (
+            "DataFrame that is not streaming"
+            if isinstance(frame, DataFrame)
+            else type(frame).__name__
+        )
         raise PipelineError(
-            f"Step {name!r} returned a {kind}: a transformation returns a DataFrame made from its inputs"
-            " (collect and foreachBatch belong to sinks)."
+            f"Step {name!r} returned a {kind}: a transformation returns a DataFrame made from its"
+            " inputs (collect and foreachBatch belong to sinks)."
         )
     return frame
 
@@ -80,21 +87,22 @@ def _check_leaf(name: str, leaf: Any) -> None:
         clean = _option(leaf.dataSource().options(), "cleansource")
         if clean is not None and clean.lower() != "off":
             raise PipelineError(
-                f"Source {name!r} has cleanSource={clean!r}: Spark would remove files that a restore from"
-                " the last completed checkpoint must read again. Remove the option, and clean the directory with a"
-                " retention longer than the checkpoint interval."
+                f"Source {name!r} has cleanSource={clean!r}: Spark would remove files that a"
+                " restore from the last completed checkpoint must read again. Remove the option,"
+                " and clean the directory with a retention longer than the checkpoint interval."
             )
     if kind in ("StreamingRelation", "StreamingRelationV2"):
         source = str(leaf.sourceName()).lower()
         if source in _NOT_REPLAYABLE:
             raise PipelineError(
-                f"Source {name!r} reads {source!r}, but {_NOT_REPLAYABLE[source]}: after a failure its rows would"
-                " be lost. Put a durable log (Kafka, files) between."
+                f"Source {name!r} reads {source!r}, but {_NOT_REPLAYABLE[source]}: after a failure"
+                " its rows would be lost. Put a durable log (Kafka, files) between."
             )
 
 
 def check_bounded(vertex: str, query: StreamingQuery) -> None:
-    """Raises ``PipelineError`` if a source of a running ``availableNow`` query cannot be bounded (PROTOCOL P33).
+    """Raises ``PipelineError`` if a source of a running ``availableNow`` query cannot be bounded
+    (PROTOCOL P33).
 
     Spark would fall back to one huge batch for the whole query, with a line in its log only.
     """
@@ -105,12 +113,14 @@ def check_bounded(vertex: str, query: StreamingQuery) -> None:
     if executor == "SingleBatchExecutor" or unable:
         names = ", ".join(str(source.toString()) for source in unable) or "a source"
         raise PipelineError(
-            f"The bounded chain that ends in {vertex!r} reads {names}, which does not support Trigger.AvailableNow:"
-            " Spark would read all of it in one batch. Leave out bounded=True, or land the data as files."
+            f"The bounded chain that ends in {vertex!r} reads {names}, which does not support"
+            " Trigger.AvailableNow: Spark would read all of it in one batch. Leave out"
+            " bounded=True, or land the data as files."
         )
 
 
-#: What Spark says where a plan does not fit: the operators, the schemas of their state, the number of sources.
+#: What Spark says where a plan does not fit: the operators, the schemas of their state, the number
+#: of sources.
 _MISFIT = re.compile(
     r"\[(?:STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)"
     r"|STATE_STORE_(?:(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
@@ -132,7 +142,7 @@ def misfit(vertex: Vertex, error: BaseException) -> str | None:
     said = text[begin.start() : end.start() if end else None].strip().removesuffix(".")
     steps = ", ".join(repr(step.name) for step in vertex.steps)
     return (
-        f"The plan of the chain that ends in {vertex.steps[-1].name!r} (its steps: {steps}) no longer fits its state, Spark"
-        f" says: {said[:1000]}. Let the steps work on their state as they did, or start from scratch with --fresh into new"
-        " tables."
+        f"The plan of the chain that ends in {vertex.steps[-1].name!r} (its steps: {steps}) no"
+        f" longer fits its state, Spark says: {said[:1000]}. Let the steps work on their state as"
+        " they did, or start from scratch with --fresh into new tables."
     )

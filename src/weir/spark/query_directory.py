@@ -1,15 +1,18 @@
 """One query's checkpoint directory: the place where Spark's words are translated into Weir's.
 
-A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``, ``offsets/b-1``, ``offsets/b``,
-``commits/b``, the state that ``commits/b`` names (``weir/spark/state_files.py``), and of each ``sources/K`` the
-entries up to the ``logOffset`` that ``offsets/b`` names, not one more: Spark's file source takes its newest log entry
-for admitted, so an entry above the pin would lose or shift rows without an error (PROTOCOL P3).
+A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``,
+``offsets/b-1``, ``offsets/b``, ``commits/b``, the state that ``commits/b`` names
+(``weir/spark/state_files.py``), and of each ``sources/K`` the entries up to the ``logOffset`` that
+``offsets/b`` names, not one more: Spark's file source takes its newest log entry for admitted, so
+an entry above the pin would lose or shift rows without an error (PROTOCOL P3).
 
-Draining (MISSION E1) is one more entry of the offset log, written by us: the offsets of the last batch again, with
-the maximal watermark. A restarted query replays it as it would replay a batch that a crash cut short: without data,
-firing every window and timer. No source is asked, so nothing that arrived after the end of the input slips in.
+Draining (MISSION E1) is one more entry of the offset log, written by us: the offsets of the last
+batch again, with the maximal watermark. A restarted query replays it as it would replay a batch
+that a crash cut short: without data, firing every window and timer. No source is asked, so nothing
+that arrived after the end of the input slips in.
 
-A query that reads channels has no ``sources/``: what it has read is its offset (``weir/spark/channels.py``).
+A query that reads channels has no ``sources/``: what it has read is its offset
+(``weir/spark/channels.py``).
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ MAX_WATERMARK_MS = 253402300799000
 #: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
 _INLINE_BYTES = 20 * 1024
 
-#: The setting whose value an entry of the offset log keeps: how many partitions the state of the query has.
+#: The setting whose value an entry of the offset log keeps: how many partitions the state of the
+#: query has.
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
@@ -46,8 +50,8 @@ _UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
 
 
 class CommitEntry(TypedDict, total=False):
-    """What Weir reads of an entry of the commit log: the next batch's watermark, and the ids of each operator's state by
-    partition and store."""
+    """What Weir reads of an entry of the commit log: the next batch's watermark, and the ids of
+    each operator's state by partition and store."""
 
     nextBatchWatermarkMs: Count
     stateUniqueIds: dict[_Number, list[list[_UniqueId]]] | None
@@ -71,8 +75,8 @@ class QueryDirectory:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs = fs
         self.path = path
-        #: The directory below ``sources/`` of each offset in the offset log (``source_ids``), once the query has told it;
-        #: before that each offset has its own.
+        #: The directory below ``sources/`` of each offset in the offset log (``source_ids``), once
+        #: the query has told it; before that each offset has its own.
         self.source_ids: tuple[int, ...] | None = None
 
     def file(self, key: str) -> str:
@@ -80,7 +84,8 @@ class QueryDirectory:
         return join(self.path, key)
 
     def log_entries(self, position: int) -> dict[str, str]:
-        """The log entries needed to restart after the batch, by their keys. Empty before the first batch.
+        """The log entries needed to restart after the batch, by their keys. Empty before the first
+        batch.
 
         Raises ``StorageError`` if one is missing: then the batch is not committed.
         """
@@ -92,14 +97,17 @@ class QueryDirectory:
         return {key: self._read(key) for key in keys}
 
     def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of larger files."""
+        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of
+        larger files."""
         inline: dict[str, str] = {}
         files: list[str] = []
         for source, offset in self._sources(position).items():
             for key in self._source_keys(source, offset):
                 status = self.fs.status(self.file(key))
                 if status is None:
-                    raise StorageError(f"{self.file(key)} has vanished, though {self.path}/offsets names it.")
+                    raise StorageError(
+                        f"{self.file(key)} has vanished, though {self.path}/offsets names it."
+                    )
                 if status.size <= _INLINE_BYTES and not key.endswith(_COMPACT):
                     inline[key] = self._read(key)
                 else:
@@ -127,16 +135,18 @@ class QueryDirectory:
     def keep_compaction(self, default: int) -> None:
         """Let Spark compact the restored logs of file sources at the distance that they have.
 
-        Spark derives it from the names of the two newest compacted entries. A snapshot has one of them, from which it may
-        derive another distance, and then miss an entry that was never written. So an older one gets a name, which nobody
-        reads. ``default`` is the distance of new logs (``spark.sql.streaming.fileSource.log.compactInterval``).
+        Spark derives it from the names of the two newest compacted entries. A snapshot has one of
+        them, from which it may derive another distance, and then miss an entry that was never
+        written. So an older one gets a name, which nobody reads. ``default`` is the distance of new
+        logs (``spark.sql.streaming.fileSource.log.compactInterval``).
         """
         for source in self.fs.list(self.file("sources")):
             directory = join(self.file("sources"), source.name)
             names = [entry.name for entry in self.fs.list(directory)]
             numbers = [int(name) for one in names if (name := one.removesuffix(_COMPACT)).isdigit()]
             compacted = max(
-                (int(one.removesuffix(_COMPACT)) for one in names if _COMPACTED.fullmatch(one)), default=-1
+                (int(one.removesuffix(_COMPACT)) for one in names if _COMPACTED.fullmatch(one)),
+                default=-1,
             )
             if compacted < 0:
                 continue
@@ -145,16 +155,22 @@ class QueryDirectory:
             self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
 
     def write_drain_entry(self, position: int) -> None:
-        """Write the offset-log entry of one more batch without data and with the maximal watermark."""
+        """Write the offset-log entry of one more batch without data and with the maximal
+        watermark."""
         fields = self._batch_metadata(position)
-        invariant("batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs")
+        invariant(
+            "batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs"
+        )
         fields["batchWatermarkMs"] = MAX_WATERMARK_MS
         self._write_offsets(position + 1, fields, like=position)
 
     def state_partitions(self, position: int) -> int:
-        """How many state partitions the query has after the batch, and will have, whatever its session says."""
+        """How many state partitions the query has after the batch, and will have, whatever its
+        session says."""
         try:
-            return int(decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS])
+            return int(
+                decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS]
+            )
         except (ValueError, KeyError) as error:
             raise self._unreadable(f"offsets/{position}", error) from error
 
@@ -172,7 +188,8 @@ class QueryDirectory:
             raise self._unreadable(f"offsets/{position}", error) from error
 
     def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
-        """Write an entry of the offset log with this metadata, and otherwise like that of the batch ``like``."""
+        """Write an entry of the offset log with this metadata, and otherwise like that of the batch
+        ``like``."""
         version, _, *offsets = self._read(f"offsets/{like}").split("\n")
         entry = "\n".join((version, json.dumps(metadata, separators=(",", ":")), *offsets))
         self.fs.write(self.file(f"offsets/{position}"), entry.encode())
@@ -213,17 +230,21 @@ class QueryDirectory:
         try:
             return self.fs.read(path).decode()
         except FileNotFoundError as error:
-            raise StorageError(f"{path} is missing, so the query's progress cannot be saved.") from error
+            raise StorageError(
+                f"{path} is missing, so the query's progress cannot be saved."
+            ) from error
 
     def _unreadable(self, key: str, error: Exception) -> StorageError:
         return StorageError(
-            f"{self.file(key)} is no entry of Spark's log ({error}): go on from another checkpoint or savepoint."
+            f"{self.file(key)} is no entry of Spark's log ({error}): go on from another checkpoint"
+            " or savepoint."
         )
 
 
 def compaction_distance(compacted: int, newest: int, default: int) -> int:
-    """How many entries lie between two compacted ones of a log, where ``compacted`` is the newest of these, and ``newest``
-    of all. Compacted are those whose number plus one it divides: so it is more than what came since."""
+    """How many entries lie between two compacted ones of a log, where ``compacted`` is the newest
+    of these, and ``newest`` of all. Compacted are those whose number plus one it divides: so it is
+    more than what came since."""
     total = compacted + 1
     fitting = range(max(default, newest - compacted + 1), total)
     return next((distance for distance in fitting if total % distance == 0), total)
@@ -238,7 +259,8 @@ def log_offset(offset: str) -> int | None:
 
 
 def decode_offsets(text: str) -> tuple[BatchMetadata, list[str]]:
-    """An entry of the offset log: a version line, JSON, and the offset of each source. Raises ``ValueError``."""
+    """An entry of the offset log: a version line, JSON, and the offset of each source. Raises
+    ``ValueError``."""
     _, metadata, *offsets = [*text.split("\n"), ""]
     return decoded(metadata, BatchMetadata), offsets[:-1]
 

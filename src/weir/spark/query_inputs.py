@@ -1,12 +1,14 @@
 """What Weir gives one query to read: the control input, and a source for each channel.
 
-All of them ask the driver together, once for each batch (``weir/spark/control_input.py``). The answer to a call admits
-segments and carries watermarks; both are in memory, so it costs no file operation.
+All of them ask the driver together, once for each batch (``weir/spark/control_input.py``). The
+answer to a call admits segments and carries watermarks; both are in memory, so it costs no file
+operation.
 
-``source_ids`` says which directory below ``sources/`` belongs to which offset. The offset log has one offset for each place in
-the plan that reads a source, so a source that is read in several places (a stream joined with itself; the control input in
-front of each channel) stands there several times. Its directory is numbered among the distinct ones. Neither log says which is
-which, so the running query is asked, once.
+``source_ids`` says which directory below ``sources/`` belongs to which offset. The offset log has
+one offset for each place in the plan that reads a source, so a source that is read in several
+places (a stream joined with itself; the control input in front of each channel) stands there
+several times. Its directory is numbered among the distinct ones. Neither log says which is which,
+so the running query is asked, once.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 
 
 def source_ids(query: StreamingQuery) -> tuple[int, ...]:
-    """The number of the directory of each offset, in the order of the offset log. Call it between two batches."""
+    """The number of the directory of each offset, in the order of the offset log. Call it between
+    two batches."""
     sources = query._jsq.streamingQuery().sources()
     first_places = [int(sources.indexOf(sources.apply(index))) for index in range(sources.size())]
     distinct = sorted(set(first_places))
@@ -56,7 +59,8 @@ class QueryInputs:
         self._controls: list[ControlInput] = []
         self._channels: dict[VertexId, ChannelSource] = {}
 
-    # -- the plan ----------------------------------------------------------------------------------------
+    # -- the plan
+    # ----------------------------------------------------------------------------------------
 
     def control(self, schema: StructType) -> DataFrame:
         """The control input as a stream without rows, with the columns of what it stands before."""
@@ -74,7 +78,8 @@ class QueryInputs:
         self._channels[channel] = source
         return source.frame()
 
-    # -- its runs ----------------------------------------------------------------------------------------
+    # -- its runs
+    # ----------------------------------------------------------------------------------------
 
     def start_run(self) -> None:
         """The query is about to start."""
@@ -83,24 +88,27 @@ class QueryInputs:
             control.start_run()
 
     def answer(self, effect: AnswerPlanning, directory: str, *, force: bool) -> None:
-        """Let the call that waits return. ``directory`` is the query's own, below which restored segments lie; with
-        ``force`` there is a batch, even without rows."""
+        """Let the call that waits return. ``directory`` is the query's own, below which restored
+        segments lie; with ``force`` there is a batch, even without rows."""
         for admission in effect.admitted:
             for segment in admission.segments:
                 files = [as_spark_path(file) for file in segment_files(segment.payload, directory)]
                 self._channels[admission.channel].admit(segment.position, files)
         # Where Spark's time ends, a channel that has ended is at its end.
         watermarks_ms = {
-            self._numbers[name]: min(ms, MAX_WATERMARK_MS) for name, ms in effect.watermarks_ms.items()
+            self._numbers[name]: min(ms, MAX_WATERMARK_MS)
+            for name, ms in effect.watermarks_ms.items()
         }
         self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks_ms, force=force))
 
     def stop_waiting(self) -> None:
-        """The query is no longer active: its call ends with an interruption, and it plans nothing more."""
+        """The query is no longer active: its call ends with an interruption, and it plans nothing
+        more."""
         self._rounds.release()
 
     def consumed(self) -> dict[VertexId, int]:
-        """How far the batches of this attempt have read each channel (PROTOCOL P7). Call it while the query rests.
+        """How far the batches of this attempt have read each channel (PROTOCOL P7). Call it while
+        the query rests.
 
         Channels of which nothing was read are missing.
         """

@@ -1,14 +1,16 @@
 """One task: a vertex as a streaming query of one attempt, with the control input in front.
 
-The query's life as events, in order: ``TaskStarted`` with its first planning call, then for each batch ``StepStaged``
-and ``PlanningCalled``, and at last one of ``RecordsEnded`` (bounded input used up), ``TaskErrored``, or nothing (it was
-stopped). A drain is a second query on the same directory; its one batch ends with ``Drained``.
+The query's life as events, in order: ``TaskStarted`` with its first planning call, then for each
+batch ``StepStaged`` and ``PlanningCalled``, and at last one of ``RecordsEnded`` (bounded input used
+up), ``TaskErrored``, or nothing (it was stopped). A drain is a second query on the same directory;
+its one batch ends with ``Drained``.
 
-A query that reads channels waits in its planning calls until there is something to read, and never ends by itself.
+A query that reads channels waits in its planning calls until there is something to read, and never
+ends by itself.
 
-A query is stopped in an order that never fails it: ``stop`` of Spark on a thread of its own, then, once the query is not
-active any more, the end of the planning call in which it rests. Released earlier, it would plan a batch, or take the
-interruption for an error.
+A query is stopped in an order that never fails it: ``stop`` of Spark on a thread of its own, then,
+once the query is not active any more, the end of the planning call in which it rests. Released
+earlier, it would plan a batch, or take the interruption for an error.
 """
 
 from __future__ import annotations
@@ -78,9 +80,9 @@ class QueryTask:
         failures: TaskFailures,
         post: PostToTask,
     ) -> None:
-        """``output`` of a vertex that writes a channel, ``operators`` of one that has any in Python. ``position`` and
-        ``watermark_ms`` are where a restored query stands, and what it had emitted by then. ``finish`` lets its sinks
-        stage what they have held back, as of a step."""
+        """``output`` of a vertex that writes a channel, ``operators`` of one that has any in
+        Python. ``position`` and ``watermark_ms`` are where a restored query stands, and what it had
+        emitted by then. ``finish`` lets its sinks stage what they have held back, as of a step."""
         self._session = session
         self._vertex = vertex
         self._frames = frames
@@ -93,7 +95,8 @@ class QueryTask:
         #: Whether the last batch was forced.
         self._forced = False
         self._position = position
-        #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants it or it has none.
+        #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants
+        #: it or it has none.
         self.watermark_ms = watermark_ms
         self._watermark_at = position
         self._tells_watermark = False
@@ -116,10 +119,12 @@ class QueryTask:
         self._records_in = 0
         self._rate = 0.0
 
-    # -- life --------------------------------------------------------------------------------------------------
+    # -- life
+    # ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan is wrong."""
+        """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan
+        is wrong."""
         if self._stopping.is_set():
             # It waited for its turn, and the attempt is over.
             return
@@ -133,9 +138,10 @@ class QueryTask:
         self._inputs.answer(effect, self._directory.path, force=self._begin_step(effect))
 
     def _begin_step(self, effect: AnswerPlanning) -> bool:
-        """Take up what the next batch carries. Whether there must be one, be it without rows: the first one of operators,
-        which would otherwise never be opened, and one with events or a barrier. Of a query that ends by itself events
-        force every second batch only, or it would never come to its end while there are any."""
+        """Take up what the next batch carries. Whether there must be one, be it without rows: the
+        first one of operators, which would otherwise never be opened, and one with events or a
+        barrier. Of a query that ends by itself events force every second batch only, or it would
+        never come to its end while there are any."""
         if self._operators is None:
             return False
         self._operators.begin_step(effect)
@@ -149,19 +155,23 @@ class QueryTask:
             self._output.release(position)
 
     def drain(self, effect: StartDrain) -> None:
-        """Run one more batch with the maximal watermark, then finish the sinks; posts ``Drained`` (MISSION E1, E2).
+        """Run one more batch with the maximal watermark, then finish the sinks; posts ``Drained``
+        (MISSION E1, E2).
 
-        A query without state and without Python operators is drained at once. One that rests in a planning call has ended
-        with that: the call is never answered.
+        A query without state and without Python operators is drained at once. One that rests in a
+        planning call has ended with that: the call is never answered.
         """
         position = effect.position
         invariant(
-            position == self._position, f"{self._vertex.name} drains at {position}, not {self._position}"
+            position == self._position,
+            f"{self._vertex.name} drains at {position}, not {self._position}",
         )
         self._draining = True
         if effect.call is not None and self._query is not None:
             self._stop_query(self._query)
-        if position < 0 or not (self._operators or is_stateful(self._directory.commit_entry(position))):
+        if position < 0 or not (
+            self._operators or is_stateful(self._directory.commit_entry(position))
+        ):
             self._finish_sinks()
             return
         if self._operators is not None:
@@ -185,7 +195,8 @@ class QueryTask:
                 waiter.join()
 
     def planning(self, call: int) -> None:
-        """The control input's call: all batches up to the position are committed, and no other has begun."""
+        """The control input's call: all batches up to the position are committed, and no other has
+        begun."""
         if self._stopping.is_set():
             return
         if self._draining:
@@ -218,7 +229,8 @@ class QueryTask:
                 records_in_per_second=self._rate,
             )
 
-    # -- query -------------------------------------------------------------------------------------------------
+    # -- query
+    # ------------------------------------------------------------------------------------------
 
     def _run(self, frame: DataFrame) -> None:
         # The pool holds for the tasks of the queries that this thread starts.
@@ -236,12 +248,16 @@ class QueryTask:
             self._query = writer.start()
         except Exception as error:
             raise PipelineError(
-                f"Spark cannot run the chain that ends in {self._vertex.name!r}: {first_cause(error)}."
+                f"Spark cannot run the chain that ends in {self._vertex.name!r}:"
+                f" {first_cause(error)}."
             ) from error
         finally:
             self._query_known.set()
         waiter = threading.Thread(
-            target=self._wait, args=(self._query,), name=f"weir-query-{self._vertex.name}", daemon=True
+            target=self._wait,
+            args=(self._query,),
+            name=f"weir-query-{self._vertex.name}",
+            daemon=True,
         )
         self._waiters.append(waiter)
         waiter.start()
@@ -271,8 +287,8 @@ class QueryTask:
             if self._stopping.is_set():
                 raise QueryInterruptedError from None
             self._failure = self._failures.errored(error, f"batch {batch}")
-            # Short: through the text of what is raised here Spark runs a regular expression that recurses for each
-            # character, and a Java stack in it overflows the thread's own.
+            # Short: through the text of what is raised here Spark runs a regular expression that
+            # recurses for each character, and a Java stack in it overflows the thread's own.
             raise SinkError(f"Batch {batch} failed.") from None
         self._post(
             StepStaged(
@@ -295,7 +311,8 @@ class QueryTask:
     def _staged(self, frame: DataFrame, step: Step) -> tuple[Committable, ...]:
         several = len(self._sinks) > 1 and self._output is None
         if several:
-            # Recomputing could give two sinks different rows, and would run the state operators twice.
+            # Recomputing could give two sinks different rows, and would run the state operators
+            # twice.
             frame = frame.persist()
         try:
             payloads = {name: sink.stage(frame, step) for name, sink in self._sinks.items()}
@@ -326,7 +343,9 @@ class QueryTask:
                 self._post(TaskStarted(position=self._position))
             self._post(RecordsEnded(position=self._position))
         else:
-            self._post(TaskErrored(message=f"the query of {self._vertex.name!r} was stopped from outside"))
+            self._post(
+                TaskErrored(message=f"the query of {self._vertex.name!r} was stopped from outside")
+            )
 
     def _drained(self) -> None:
         """The drain batch is committed. The call is never answered, so nothing more is planned."""
@@ -358,7 +377,8 @@ class QueryTask:
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether Spark ends the query when its input is used up. Channels and readers say it themselves."""
+        """Whether Spark ends the query when its input is used up. Channels and readers say it
+        themselves."""
         return self._vertex.bounded and not self._vertex.inputs and not self._vertex.is_enumerated
 
     def _update_watermark(self) -> None:

@@ -1,22 +1,26 @@
-"""How many state partitions the query of each vertex has, and how a restored query gets another number of them.
+"""How many state partitions the query of each vertex has, and how a restored query gets another
+number of them.
 
-Spark fixes the number of a query's state partitions in its first batch: each entry of the offset log says it, and a
-restarted query takes it from there, whatever its session says. So there are two cases:
+Spark fixes the number of a query's state partitions in its first batch: each entry of the offset
+log says it, and a restarted query takes it from there, whatever its session says. So there are two
+cases:
 
-* *The first batch of a query*: the number is the session's when the query starts. One that a step asks for is set there for
-  as long as the start takes (``StatePartitions``).
+* *The first batch of a query*: the number is the session's when the query starts. One that a step
+  asks for is set there for as long as the start takes (``StatePartitions``).
 * *A restored query* (``rescaled``), if another number is asked for than the one it has:
 
   1. Without state, the number in its newest offset is replaced: nothing else knows of it.
-  2. With state, Spark repartitions it, operator by operator, while the query is stopped. It reads the state after the last
-     batch b and writes all of it anew as Spark's own snapshots after a batch b+1, which has the offsets of b and reads
-     nothing. The query goes on with b+2.
+  2. With state, Spark repartitions it, operator by operator, while the query is stopped. It reads
+     the state after the last batch b and writes all of it anew as Spark's own snapshots after a
+     batch b+1, which has the offsets of b and reads nothing. The query goes on with b+2.
 
-What follows from b+1: it is the position of the task, told with ``TaskStarted``, and that of the next snapshot. The state
-files are those that ``commits/b+1`` lists, and none that was restored. The logs of the sources and the segments of channels
-have no part in it: the offsets are the same, and positions in a channel only have to grow.
+What follows from b+1: it is the position of the task, told with ``TaskStarted``, and that of the
+next snapshot. The state files are those that ``commits/b+1`` lists, and none that was restored. The
+logs of the sources and the segments of channels have no part in it: the offsets are the same, and
+positions in a channel only have to grow.
 
-A number that nobody asks for changes nothing: restored on a machine with more cores, a query keeps the one it has.
+A number that nobody asks for changes nothing: restored on a machine with more cores, a query keeps
+the one it has.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ from weir.storage.paths import as_spark_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How the classes of Spark's refusals begin: of a state that it cannot repartition, write anew or read as a table.
+#: How the classes of Spark's refusals begin: of a state that it cannot repartition, write anew or
+#: read as a table.
 _REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
 
 
@@ -64,9 +69,11 @@ class StatePartitions:
         return self._restored.get(vertex) or self._asked[vertex] or self._default
 
     def restored(self, vertex: VertexId, directory: QueryDirectory, state: TaskState) -> TaskState:
-        """Let the query of a directory that ``restore_directory`` filled have the number that is asked for.
+        """Let the query of a directory that ``restore_directory`` filled have the number that is
+        asked for.
 
-        Returns the state as the directory has it then. Raises ``PipelineError`` if Spark cannot repartition it.
+        Returns the state as the directory has it then. Raises ``PipelineError`` if Spark cannot
+        repartition it.
         """
         if state.position < 0:
             return state
@@ -79,18 +86,20 @@ class StatePartitions:
 
     @contextmanager
     def starting(self, vertex: VertexId) -> Iterator[None]:
-        """While a query of the vertex starts: its first batch has the number that is asked for, and a query with Python
-        operators the settings that they need.
+        """While a query of the vertex starts: its first batch has the number that is asked for, and
+        a query with Python operators the settings that they need.
 
-        Spark copies the session's settings when a query starts, so one starts at a time; of those that wait the one that
-        stands first in the graph. So the first rows flow while the plans of those who wait for them are built.
+        Spark copies the session's settings when a query starts, so one starts at a time; of those
+        that wait the one that stands first in the graph. So the first rows flow while the plans of
+        those who wait for them are built.
         """
         with self._turn(vertex), self._settings(vertex):
             yield
 
     @contextmanager
     def draining(self, vertex: VertexId) -> Iterator[None]:
-        """While a query of the vertex starts again to be drained: it needs no turn if all queries have the same settings."""
+        """While a query of the vertex starts again to be drained: it needs no turn if all queries
+        have the same settings."""
         if self._differ or self._with_operators:
             with self.starting(vertex):
                 yield
@@ -102,7 +111,10 @@ class StatePartitions:
         with self._changed:
             self._waiting.add(vertex)
             self._changed.wait_for(
-                lambda: not self._is_starting and vertex == min(self._waiting, key=self._order.__getitem__)
+                lambda: (
+                    not self._is_starting
+                    and vertex == min(self._waiting, key=self._order.__getitem__)
+                )
             )
             self._waiting.discard(vertex)
             self._is_starting = True
@@ -118,7 +130,9 @@ class StatePartitions:
         settings = {SHUFFLE_PARTITIONS: str(self.of(vertex))}
         if vertex in self._with_operators:
             excluded = self._session.conf.get(EXCLUDED_RULES, None)
-            settings |= SETTINGS | {EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))}
+            settings |= SETTINGS | {
+                EXCLUDED_RULES: ",".join(filter(None, [excluded, EMPTY_RELATION_RULE]))
+            }
         before = {key: self._session.conf.get(key, None) for key in settings}
         changed = {key: value for key, value in settings.items() if value != before[key]}
         for key, value in changed.items():
@@ -132,18 +146,27 @@ class StatePartitions:
 
 
 def rescaled(
-    session: SparkSession, vertex: VertexId, directory: QueryDirectory, state: TaskState, partitions: int
+    session: SparkSession,
+    vertex: VertexId,
+    directory: QueryDirectory,
+    state: TaskState,
+    partitions: int,
 ) -> TaskState:
-    """Give a restored query another number of state partitions; its state as the directory has it then.
+    """Give a restored query another number of state partitions; its state as the directory has it
+    then.
 
-    Raises ``PipelineError`` if Spark refuses, and ``StorageError`` if it failed and may succeed another time.
+    Raises ``PipelineError`` if Spark refuses, and ``StorageError`` if it failed and may succeed
+    another time.
     """
     position = state.position
     if not is_stateful(directory.commit_entry(position)):
         directory.set_state_partitions(position, partitions)
         return state
     found = directory.state_partitions(position)
-    what = f"The state of the chain that ends in {vertex!r} cannot go from {found} partitions to {partitions}"
+    what = (
+        f"The state of the chain that ends in {vertex!r} cannot go from {found} partitions to"
+        f" {partitions}"
+    )
     try:
         session._streamingCheckpointManager.repartition(as_spark_path(directory.path), partitions)
     except Exception as error:
@@ -151,8 +174,9 @@ def rescaled(
         if not any(refusal in cause for refusal in _REFUSALS):
             raise StorageError(f"{what}: {cause}.") from error
         raise PipelineError(
-            f"{what}, because Spark says {cause}: run it with {found} as before (parallelism={found} at one of its steps,"
-            " or parallelism.default), or start from scratch with --fresh into new tables."
+            f"{what}, because Spark says {cause}: run it with {found} as before"
+            f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
+            " scratch with --fresh into new tables."
         ) from error
     # None of the files that were restored belongs to the state of the new batch.
     return replace(state, position=position + 1, files=())

@@ -1,11 +1,13 @@
-"""What a snapshot may hold of one query: checked before any of it is written into a directory for Spark.
+"""What a snapshot may hold of one query: checked before any of it is written into a directory for
+Spark.
 
-Names and numbers of the metadata are checked where that is decoded (``weir/storage/metadata.py``). Here it is what they and
-Spark's own log entries mean to a query that starts on them:
+Names and numbers of the metadata are checked where that is decoded (``weir/storage/metadata.py``).
+Here it is what they and Spark's own log entries mean to a query that starts on them:
 
-- The logs end with the batch of the snapshot. An entry above it would be a batch that Spark still has to run, with offsets
-  and lists of files that somebody else has written.
-- Spark makes objects of the classes that an offset-log entry names: it may name Weir's state store and no other class.
+- The logs end with the batch of the snapshot. An entry above it would be a batch that Spark still
+  has to run, with offsets and lists of files that somebody else has written.
+- Spark makes objects of the classes that an offset-log entry names: it may name Weir's state store
+  and no other class.
 - What Weir's own entries and segments in flight refer to are files of the snapshot.
 """
 
@@ -44,9 +46,10 @@ class _Location(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes, or where they are."""
 
     inline: bytes | msgspec.UnsetType = msgspec.UNSET
-    file: Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")] | msgspec.UnsetType = (
-        msgspec.UNSET
-    )
+    file: (
+        Annotated[str, msgspec.Meta(pattern=rf"\A{NAME}/[A-Za-z0-9_-]{{1,200}}\Z")]
+        | msgspec.UnsetType
+    ) = msgspec.UNSET
     offset: Count | msgspec.UnsetType = msgspec.UNSET
     length: Count | msgspec.UnsetType = msgspec.UNSET
 
@@ -69,7 +72,8 @@ class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_saved_task(state: TaskState, path: str) -> None:
-    """Raise ``CheckpointDamagedError``, for the snapshot at ``path``, unless a query may be started on this state."""
+    """Raise ``CheckpointDamagedError``, for the snapshot at ``path``, unless a query may be started
+    on this state."""
     try:
         _check_names(state)
         for key, text in state.entries.items():
@@ -107,13 +111,16 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
         ]
         for one in located:
             if one.file is not msgspec.UNSET and f"{DIRECTORY}/{one.file}" not in files:
-                raise ValueError(f"operator {name!r} has its state in {one.file!r}, which is no file of it")
+                raise ValueError(
+                    f"operator {name!r} has its state in {one.file!r}, which is no file of it"
+                )
     builtins: dict[OperatorId, dict[str, Any]] = msgspec.to_builtins(kept)
     return builtins
 
 
 def output_watermark_ms(state: TaskState) -> int | None:
-    """The watermark of what the query had put out; None if nobody wanted it. Raises ``ValueError``."""
+    """The watermark of what the query had put out; None if nobody wanted it. Raises
+    ``ValueError``."""
     text = state.entries.get(WATERMARK_ENTRY)
     return None if text is None else decoded(text, Count)
 
@@ -145,7 +152,8 @@ def _check_sources(state: TaskState) -> None:
     if offsets is None:
         return
     newest = max(
-        (found for one in decode_offsets(offsets)[1] if (found := log_offset(one)) is not None), default=None
+        (found for one in decode_offsets(offsets)[1] if (found := log_offset(one)) is not None),
+        default=None,
     )
     for key in (*state.entries, *(handle.key for handle in state.files)):
         match = _SOURCE_LOG.fullmatch(key)

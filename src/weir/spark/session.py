@@ -1,10 +1,11 @@
 """Makes the Spark session with the settings that Weir's guarantees and speed stand on.
 
-Three groups. *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints are
-exact only with it), and Parquet timestamps that Delta readers understand. *Defaults*: what suits a pipeline and what the
-user may set otherwise. *Cheap working directory* (``weir.fast-working-directory``): Spark's log and state files are
-its only durable copy, so it writes them with care, forking a ``chmod`` for each file; under Weir they are disposable.
-Never use ``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently in the background.
+Three groups. *Required*: the state store whose files are immutable and uniquely named (incremental
+checkpoints are exact only with it), and Parquet timestamps that Delta readers understand.
+*Defaults*: what suits a pipeline and what the user may set otherwise. *Cheap working directory*
+(``weir.fast-working-directory``): Spark's log and state files are its only durable copy, so it
+writes them with care, forking a ``chmod`` for each file; under Weir they are disposable. Never use
+``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 
-from weir.config.options import CLASS_ARCHIVE, DEFAULT_PARALLELISM, FAST_WORKING_DIRECTORY, WORKING_DIR
+from weir.config.options import (
+    CLASS_ARCHIVE,
+    DEFAULT_PARALLELISM,
+    FAST_WORKING_DIRECTORY,
+    WORKING_DIR,
+)
 from weir.errors import ConfigurationError, StorageError, UnsupportedEnvironmentError
 from weir.runtime.concurrency import in_background
 from weir.spark import class_archive
@@ -55,7 +61,8 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # An idle query asks 100 times a second by default; a twentieth of a second is soon enough for a new file.
+    # An idle query asks 100 times a second by default; a twentieth of a second is soon enough for a
+    # new file.
     "spark.sql.streaming.pollingDelay": "50ms",
     # State files must outlive the checkpoint that links them (PROTOCOL P4).
     "spark.sql.streaming.minBatchesToRetain": "100",
@@ -81,7 +88,8 @@ _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
 #: Beyond this the pauses of a collector that stops the program grow long.
 _SMALL_HEAP_MIB = 8 * 1024
 
-#: How long the end of a run waits for the session to stop: it may hang with a query that does not stop.
+#: How long the end of a run waits for the session to stop: it may hang with a query that does not
+#: stop.
 _STOP_S = 60.0
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -96,7 +104,8 @@ class SessionPlan:
     settings: Mapping[str, str]
 
     def launch(self) -> None:
-        """Start the JVM, unless the process has one. ``create`` would do it; on a thread of its own, this saves waiting."""
+        """Start the JVM, unless the process has one. ``create`` would do it; on a thread of its
+        own, this saves waiting."""
         from pyspark import SparkContext
 
         SparkContext._ensure_initialized(conf=self._conf())
@@ -127,8 +136,8 @@ class SessionPlan:
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UnsupportedEnvironmentError(
-                f"No Spark session could be made on master {self.settings['spark.master']!r}: {first}. Check --master,"
-                " Java and the cluster."
+                f"No Spark session could be made on master {self.settings['spark.master']!r}:"
+                f" {first}. Check --master, Java and the cluster."
             ) from error
         if _PARTITIONS not in self.settings:
             # Spark's 200 suits a large cluster; a state partition for each core suits every size.
@@ -148,16 +157,17 @@ def plan_session(
 ) -> SessionPlan:
     """Check and complete the settings of a session.
 
-    ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it on the console.
-    ``java_options`` stand before the user's own, which win.
-    Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing, and ``ConfigurationError`` if a required setting is
-    given another value.
+    ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it
+    on the console. ``java_options`` stand before the user's own, which win. Raises
+    ``UnsupportedEnvironmentError`` if Java or Spark is missing, and ``ConfigurationError`` if a
+    required setting is given another value.
     """
     check_environment()
     for key, value in REQUIRED.items():
         if conf.get(key, value) != value:
             raise ConfigurationError(
-                f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the setting."
+                f"{key} is set to {conf[key]!r}, but exact checkpoints need {value!r}: remove the"
+                " setting."
             )
     master = master or conf.get("spark.master") or "local[*]"
     is_local = master.startswith(("local", "local-cluster"))
@@ -183,8 +193,8 @@ def plan_session(
 
 
 def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
-    """Make (or take over) the process's session, with the options of ``plan_session``; raises what that and
-    ``SessionPlan.create`` raise."""
+    """Make (or take over) the process's session, with the options of ``plan_session``; raises what
+    that and ``SessionPlan.create`` raise."""
     session = plan_session(fast_working_directory=fast_working_directory, **options).create()
     if fast_working_directory:
         _write_no_crc_files(session)
@@ -192,7 +202,8 @@ def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSess
 
 
 class LazySession:
-    """The session of a run, made when it is first needed: bad input is found without waiting for a JVM.
+    """The session of a run, made when it is first needed: bad input is found without waiting for a
+    JVM.
 
     A session that the process has already (a notebook's) is used, and left running at the end.
     """
@@ -217,12 +228,15 @@ class LazySession:
         return is_local_master(planned if active is None else str(active.master))
 
     def prepare(self) -> None:
-        """Start the JVM beside what else is to be done before ``get``, where errors are raised. It takes seconds."""
+        """Start the JVM beside what else is to be done before ``get``, where errors are raised. It
+        takes seconds."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:
             plan = self._plan()
-            self._launching = threading.Thread(target=_launch, args=(plan,), name="weir-jvm", daemon=True)
+            self._launching = threading.Thread(
+                target=_launch, args=(plan,), name="weir-jvm", daemon=True
+            )
             self._launching.start()
 
     def get(self) -> SparkSession:
@@ -278,7 +292,11 @@ def _profile(memory: str) -> class_archive.JvmProfile:
     """What suits a driver of this memory, as Spark writes it (``4g``; MiB without a unit)."""
     given = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     mebibytes = 0.0 if given is None else int(given[1]) * _MEBIBYTES[given[2]]
-    return class_archive.JvmProfile.LARGE if mebibytes > _SMALL_HEAP_MIB else class_archive.JvmProfile.LASTING
+    return (
+        class_archive.JvmProfile.LARGE
+        if mebibytes > _SMALL_HEAP_MIB
+        else class_archive.JvmProfile.LASTING
+    )
 
 
 def _launch(plan: SessionPlan) -> None:
@@ -288,24 +306,29 @@ def _launch(plan: SessionPlan) -> None:
 
 
 def log_of(session: SparkSession) -> str | None:
-    """Where Spark's own log goes; None if the session was not made by Weir, or has no file for it."""
-    found = re.search(r'-Dweir\.log=([^"]+)"', session.sparkContext.getConf().get(_JAVA_OPTIONS) or "")
+    """Where Spark's own log goes; None if the session was not made by Weir, or has no file for
+    it."""
+    found = re.search(
+        r'-Dweir\.log=([^"]+)"', session.sparkContext.getConf().get(_JAVA_OPTIONS) or ""
+    )
     return None if found is None else found[1]
 
 
 def check_alive(session: SparkSession) -> None:
-    """Raises ``UnsupportedEnvironmentError`` if the session's JVM has gone: no attempt can begin in this process."""
+    """Raises ``UnsupportedEnvironmentError`` if the session's JVM has gone: no attempt can begin in
+    this process."""
     try:
         stopped = bool(session.sparkContext._jsc.sc().isStopped())
     except Exception as error:
         raise UnsupportedEnvironmentError(
-            "Spark's JVM has gone (killed, or out of memory): run the command again to go on from the newest"
-            " completed checkpoint, with more memory if that was the cause (--conf spark.driver.memory=4g)."
+            "Spark's JVM has gone (killed, or out of memory): run the command again to go on from"
+            " the newest completed checkpoint, with more memory if that was the cause (--conf"
+            " spark.driver.memory=4g)."
         ) from error
     if stopped:
         raise UnsupportedEnvironmentError(
-            "The Spark session was stopped, by the cluster or by the pipeline's own code: run the command again to"
-            " go on from the newest completed checkpoint."
+            "The Spark session was stopped, by the cluster or by the pipeline's own code: run the"
+            " command again to go on from the newest completed checkpoint."
         )
 
 
@@ -315,7 +338,8 @@ def is_local_master(master: str) -> bool:
 
 
 def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> None:
-    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log lies beside it.
+    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log
+    lies beside it.
 
     ``private``: for its owner alone, which executors must then be.
     """
@@ -331,7 +355,8 @@ def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> 
 
 
 def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
-    """A task writes below the working directory and the driver reads it; ``StorageError`` if that fails.
+    """A task writes below the working directory and the driver reads it; ``StorageError`` if that
+    fails.
 
     On a local master, driver and tasks are one process.
     """
@@ -343,21 +368,22 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         reached = any(status.name.startswith("part-") for status in fs.list(probe))
     except Exception as error:
         raise StorageError(
-            f"The executors cannot write to the working directory {directory} ({type(error).__name__}): set"
-            " weir.working-dir to a directory that the driver and all executors share."
+            f"The executors cannot write to the working directory {directory}"
+            f" ({type(error).__name__}): set weir.working-dir to a directory that the driver and"
+            " all executors share."
         ) from error
     finally:
         fs.delete(probe)
     if not reached:
         raise StorageError(
-            f"What an executor wrote to the working directory {directory} cannot be seen by the driver: set"
-            " weir.working-dir to a directory that the driver and all executors share."
+            f"What an executor wrote to the working directory {directory} cannot be seen by the"
+            " driver: set weir.working-dir to a directory that the driver and all executors share."
         )
 
 
 def _write_no_crc_files(session: SparkSession) -> None:
-    """Switch off ``.crc`` files on ``file:``: each costs a second file and fork; checkpoints have checksums of their
-    own. The file system object is shared by the whole JVM."""
+    """Switch off ``.crc`` files on ``file:``: each costs a second file and fork; checkpoints have
+    checksums of their own. The file system object is shared by the whole JVM."""
     jvm = Jvm(session)
     uri = jvm.java_class("java.net.URI")("file:///")
     file_system = jvm.java_class("org.apache.hadoop.fs.FileSystem")

@@ -1,12 +1,12 @@
 """What the snapshots of a Spark query are made of, and how a query's directory is filled from one.
 
-``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; the other files of a query's
-directory are the state files that Spark's own lists name (``state_files.py``). They are hard-linked at once, into the
-checkpoint directory if both lie on one local file system, else beside the working directory, so that Spark's clean-up
-cannot take them away.
+``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; the other
+files of a query's directory are the state files that Spark's own lists name (``state_files.py``).
+They are hard-linked at once, into the checkpoint directory if both lie on one local file system,
+else beside the working directory, so that Spark's clean-up cannot take them away.
 
-The watermark of what a query has emitted is part of a snapshot: until its next batch nobody else could tell its consumers
-(PROTOCOL P25).
+The watermark of what a query has emitted is part of a snapshot: until its next batch nobody else
+could tell its consumers (PROTOCOL P25).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class QueryState:
         watermark_ms: Callable[[], int | None],
         operator_state: ReadOperatorState | None,
     ) -> None:
-        """``watermark_ms`` gives the watermark of what the query has emitted, and ``operator_state`` the state of its
-        Python operators, while it rests."""
+        """``watermark_ms`` gives the watermark of what the query has emitted, and
+        ``operator_state`` the state of its Python operators, while it rests."""
         self._directory = directory
         self._transfer = transfer
         self._watermark_ms = watermark_ms
@@ -50,7 +50,8 @@ class QueryState:
             [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
             if restored
             else [],
-            # Of the restored batch the commit log is read as well: a query that was rescaled has nothing else.
+            # Of the restored batch the commit log is read as well: a query that was rescaled has
+            # nothing else.
             max(restored.position - 1, -1) if restored else -1,
         )
 
@@ -70,7 +71,8 @@ class QueryState:
         return entries, keys + self._state_files.keys(position)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """The files of a segment in flight: written by its producer, or restored with this query."""
+        """The files of a segment in flight: written by its producer, or restored with this
+        query."""
         files = keyed_files(segment, self._directory.path)
         return kept_payload(files), files
 
@@ -115,8 +117,9 @@ def restore_directory(
 ) -> None:
     """Fill a fresh query directory so that Spark goes on after ``state.position``.
 
-    Raises ``CheckpointDamagedError`` before anything is written if the snapshot holds what no query may start on. Nothing is
-    written outside of the directory: keys stay below it (``StateKey``), and what is linked into it is a plain file.
+    Raises ``CheckpointDamagedError`` before anything is written if the snapshot holds what no query
+    may start on. Nothing is written outside of the directory: keys stay below it (``StateKey``),
+    and what is linked into it is a plain file.
     """
     check_saved_task(state, checkpoint.external_path)
     made: set[str] = set()

@@ -1,16 +1,20 @@
-"""Which state files belong to the state after a batch: exactly these, from Spark's own lists (PROTOCOL P4).
+"""Which state files belong to the state after a batch: exactly these, from Spark's own lists
+(PROTOCOL P4).
 
-With state checkpoint format 2 every file has a unique name and is never rewritten, and ``commits/b`` names the state
-of each partition by id. For version b+1: if ``<version>_<id>.zip`` exists, it and the SST files that its
-``metadata`` names; else ``<version>_<id>.changelog``, and on with the version before. So the state is a chain
-that ends in a snapshot or at version 1. Ids of versions before a restore come from the restored files' own names.
+With state checkpoint format 2 every file has a unique name and is never rewritten, and
+``commits/b`` names the state of each partition by id. For version b+1: if ``<version>_<id>.zip``
+exists, it and the SST files that its ``metadata`` names; else ``<version>_<id>.changelog``, and on
+with the version before. So the state is a chain that ends in a snapshot or at version 1. Ids of
+versions before a restore come from the restored files' own names.
 
-A partition may have several stores (a stream-stream join has four): then each lies in a directory of its name.
+A partition may have several stores (a stream-stream join has four): then each lies in a directory
+of its name.
 
-**Metadata of operators** (``OperatorMetadata``). ``transformWithState`` keeps the schemas of its state variables in files
-below ``state/<operator>/_stateSchema``, and names these by their full paths in ``state/<operator>/_metadata/v2/<batch>``. A
-query whose directory was copied or restored to another place would look for them where they were, and fail if nothing is
-there any more. So the names are written anew; only the part from ``state/`` on is the query's own.
+**Metadata of operators** (``OperatorMetadata``). ``transformWithState`` keeps the schemas of its
+state variables in files below ``state/<operator>/_stateSchema``, and names these by their full
+paths in ``state/<operator>/_metadata/v2/<batch>``. A query whose directory was copied or restored
+to another place would look for them where they were, and fail if nothing is there any more. So the
+names are written anew; only the part from ``state/`` on is the query's own.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ from weir.spark.query_directory import QueryDirectory
 from weir.storage.paths import as_spark_path
 from weir.storage.records import converted, decoded
 
-#: The stores of a stream-stream join (state format 2), in the order in which ``commits/b`` lists their ids.
+#: The stores of a stream-stream join (state format 2), in the order in which ``commits/b`` lists
+#: their ids.
 _JOIN_STORES = (
     "left-keyToNumValues",
     "left-keyWithIndexToValue",
@@ -40,7 +45,9 @@ _JOIN_STORES = (
     "right-keyWithIndexToValue",
 )
 
-_VERSIONED = re.compile(r"(?P<store>state/.+)/(?P<version>\d+)_(?P<id>[0-9a-fA-F-]{36})\.(zip|changelog)")
+_VERSIONED = re.compile(
+    r"(?P<store>state/.+)/(?P<version>\d+)_(?P<id>[0-9a-fA-F-]{36})\.(zip|changelog)"
+)
 
 
 #: Of the list of files in a ``.zip``, unpacked.
@@ -74,7 +81,8 @@ class StateFiles:
     """Lists the state files of one query. Reads each batch's commit entry once."""
 
     def __init__(self, directory: QueryDirectory, restored: Iterable[str], position: int) -> None:
-        """``restored`` are the keys of the files that the attempt was restored with, up to ``position``."""
+        """``restored`` are the keys of the files that the attempt was restored with, up to
+        ``position``."""
         self._directory = directory
         self._known = position
         #: store directory -> version -> id
@@ -147,16 +155,25 @@ class StateFiles:
                     raise ValueError("its list of files is too long")
                 text = archive.read("metadata")
             return decoded(text[text.index(b"{") :], _SnapshotMetadata)
-        except (zipfile.BadZipFile, zlib.error, EOFError, LookupError, RuntimeError, ValueError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            LookupError,
+            RuntimeError,
+            ValueError,
+        ) as error:
             raise StorageError(
-                f"{path} is no snapshot of Spark's state ({error}): go on from another checkpoint or savepoint."
+                f"{path} is no snapshot of Spark's state ({error}): go on from another checkpoint"
+                " or savepoint."
             ) from error
 
     def _stem(self, store: str, version: int, ids: dict[int, str]) -> str:
         unique_id = ids.get(version)
         if unique_id is None:
             raise StorageError(
-                f"{self._directory.path}/{store} has no known version {version}: its state cannot be saved."
+                f"{self._directory.path}/{store} has no known version {version}: its state cannot"
+                " be saved."
             )
         return f"{store}/{version}_{unique_id}"
 
@@ -191,7 +208,9 @@ def _store_directories(base: str, count: int) -> tuple[str, ...]:
     if count == 1:
         return (base,)
     if count != len(_JOIN_STORES):
-        raise StorageError(f"{base} has {count} stores, and Weir knows state with 1 or {len(_JOIN_STORES)}.")
+        raise StorageError(
+            f"{base} has {count} stores, and Weir knows state with 1 or {len(_JOIN_STORES)}."
+        )
     return tuple(f"{base}/{name}" for name in _JOIN_STORES)
 
 
@@ -226,20 +245,24 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
     numbers = (int(one.name) for one in fs.list(directory.file("state")) if one.name.isdigit())
     for number in sorted(numbers):
         folder = f"state/{number}/_metadata"
-        batches = [int(one.name) for one in fs.list(directory.file(f"{folder}/v2")) if one.name.isdigit()]
+        batches = [
+            int(one.name) for one in fs.list(directory.file(f"{folder}/v2")) if one.name.isdigit()
+        ]
         # The second version has a file for each batch that began a run; the first has one.
         path = directory.file(f"{folder}/v2/{max(batches)}" if batches else f"{folder}/metadata")
         fields = json.loads(fs.read(path).decode().partition("\n")[2])
         properties = json.loads(fields.get("operatorPropertiesJson") or "{}")
-        found[number] = OperatorMetadata(name=fields["operatorInfo"]["operatorName"], properties=properties)
+        found[number] = OperatorMetadata(
+            name=fields["operatorInfo"]["operatorName"], properties=properties
+        )
     return found
 
 
 def relocate_operator_metadata(directory: QueryDirectory) -> None:
     """Let the metadata of all stateful operators name the schemas in this directory.
 
-    Files that are links into a checkpoint are replaced, never changed. Raises ``StorageError`` if one names a schema that
-    cannot be the query's own.
+    Files that are links into a checkpoint are replaced, never changed. Raises ``StorageError`` if
+    one names a schema that cannot be the query's own.
     """
     fs = directory.fs
     for operator in fs.list(directory.file("state")):
@@ -251,12 +274,14 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
             version, _, body = fs.read(path).partition(b"\n")
             try:
                 stores = decoded(body, _Stores).stores
-                found = [[_relocated(schema, directory) for schema in store.schemas] for store in stores]
+                found = [
+                    [_relocated(schema, directory) for schema in store.schemas] for store in stores
+                ]
                 text = version.decode()
             except ValueError as error:
                 raise StorageError(
-                    f"{path} does not say where the schemas of a query's state are ({error}): go on from another checkpoint"
-                    " or savepoint."
+                    f"{path} does not say where the schemas of a query's state are ({error}): go on"
+                    " from another checkpoint or savepoint."
                 ) from error
             if found == [store.schemas for store in stores]:
                 # Left alone, it is still the file that the next incremental checkpoint refers to.

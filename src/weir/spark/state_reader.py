@@ -1,16 +1,19 @@
-"""Reads what a snapshot holds of one vertex: without a JVM what its logs say, with one its keyed state.
+"""Reads what a snapshot holds of one vertex: without a JVM what its logs say, with one its keyed
+state.
 
-*Without a JVM* (``contents_of``): the entries of Spark's logs are kept inside the metadata, and the names of the state
-files say to which stateful operator and partition of Spark's plan they belong.
+*Without a JVM* (``contents_of``): the entries of Spark's logs are kept inside the metadata, and the
+names of the state files say to which stateful operator and partition of Spark's plan they belong.
 
 *With Spark* (``StateReader``):
 
-1. The directory that Spark's readers want is rebuilt in a temporary one, as for a restore: entries are written, files are
-   linked, or copied where the file system has no links or is another one.
-2. Spark's metadata in it lists the stateful operators of the vertex, and Spark's ``statestore`` reads the stores of each.
+1. The directory that Spark's readers want is rebuilt in a temporary one, as for a restore: entries
+   are written, files are linked, or copied where the file system has no links or is another one.
+2. Spark's metadata in it lists the stateful operators of the vertex, and Spark's ``statestore``
+   reads the stores of each.
 3. The frames read these files when they are used, so the directory lives as long as the reader.
 
-A vertex is one query, and so has as many stateful operators as its chain. The frames get names that can be views:
+A vertex is one query, and so has as many stateful operators as its chain. The frames get names that
+can be views:
 
 =================================  ========================================
 stateful operator                  its frames
@@ -22,8 +25,8 @@ transformWithState                 each state variable by its name; ``timers`` i
 several in one vertex              the same with their number behind: ``state_0``, ``left_1``
 =================================  ========================================
 
-Columns are Spark's: ``key`` and ``value`` (structs) and ``partition_id``; a variable of ``transformWithState`` has those of
-its type.
+Columns are Spark's: ``key`` and ``value`` (structs) and ``partition_id``; a variable of
+``transformWithState`` has those of its type.
 """
 
 from __future__ import annotations
@@ -90,13 +93,15 @@ class VertexContents:
     watermark_ms: int | None = None
     #: The watermark that its next step would have.
     next_watermark_ms: int | None = None
-    #: Where it stands in each of its sources, as these spell it, in Spark's order; none for a vertex that reads channels.
+    #: Where it stands in each of its sources, as these spell it, in Spark's order; none for a
+    #: vertex that reads channels.
     source_offsets: tuple[str, ...] = ()
     stateful_operators: tuple[StatefulOperator, ...] = ()
 
 
 def contents_of(task: TaskState, path: str) -> VertexContents:
-    """What the own entries of the snapshot at a path say of a vertex. Raises ``CheckpointDamagedError``."""
+    """What the own entries of the snapshot at a path say of a vertex. Raises
+    ``CheckpointDamagedError``."""
     offsets = task.entries.get(f"offsets/{task.position}")
     commit = task.entries.get(f"commits/{task.position}")
     if offsets is None or commit is None:
@@ -116,11 +121,15 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
         watermark_ms=batch.watermark_ms,
         next_watermark_ms=committed.get("nextBatchWatermarkMs"),
         # Positions in a channel say nothing to who looks from outside.
-        source_offsets=() if task.inputs else tuple(text for text in of_sources if not _is_control(text)),
+        source_offsets=(
+            () if task.inputs else tuple(text for text in of_sources if not _is_control(text))
+        ),
         stateful_operators=tuple(
             StatefulOperator(
                 number=number,
-                partition_sizes=tuple(sizes[number, partition] for partition in range(len(partitions))),
+                partition_sizes=tuple(
+                    sizes[number, partition] for partition in range(len(partitions))
+                ),
             )
             for number, partitions in sorted((int(key), ids) for key, ids in unique_ids.items())
         ),
@@ -128,10 +137,12 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
 
 
 class StateReader:
-    """Reads keyed state of one checkpoint or savepoint, in a session and a temporary directory made when they are needed.
+    """Reads keyed state of one checkpoint or savepoint, in a session and a temporary directory made
+    when they are needed.
 
-    ``session`` None: the process's session is used, else one on this machine is made, and stopped by ``close``. The
-    tasks of the session must see the driver's temporary directory, as those of a local master do.
+    ``session`` None: the process's session is used, else one on this machine is made, and stopped
+    by ``close``. The tasks of the session must see the driver's temporary directory, as those of a
+    local master do.
     """
 
     def __init__(self, session: SparkSession | None = None) -> None:
@@ -146,7 +157,8 @@ class StateReader:
         self.file_systems = FileSystems(self._hadoop_file_system)
 
     def close(self) -> None:
-        """Delete the temporary directory, and stop the session if it was made here. Frames cannot be used any more."""
+        """Delete the temporary directory, and stop the session if it was made here. Frames cannot
+        be used any more."""
         self._frames.clear()
         if self._session is not None and self._is_ours:
             self._session.stop()
@@ -156,7 +168,8 @@ class StateReader:
         self._directory = None
 
     def frames(self, checkpoint: CompletedCheckpoint, task: TaskState) -> dict[str, DataFrame]:
-        """The keyed state of a vertex, by the names of the module's table. Raises ``StorageError``."""
+        """The keyed state of a vertex, by the names of the module's table. Raises
+        ``StorageError``."""
         known = self._frames.get(task.vertex)
         if known is None:
             directory = self._rebuild(checkpoint, task)
@@ -164,8 +177,9 @@ class StateReader:
                 known = _read_stores(self._get_session(), directory)
             except Exception as error:
                 raise StorageError(
-                    f"Spark cannot read the state of vertex {task.vertex!r} in {checkpoint.external_path}"
-                    f" ({first_cause(error)}): use the Spark version that wrote it."
+                    f"Spark cannot read the state of vertex {task.vertex!r} in"
+                    f" {checkpoint.external_path} ({first_cause(error)}): use the Spark version"
+                    " that wrote it."
                 ) from error
             self._frames[task.vertex] = known
         return dict(known)
@@ -223,7 +237,8 @@ class StateReader:
 
 
 def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
-    """The answer to a query over temporary views of these names. Raises ``ConfigurationError`` if it cannot be run."""
+    """The answer to a query over temporary views of these names. Raises ``ConfigurationError`` if
+    it cannot be run."""
     session = next(iter(frames.values())).sparkSession
     for name, frame in frames.items():
         # Names are the user's, and come from the snapshot.
@@ -242,7 +257,8 @@ def with_store(frame: DataFrame, name: str) -> DataFrame:
 
 
 def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
-    """The first rows as text, each value as Spark shows it. Raises ``ConfigurationError`` if they cannot be computed."""
+    """The first rows as text, each value as Spark shows it. Raises ``ConfigurationError`` if they
+    cannot be computed."""
     # Two columns of a query may share a name.
     names = [f"column_{number}" for number in range(len(frame.columns))]
     shown = frame.toDF(*names).selectExpr(*[f"CAST({name} AS STRING)" for name in names])
@@ -251,16 +267,20 @@ def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
 
 
 def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
-    """Rows (None: all) as JSON objects, nulls included. Raises ``ConfigurationError`` if they cannot be computed."""
+    """Rows (None: all) as JSON objects, nulls included. Raises ``ConfigurationError`` if they
+    cannot be computed."""
     rows = frame if limit is None else frame.limit(limit)
     with _told_in_one_sentence({"the answer": frame}):
-        objects = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false'))").toLocalIterator()
+        objects = rows.selectExpr(
+            "to_json(struct(*), map('ignoreNullFields', 'false'))"
+        ).toLocalIterator()
         yield from (str(row[0]) for row in objects)
 
 
 @contextmanager
 def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Turns what Spark raises into a ``ConfigurationError``, and keeps PySpark from printing it as well."""
+    """Turns what Spark raises into a ``ConfigurationError``, and keeps PySpark from printing it as
+    well."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
@@ -281,7 +301,8 @@ def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 
 def _read_stores(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
-    # All other settings of the state store Spark takes from the query's offset log, and this one from the session, at once.
+    # All other settings of the state store Spark takes from the query's offset log, and this one
+    # from the session, at once.
     before = session.conf.get(_FORMAT_VERSION) or "1"
     session.conf.set(_FORMAT_VERSION, REQUIRED[_FORMAT_VERSION])
     try:
@@ -296,7 +317,9 @@ def _frames(session: SparkSession, directory: QueryDirectory) -> dict[str, DataF
     for number, operator in operators.items():
         suffix = "" if len(operators) == 1 else f"_{number}"
         for name, options in _stores(operator):
-            reader = session.read.format("statestore").option("operatorId", number).options(**options)
+            reader = (
+                session.read.format("statestore").option("operatorId", number).options(**options)
+            )
             frames[name + suffix] = reader.load(as_spark_path(directory.path))
     return frames
 

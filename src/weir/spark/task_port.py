@@ -1,4 +1,5 @@
-"""The production form of the runtime's task port: the Spark queries of one job, and their snapshots.
+"""The production form of the runtime's task port: the Spark queries of one job, and their
+snapshots.
 
 ::
 
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING
 
 from weir.core.graph import Vertex
 from weir.core.messages.channel import ReleaseSegments
-from weir.core.messages.task import AnswerPlanning, ContinueSnapshot, DropSnapshot, StartDrain, TakeSnapshot
+from weir.core.messages.task import (
+    AnswerPlanning,
+    ContinueSnapshot,
+    DropSnapshot,
+    StartDrain,
+    TakeSnapshot,
+)
 from weir.core.types import CompletedCheckpoint, SnapshotMetrics, StateHandle, TaskState, VertexId
 from weir.durable.sink_port import SinkPort
 from weir.durable.task_snapshots import TaskSnapshots
@@ -98,7 +105,8 @@ class SparkTaskPort:
         """Delete what the queries left: the job has ended, and nobody goes on from there."""
         self._storage.fs(self._working_directory).delete(self._working_directory)
 
-    # -- tasks -------------------------------------------------------------------------------------------------
+    # -- tasks
+    # ------------------------------------------------------------------------------------------
 
     def prepare_attempt(self, start: AttemptStart) -> None:
         """Take up the attempt, and delete the directories of older ones."""
@@ -122,7 +130,9 @@ class SparkTaskPort:
             if status.name.isdigit() and int(status.name) < start.attempt:
                 fs.delete(join(self._working_directory, status.name))
 
-    def start_task(self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask) -> None:
+    def start_task(
+        self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
+    ) -> None:
         """Start the task's query in a fresh directory."""
         current = self._attempt
         if current is None or current.number != attempt:
@@ -145,7 +155,11 @@ class SparkTaskPort:
             attempt=attempt,
             directory=directory,
             inputs=current.frames.inputs(vertex.name),
-            output=OutputSegments(directory.fs, channels) if self._pipeline.consumers(vertex.name) else None,
+            output=(
+                OutputSegments(directory.fs, channels)
+                if self._pipeline.consumers(vertex.name)
+                else None
+            ),
             operators=operators,
             position=position,
             watermark_ms=restored_watermark_ms(restored),
@@ -179,7 +193,8 @@ class SparkTaskPort:
             task.start()
 
     def stop_tasks(self) -> None:
-        """Stop every query, all at once. Raises ``UnsupportedEnvironmentError`` if Spark's JVM has gone."""
+        """Stop every query, all at once. Raises ``UnsupportedEnvironmentError`` if Spark's JVM has
+        gone."""
         with self._lock:
             self._attempt = None
             tasks = dict(self._tasks)
@@ -227,7 +242,8 @@ class SparkTaskPort:
             parallelism=self._partitions.of(vertex),
         )
 
-    # -- snapshots ---------------------------------------------------------------------------------------------
+    # -- snapshots
+    # ------------------------------------------------------------------------------------------
 
     def take_snapshot(self, effect: TakeSnapshot) -> None:
         """The synchronous part."""
@@ -254,7 +270,8 @@ class SparkTaskPort:
         if operators is not None:
             operators.aborted.append(checkpoint_id)
 
-    # -- inside ------------------------------------------------------------------------------------------------
+    # -- inside
+    # ------------------------------------------------------------------------------------------
 
     def _operators(self, vertex: VertexId) -> QueryOperators | None:
         current = self._attempt
@@ -263,7 +280,11 @@ class SparkTaskPort:
     def _on_planning(self, vertex: VertexId, attempt: int, call: int) -> None:
         with self._lock:
             current = self._attempt
-            task = self._tasks.get(vertex) if current is not None and current.number == attempt else None
+            task = (
+                self._tasks.get(vertex)
+                if current is not None and current.number == attempt
+                else None
+            )
             if task is not None:
                 self._calls[call] = task
         if task is not None:
@@ -299,10 +320,13 @@ class SparkTaskPort:
     def _base(
         self, restored: TaskState | None, checkpoint: CompletedCheckpoint | None
     ) -> tuple[StateHandle, ...]:
-        """Files that later checkpoints of this job may refer to: none of a savepoint or another job (P40)."""
+        """Files that later checkpoints of this job may refer to: none of a savepoint or another job
+        (P40)."""
         if restored is None or checkpoint is None:
             return ()
-        own = checkpoint.external_path == self._storage.checkpoint_directory(checkpoint.checkpoint_id)
+        own = checkpoint.external_path == self._storage.checkpoint_directory(
+            checkpoint.checkpoint_id
+        )
         return restored.files if own else ()
 
     def _sum(self, vertex: VertexId) -> VertexMetrics:

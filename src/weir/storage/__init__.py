@@ -1,1 +1,2 @@
-"""Where checkpoints live: file systems, the numbered log that arbitrates, the metadata codec and checkpoint storage."""
+"""Where checkpoints live: file systems, the numbered log that arbitrates, the metadata codec and
+checkpoint storage."""

@@ -1,4 +1,5 @@
-"""Where the checkpoints and savepoints of one job lie, and how they are made, found, checked and deleted.
+"""Where the checkpoints and savepoints of one job lie, and how they are made, found, checked and
+deleted.
 
 ::
 
@@ -11,13 +12,15 @@
 
 Rules of this file:
 
-1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its own directory. Both
-   are resolved from where the metadata was *found*, so either may be moved as a whole.
-2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file says. What the metadata
-   names is checked where that is decoded (``metadata.py``); that no link leads out is checked by ``file_path``.
+1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its
+   own directory. Both are resolved from where the metadata was *found*, so either may be moved as a
+   whole.
+2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file
+   says. What the metadata names is checked where that is decoded (``metadata.py``); that no link
+   leads out is checked by ``file_path``.
 3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
-4. Of a snapshot that was claimed, only files go that its own ``_metadata`` names, wherever links lead. So that one is
-   renamed first, not removed: a deletion that was cut short goes on from it.
+4. Of a snapshot that was claimed, only files go that its own ``_metadata`` names, wherever links
+   lead. So that one is renamed first, not removed: a deletion that was cut short goes on from it.
 """
 
 from __future__ import annotations
@@ -55,13 +58,15 @@ _NAMED_NEIGHBOURS = 10
 
 @dataclass(frozen=True)
 class CheckpointStorage:
-    """The checkpoints of one job. ``fs`` gives the file system of a path (``resolve.FileSystems``)."""
+    """The checkpoints of one job. ``fs`` gives the file system of a path
+    (``resolve.FileSystems``)."""
 
     fs: Callable[[str], FileSystem]
     #: ``execution.checkpointing.dir``: absolute path or URI.
     base_directory: str
     job_id: JobId
-    #: Whether new directories of the job and of savepoints are for their owner alone (``weir.private-snapshots``).
+    #: Whether new directories of the job and of savepoints are for their owner alone
+    #: (``weir.private-snapshots``).
     private: bool = True
 
     @property
@@ -77,8 +82,8 @@ class CheckpointStorage:
     def check_writable(self) -> None:
         """Make the base directory and try it out, before the job starts.
 
-        Raises ``StorageError`` if it cannot be written and ``UnsupportedEnvironmentError`` if two drivers could take
-        the same name there (PROTOCOL P17).
+        Raises ``StorageError`` if it cannot be written and ``UnsupportedEnvironmentError`` if two
+        drivers could take the same name there (PROTOCOL P17).
         """
         fs = self.fs(self.base_directory)
         probe = join(self.base_directory, f".weir-probe-{self.job_id}-{os.getpid()}")
@@ -89,17 +94,19 @@ class CheckpointStorage:
             fs.delete(probe)
         except StorageError as error:
             raise StorageError(
-                f"The checkpoint directory {self.base_directory} cannot be used (execution.checkpointing.dir names it):"
-                f" {error}"
+                f"The checkpoint directory {self.base_directory} cannot be used"
+                f" (execution.checkpointing.dir names it): {error}"
             ) from error
         if (first, second) != (CreateResult.CREATED, CreateResult.ALREADY_EXISTS):
             raise UnsupportedEnvironmentError(
-                f"The file system of {self.base_directory} lets two drivers create the same file, so it cannot hold"
-                " checkpoints: set execution.checkpointing.dir to a directory on a local disk, HDFS or S3."
+                f"The file system of {self.base_directory} lets two drivers create the same file,"
+                " so it cannot hold checkpoints: set execution.checkpointing.dir to a directory on"
+                " a local disk, HDFS or S3."
             )
 
     def next_checkpoint_id(self) -> int:
-        """An id that this job never had before, durably; the first is 1 (MISSION A6, PROTOCOL P19)."""
+        """An id that this job never had before, durably; the first is 1 (MISSION A6,
+        PROTOCOL P19)."""
         log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
         for _ in range(_ID_ATTEMPTS):
             checkpoint_id = (log.newest_number() or 0) + 1
@@ -107,8 +114,8 @@ class CheckpointStorage:
                 log.prune(_KEPT_IDS)
                 return checkpoint_id
         raise StorageError(
-            f"No checkpoint id could be had in {log.directory}, since other drivers took {_ID_ATTEMPTS} in a row: stop"
-            " the other drivers of this job."
+            f"No checkpoint id could be had in {log.directory}, since other drivers took"
+            f" {_ID_ATTEMPTS} in a row: stop the other drivers of this job."
         )
 
     def skip_checkpoint_ids(self, up_to: int) -> None:
@@ -131,7 +138,8 @@ class CheckpointStorage:
         return join(self.job_directory, "shared", str(checkpoint_id))
 
     def make_savepoint_directory(self, target: str, token: str) -> str:
-        """Make the directory of a new savepoint below ``target``; ``token`` is 12 random hexadecimal digits."""
+        """Make the directory of a new savepoint below ``target``; ``token`` is 12 random
+        hexadecimal digits."""
         directory = join(target, f"savepoint-{self.job_id[:6]}-{token}")
         fs = self.fs(target)
         if fs.status(directory) is not None:
@@ -153,11 +161,16 @@ class CheckpointStorage:
             fs.make_directory(directory)
 
     def write_metadata(self, checkpoint: CompletedCheckpoint) -> str:
-        """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the job record."""
+        """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the
+        job record."""
         data = metadata.encode(checkpoint)
         fs = self.fs(checkpoint.external_path)
         # That of a savepoint was made when it began.
-        below = checkpoint.external_path if checkpoint.kind.is_savepoint else parent(checkpoint.external_path)
+        below = (
+            checkpoint.external_path
+            if checkpoint.kind.is_savepoint
+            else parent(checkpoint.external_path)
+        )
         fs.make_directory(checkpoint.external_path, below=below)
         fs.write(join(checkpoint.external_path, METADATA_FILE), data)
         return metadata.checksum_of(data)
@@ -165,8 +178,9 @@ class CheckpointStorage:
     def read(self, path: str, *, expected_checksum: str | None = None) -> CompletedCheckpoint:
         """The checkpoint or savepoint at ``path``, its directory or its ``_metadata`` file.
 
-        ``expected_checksum`` is what the job record says of the file. Raises ``CheckpointNotFoundError`` and
-        ``CheckpointDamagedError``; state files are not looked at (``verify`` does).
+        ``expected_checksum`` is what the job record says of the file. Raises
+        ``CheckpointNotFoundError`` and ``CheckpointDamagedError``; state files are not looked at
+        (``verify`` does).
         """
         directory = _without_file(normalize(path))
         fs = self.fs(directory)
@@ -176,7 +190,9 @@ class CheckpointStorage:
             raise CheckpointNotFoundError(_not_found(fs, directory)) from error
         found = metadata.checksum_of(data)
         if expected_checksum is not None and found != expected_checksum:
-            raise damaged(directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}")
+            raise damaged(
+                directory, METADATA_FILE, f"has checksum {found}, expected {expected_checksum}"
+            )
         return metadata.decode(data, directory)
 
     def checksum(self, path: str) -> str:
@@ -192,7 +208,8 @@ class CheckpointStorage:
             raise CheckpointNotFoundError(_not_found(fs, directory)) from error
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or differs."""
+        """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or
+        differs."""
         handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
         for handle in handles.values():
             self.verify_file(checkpoint, handle)
@@ -215,7 +232,8 @@ class CheckpointStorage:
     def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
         """Where a state file lies, given where its checkpoint was found.
 
-        Raises ``CheckpointDamagedError`` if it, or a directory on the way to it, is a link, which may lead anywhere.
+        Raises ``CheckpointDamagedError`` if it, or a directory on the way to it, is a link, which
+        may lead anywhere.
         """
         path = checkpoint.external_path
         if not checkpoint.kind.is_savepoint:
@@ -224,7 +242,9 @@ class CheckpointStorage:
         for name in handle.path.split("/"):
             path = join(path, name)
             if fs.is_link(path):
-                raise damaged(checkpoint.external_path, handle.path, f"is reached by a link ({path})")
+                raise damaged(
+                    checkpoint.external_path, handle.path, f"is reached by a link ({path})"
+                )
         return path
 
     def discard(
@@ -232,15 +252,17 @@ class CheckpointStorage:
     ) -> None:
         """Carry out ``DiscardCheckpoint``: ``files`` are paths below the job's directory.
 
-        An aborted checkpoint loses all that it wrote; an aborted savepoint (``target``) its directory. A subsumed
-        checkpoint loses its directory and the named files, AFTER a record that this attempt won (PROTOCOL P17).
+        An aborted checkpoint loses all that it wrote; an aborted savepoint (``target``) its
+        directory. A subsumed checkpoint loses its directory and the named files, AFTER a record
+        that this attempt won (PROTOCOL P17).
         """
         if target is not None:
             invariant(not subsumed, f"savepoint {target} belongs to the user and is never subsumed")
             self._discard_directory(target)
             return
         invariant(
-            subsumed or not tuple(files), "all files of an aborted checkpoint are in its own directories"
+            subsumed or not tuple(files),
+            "all files of an aborted checkpoint are in its own directories",
         )
         fs = self.fs(self.job_directory)
         directory = self.checkpoint_directory(checkpoint_id)
@@ -252,13 +274,15 @@ class CheckpointStorage:
         fs.delete(directory)
 
     def discard_all(self, checkpoint_ids: Iterable[int]) -> None:
-        """Delete these checkpoints and every shared file of the job. Its log, and with it its ids, stays."""
+        """Delete these checkpoints and every shared file of the job. Its log, and with it its ids,
+        stays."""
         for checkpoint_id in checkpoint_ids:
             self._discard_directory(self.checkpoint_directory(checkpoint_id))
         self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
 
     def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
-        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver lives, as seen at ``now_ms`` (Unix epoch).
+        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver lives, as seen at
+        ``now_ms`` (Unix epoch).
 
         That job's next checkpoints refer to its files. A savepoint stands alone.
         """
@@ -269,16 +293,20 @@ class CheckpointStorage:
         lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
         if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
             raise JobAlreadyRunningError(
-                f"The checkpoint {snapshot.external_path} cannot be claimed, since its job {snapshot.job_id} is running in"
-                f" process {lease.pid} on {lease.host} and needs its files: stop that job first, or leave --claim out."
+                f"The checkpoint {snapshot.external_path} cannot be claimed, since its job"
+                f" {snapshot.job_id} is running in process {lease.pid} on {lease.host} and needs"
+                " its files: stop that job first, or leave --claim out."
             )
 
-    def discard_claimed(self, path: str, now_ms: int, *, expected_checksum: str | None = None) -> None:
-        """Delete the files of a claimed snapshot, as far as its own metadata names them; of a checkpoint, of these only what
-        no other checkpoint beside it names. Nothing is done if there is no snapshot any more, or another one
-        (``expected_checksum`` of the ``_metadata``).
+    def discard_claimed(
+        self, path: str, now_ms: int, *, expected_checksum: str | None = None
+    ) -> None:
+        """Delete the files of a claimed snapshot, as far as its own metadata names them; of a
+        checkpoint, of these only what no other checkpoint beside it names. Nothing is done if there
+        is no snapshot any more, or another one (``expected_checksum`` of the ``_metadata``).
 
-        Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link leads out of it.
+        Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link
+        leads out of it.
         """
         fs = self.fs(path)
         directory = fs.real_path(path)
@@ -302,8 +330,8 @@ class CheckpointStorage:
         for place in {parent(join(base, file)) for file in files}:
             if not lies_in(fs.real_path(place), base):
                 raise StorageError(
-                    f"The claimed snapshot {directory} is not deleted, since {place} is a link that leads out of it: delete"
-                    " the snapshot by hand."
+                    f"The claimed snapshot {directory} is not deleted, since {place} is a link that"
+                    " leads out of it: delete the snapshot by hand."
                 )
         if fs.status(join(directory, METADATA_FILE)) is not None:
             fs.rename(join(directory, METADATA_FILE), join(directory, _GOING))
@@ -315,26 +343,30 @@ class CheckpointStorage:
     def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
         """Delete a savepoint because its owner asks for it, and return what it was.
 
-        Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if it is a checkpoint or if
-        files that are not its own lie in its directory; then nothing is deleted.
+        Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if
+        it is a checkpoint or if files that are not its own lie in its directory; then nothing is
+        deleted.
         """
         directory = snapshot_directory(path)
         savepoint = self.read(directory)
         if not savepoint.kind.is_savepoint:
             raise StorageError(
-                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and no savepoint, so it is"
-                " not disposed of: the job deletes its checkpoints itself, and other checkpoints may need its files."
+                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and"
+                " no savepoint, so it is not disposed of: the job deletes its checkpoints itself,"
+                " and other checkpoints may need its files."
             )
         _check_only_own_files(self.fs(directory), savepoint)
         self._discard_directory(directory)
         return savepoint
 
     def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
-        """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of ids up to ``up_to``.
+        """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of
+        ids up to ``up_to``.
 
-        Only AFTER the record "attempt began", with the newest id that was allocated BEFORE it: what has no higher id and
-        is not retained was left behind by attempts that are over (PROTOCOL P17). A driver that falls asleep right here
-        finds those of a newer attempt when it wakes, and must not touch them.
+        Only AFTER the record "attempt began", with the newest id that was allocated BEFORE it: what
+        has no higher id and is not retained was left behind by attempts that are over
+        (PROTOCOL P17). A driver that falls asleep right here finds those of a newer attempt when it
+        wakes, and must not touch them.
         """
         kept = list(retained)
         fs = self.fs(self.job_directory)
@@ -349,7 +381,9 @@ class CheckpointStorage:
         for entry in fs.list(shared):
             if not entry.name.isdecimal() or int(entry.name) > up_to:
                 continue
-            below = [f"shared/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))]
+            below = [
+                f"shared/{entry.name}/{file.name}" for file in fs.list(join(shared, entry.name))
+            ]
             unneeded = tuple(path for path in below if path not in needed)
             if len(unneeded) == len(below):
                 fs.delete(join(shared, entry.name))
@@ -362,7 +396,8 @@ class CheckpointStorage:
         fs.delete(directory)
 
     def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
-        """Delete files below a directory, and directories there that become empty, but for a job's ``shared``."""
+        """Delete files below a directory, and directories there that become empty, but for a job's
+        ``shared``."""
         emptied: set[str] = set()
         for path in files:
             invariant(stays_below(path), f"state file {path!r} is not below the directory {base}")
@@ -377,7 +412,8 @@ class CheckpointStorage:
 
 
 def snapshot_directory(path: str) -> str:
-    """The real directory of the snapshot that a user names, by its directory, its ``_metadata`` or a link to either."""
+    """The real directory of the snapshot that a user names, by its directory, its ``_metadata`` or
+    a link to either."""
     return _without_file(real(normalize(path)))
 
 
@@ -398,7 +434,11 @@ def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
 def _not_found(fs: FileSystem, directory: str) -> str:
     """A sentence that names what could have been meant instead."""
     exists = fs.status(directory) is not None
-    what = f"{directory} has no file {METADATA_FILE}" if exists else f"there is no directory {directory}"
+    what = (
+        f"{directory} has no file {METADATA_FILE}"
+        if exists
+        else f"there is no directory {directory}"
+    )
     for place in (directory, parent(directory)):
         names = [
             entry.name
@@ -410,26 +450,32 @@ def _not_found(fs: FileSystem, directory: str) -> str:
         if names:
             names.sort(key=lambda name: (len(name), name))
             shown = ", ".join(names[-_NAMED_NEIGHBOURS:])
-            return f"No checkpoint or savepoint found: {what}; {place} has {shown}, so name one of these."
+            return (
+                f"No checkpoint or savepoint found: {what}; {place} has {shown}, so name one of"
+                " these."
+            )
     return (
-        f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained checkpoint or that of a"
-        " savepoint."
+        f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained"
+        " checkpoint or that of a savepoint."
     )
 
 
 def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
-    """Raise ``StorageError`` if the directory of a savepoint holds a file that its metadata does not name."""
+    """Raise ``StorageError`` if the directory of a savepoint holds a file that its metadata does
+    not name."""
     own = {METADATA_FILE, _GOING, *savepoint.files}
     foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
     if foreign:
         shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
         raise StorageError(
-            f"The savepoint {savepoint.external_path} is not deleted, since files lie there that are not its own ({shown}):"
-            " move them away first."
+            f"The savepoint {savepoint.external_path} is not deleted, since files lie there that"
+            f" are not its own ({shown}): move them away first."
         )
 
 
-def _read_claimed(fs: FileSystem, directory: str, expected: str | None) -> CompletedCheckpoint | None:
+def _read_claimed(
+    fs: FileSystem, directory: str, expected: str | None
+) -> CompletedCheckpoint | None:
     """A snapshot that is to be deleted, also if its deletion has begun; None if it is gone."""
     for file in (METADATA_FILE, _GOING):
         try:

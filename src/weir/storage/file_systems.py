@@ -1,4 +1,5 @@
-"""Finds the file system that holds a path, and moves immutable files between file systems by hard link or copy."""
+"""Finds the file system that holds a path, and moves immutable files between file systems by hard
+link or copy."""
 
 from __future__ import annotations
 
@@ -32,8 +33,9 @@ class FileSystems:
         invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
         if self._hadoop is None:
             raise UnsupportedEnvironmentError(
-                f"{path} can only be read through Spark ({scheme}: is not a local file system): use a command"
-                " that starts Spark, such as weir run or weir inspect --operator, or copy the files to a local directory."
+                f"{path} can only be read through Spark ({scheme}: is not a local file system): use"
+                " a command that starts Spark, such as weir run or weir inspect --operator, or"
+                " copy the files to a local directory."
             )
         return self._hadoop(path)
 
@@ -45,11 +47,13 @@ class Transfer:
         self._file_system = file_system
 
     def make_directory(self, path: str, *, below: str) -> None:
-        """Make a directory and its parents, if ``below`` is there. Raises ``StorageError`` if it is not."""
+        """Make a directory and its parents, if ``below`` is there. Raises ``StorageError`` if it is
+        not."""
         self._file_system(path).make_directory(path, below=below)
 
     def can_link(self, directory: str, other: str) -> bool:
-        """Whether a file of one existing directory can get a second name in the other without copying."""
+        """Whether a file of one existing directory can get a second name in the other without
+        copying."""
         if not (is_local(directory) and is_local(other)):
             return False
         return Path(directory).stat().st_dev == Path(other).stat().st_dev
@@ -65,5 +69,7 @@ class Transfer:
         try:
             target_fs.write(target, source_fs.read(source))
         except FileNotFoundError as error:
-            raise StorageError(f"{source} has vanished before it could be copied to {target}.") from error
+            raise StorageError(
+                f"{source} has vanished before it could be copied to {target}."
+            ) from error
         return False

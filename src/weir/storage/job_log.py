@@ -1,24 +1,30 @@
-"""The job log: who runs a job, which checkpoints are complete, and how the job ended (PROTOCOL P17).
+"""The job log: who runs a job, which checkpoints are complete, and how the job ended
+(PROTOCOL P17).
 
 Rules of this file:
 
-1. Every record is the *full* state of the job, so the newest one alone tells everything and older ones are pruned.
-2. A record counts once its number is won. A checkpoint is complete if and only if a won record lists it.
-3. An attempt begins by winning the number after the record that it was decided on. From then on every number that
-   someone else takes means that a newer attempt holds the job: this driver exits and touches no file.
-4. Each record carries ``writer``, a random token of the driver, so that a record found after a create that ended in
-   doubt can be told from one of somebody else.
+1. Every record is the *full* state of the job, so the newest one alone tells everything and older
+   ones are pruned.
+2. A record counts once its number is won. A checkpoint is complete if and only if a won record
+   lists it.
+3. An attempt begins by winning the number after the record that it was decided on. From then on
+   every number that someone else takes means that a newer attempt holds the job: this driver exits
+   and touches no file.
+4. Each record carries ``writer``, a random token of the driver, so that a record found after a
+   create that ended in doubt can be told from one of somebody else.
 
 One timeline, two drivers (A is suspended by its machine, B takes over)::
 
     number  7  attempt-began 2 (A)   8  checkpoint-completed 41 (A)   9  attempt-began 3 (B)
     A wakes, tries 9 for checkpoint 42: taken, by B -> FENCED. Checkpoint 42 is not complete and A deletes nothing.
 
-A record that is there and whose sync has failed may be gone after a crash of the machine, and no later sync would say so.
-Its writer takes the next number for the same state, which then is the newest and does not need the one before (rule 1).
+A record that is there and whose sync has failed may be gone after a crash of the machine, and no
+later sync would say so. Its writer takes the next number for the same state, which then is the
+newest and does not need the one before (rule 1).
 
-The same holds when B runs the pipeline under a *new* job id, into the same tables: then B takes number 9 of the old log
-for "superseded", before the name stands for the new id, and nobody runs the old id any more.
+The same holds when B runs the pipeline under a *new* job id, into the same tables: then B takes
+number 9 of the old log for "superseded", before the name stands for the new id, and nobody runs the
+old id any more.
 """
 
 from __future__ import annotations
@@ -51,7 +57,8 @@ _logger = logging.getLogger(__name__)
 RECORD_VERSION = 1
 #: Records that stay for people who look into the directory; one would do.
 KEPT_RECORDS = 32
-#: How often a driver may complete a checkpoint between the look at its log and the record that is to end it.
+#: How often a driver may complete a checkpoint between the look at its log and the record that is
+#: to end it.
 _SUPERSEDE_TRIES = 32
 
 
@@ -65,7 +72,8 @@ class RecordKind(enum.Enum):
 
 
 class RecordStatus(enum.Enum):
-    """Where the job stands. A record RUNNING without a live driver means that the driver died or was suspended."""
+    """Where the job stands. A record RUNNING without a live driver means that the driver died or
+    was suspended."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -83,7 +91,8 @@ class RecordStatus(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReference:
-    """Where a completed checkpoint is, and the checksum of its ``_metadata`` file (``metadata.checksum_of``)."""
+    """Where a completed checkpoint is, and the checksum of its ``_metadata`` file
+    (``metadata.checksum_of``)."""
 
     checkpoint_id: Ordinal
     #: Directory of ``_metadata``.
@@ -129,9 +138,11 @@ class JobRecord:
     origin: Origin | None = None
     #: The Delta table that a sink appends to, by sink.
     tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
-    #: What is there as long as a target is at which rows of the job are visible, by sink (``Sink.landmark``).
+    #: What is there as long as a target is at which rows of the job are visible, by sink
+    #: (``Sink.landmark``).
     written: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
-    #: The job owns that snapshot and has not deleted it yet (``execution.state-recovery.claim-mode=CLAIM`` when it began).
+    #: The job owns that snapshot and has not deleted it yet
+    #: (``execution.state-recovery.claim-mode=CLAIM`` when it began).
     claimed: bool = False
     #: Why the job failed for good.
     failure: str | None = None
@@ -146,12 +157,15 @@ class _Header(msgspec.Struct):
 class JobLog:
     """The log of one job, in ``directory``."""
 
-    def __init__(self, fs: FileSystem, directory: str, *, sleep: Callable[[float], None] = nap) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, *, sleep: Callable[[float], None] = nap
+    ) -> None:
         self._log = NumberedLog(fs, directory)
         self._sleep = sleep
 
     def newest(self) -> JobRecord | None:
-        """The newest record, or None if the job never began. Raises ``StorageError`` if it cannot be read."""
+        """The newest record, or None if the job never began. Raises ``StorageError`` if it cannot
+        be read."""
         entry = self._log.newest()
         return None if entry is None else _decode(entry, self._log)
 
@@ -173,16 +187,18 @@ class JobLog:
     ) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
-        ``after`` is the newest record, on which the decision to begin was taken; what it says of checkpoints and of
-        ``restored_from`` is carried on, but for where that snapshot lies now. ``origin`` is what the job was begun from. The
-        attempt's number is above ``above_attempt`` too, which is one that the records do not know. Raises
-        ``JobFencedError`` if another driver began meanwhile, ``JobEndedError`` if the job is superseded, and
-        ``StorageError`` if the record could not be written.
+        ``after`` is the newest record, on which the decision to begin was taken; what it says of
+        checkpoints and of ``restored_from`` is carried on, but for where that snapshot lies now.
+        ``origin`` is what the job was begun from. The attempt's number is above ``above_attempt``
+        too, which is one that the records do not know. Raises ``JobFencedError`` if another driver
+        began meanwhile, ``JobEndedError`` if the job is superseded, and ``StorageError`` if the
+        record could not be written.
         """
         if after is not None and after.status is RecordStatus.SUPERSEDED:
             raise JobEndedError(
-                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the same name and is not run"
-                " again: leave that one running, or run the command again to see what the name stands for."
+                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the same"
+                " name and is not run again: leave that one running, or run the command again to"
+                " see what the name stands for."
             )
         record = JobRecord(
             number=1 if after is None else after.number + 1,
@@ -205,8 +221,8 @@ class JobLog:
         outcome, record = _win(recorder, record)
         if outcome is Recorded.FENCED:
             raise JobFencedError(
-                f"Another driver began to run job {job_name} ({job_id}) at the same moment; it holds the job now, so"
-                " leave it running or stop it before you run the job again."
+                f"Another driver began to run job {job_name} ({job_id}) at the same moment; it"
+                " holds the job now, so leave it running or stop it before you run the job again."
             )
         if outcome is Recorded.FAILED:
             raise StorageError(
@@ -218,11 +234,13 @@ class JobLog:
     def supersede(
         self, *, job_id: JobId, job_name: str, by: JobId, writer: str, timestamp_ms: int
     ) -> JobRecord | None:
-        """End job ``job_id`` for whoever runs it or is about to, because job ``by`` is to run in its place.
+        """End job ``job_id`` for whoever runs it or is about to, because job ``by`` is to run in
+        its place.
 
-        Its next number is won, so that its driver is fenced at its next record (PROTOCOL P17); what the record says of
-        checkpoints is carried on, and they stay. None, and nothing written, if the job has ended already. Raises
-        ``JobFencedError`` if others take every number, and ``StorageError`` if the record could not be written.
+        Its next number is won, so that its driver is fenced at its next record (PROTOCOL P17); what
+        the record says of checkpoints is carried on, and they stay. None, and nothing written, if
+        the job has ended already. Raises ``JobFencedError`` if others take every number, and
+        ``StorageError`` if the record could not be written.
         """
         recorder = Recorder(self._log, sleep=self._sleep)
         for _ in range(_SUPERSEDE_TRIES):
@@ -253,17 +271,19 @@ class JobLog:
                 return record
             if outcome is Recorded.FAILED:
                 raise StorageError(
-                    f"The end of job {job_name} ({job_id}) could not be recorded: {recorder.failure}"
+                    f"The end of job {job_name} ({job_id}) could not be recorded:"
+                    f" {recorder.failure}"
                 )
             # Its driver has completed a checkpoint meanwhile: read on.
         raise JobFencedError(
-            f"Another driver of job {job_name} ({job_id}) writes faster than this command can end it: stop it with"
-            " 'weir stop' or 'weir cancel', and run this command again."
+            f"Another driver of job {job_name} ({job_id}) writes faster than this command can end"
+            " it: stop it with 'weir stop' or 'weir cancel', and run this command again."
         )
 
 
 class JobLogWriter:
-    """The log in the hands of one attempt. Not for two threads at once. Made by ``JobLog.begin_attempt``."""
+    """The log in the hands of one attempt. Not for two threads at once. Made by
+    ``JobLog.begin_attempt``."""
 
     def __init__(self, log: NumberedLog, recorder: Recorder, began: JobRecord) -> None:
         self._log = log
@@ -294,11 +314,12 @@ class JobLogWriter:
         claim_is_over: bool = False,
         written: Mapping[OperatorId, str] = MappingProxyType({}),
     ) -> Recorded:
-        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is deleted. ``written`` are
-        targets at which rows are visible, beside those that are known.
+        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is
+        deleted. ``written`` are targets at which rows are visible, beside those that are known.
 
-        Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job; touch no file.
-        FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
+        Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job;
+        touch no file. FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays
+        unknown: stop as if fenced.
         """
         record = replace(
             self._newest,
@@ -325,8 +346,9 @@ class JobLogWriter:
     def _landed_late(self, number: int) -> bool:
         """Whether the number was taken by an earlier record of ours that was reported as FAILED.
 
-        An object store can carry out a request long after the client gave it up. The record that is appended now
-        supersedes it, so what it said never counted for anyone unless this driver dies in between.
+        An object store can carry out a request long after the client gave it up. The record that is
+        appended now supersedes it, so what it said never counted for anyone unless this driver dies
+        in between.
         """
         entry = self._log.newest()
         return (
@@ -346,11 +368,14 @@ def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
 
 
 def _prune(log: NumberedLog) -> None:
-    """Delete old records. The record before it is won already, so a failure here only postpones it."""
+    """Delete old records. The record before it is won already, so a failure here only postpones
+    it."""
     try:
         log.prune(KEPT_RECORDS)
     except StorageError as error:
-        _logger.warning("Old records stay in %s until the next one is written: %s", log.directory, error)
+        _logger.warning(
+            "Old records stay in %s until the next one is written: %s", log.directory, error
+        )
 
 
 def _encode(record: JobRecord) -> bytes:
@@ -363,8 +388,8 @@ def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
         version = decoded(entry.data, _Header).version
         if version > RECORD_VERSION:
             raise StorageError(
-                f"The job record {path} has version {version}, and this Weir knows versions up to {RECORD_VERSION}:"
-                " run the job with the newer Weir that wrote it."
+                f"The job record {path} has version {version}, and this Weir knows versions up to"
+                f" {RECORD_VERSION}: run the job with the newer Weir that wrote it."
             )
         record = decoded(entry.data, JobRecord)
         if record.number != entry.number:
@@ -372,6 +397,6 @@ def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
         return record
     except ValueError as error:
         raise StorageError(
-            f"The job record {path} is damaged ({error}): restore it from a copy, or start the job anew from one of"
-            " its checkpoints with --from-savepoint."
+            f"The job record {path} is damaged ({error}): restore it from a copy, or start the job"
+            " anew from one of its checkpoints with --from-savepoint."
         ) from error

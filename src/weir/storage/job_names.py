@@ -1,8 +1,8 @@
 """From a job's name to its id (PROTOCOL P20).
 
-Running a pipeline again must find the same job, and two drivers started at once must agree on its id. So the map is a
-numbered log for each name: a new generation (``--fresh``, ``--from-savepoint``) is the next number, and whoever takes
-it first has assigned the id.
+Running a pipeline again must find the same job, and two drivers started at once must agree on its
+id. So the map is a numbered log for each name: a new generation (``--fresh``, ``--from-savepoint``)
+is the next number, and whoever takes it first has assigned the id.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class NameRecord:
     name: str
     #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
     generation: Ordinal
-    #: The savepoint that this generation began from; the same one given again continues it, wherever it lies by then.
+    #: The savepoint that this generation began from; the same one given again continues it,
+    #: wherever it lies by then.
     from_savepoint: AbsolutePath | None
     #: Of its ``_metadata``, by which it is known again.
     snapshot_checksum: MetadataChecksum | None = None
@@ -40,7 +41,9 @@ class NameRecord:
 class JobNames:
     """The names of all jobs below one checkpoint directory."""
 
-    def __init__(self, fs: FileSystem, base_directory: str, *, sleep: Callable[[float], None] = nap) -> None:
+    def __init__(
+        self, fs: FileSystem, base_directory: str, *, sleep: Callable[[float], None] = nap
+    ) -> None:
         self._fs = fs
         self._directory = join(base_directory, "names")
         self._sleep = sleep
@@ -54,12 +57,15 @@ class JobNames:
         try:
             record = decoded(entry.data, NameRecord)
             if (record.name, record.generation) != (name, entry.number):
-                raise ValueError(f"it is generation {record.generation} of the name {record.name!r}")
+                raise ValueError(
+                    f"it is generation {record.generation} of the name {record.name!r}"
+                )
             return record
         except ValueError as error:
             raise StorageError(
-                f"The record {log.path(entry.number)} of the job name {name!r} is damaged ({error}): restore it from"
-                f" a copy, or delete {log.directory} and start the job from one of its checkpoints."
+                f"The record {log.path(entry.number)} of the job name {name!r} is damaged"
+                f" ({error}): restore it from a copy, or delete {log.directory} and start the job"
+                " from one of its checkpoints."
             ) from error
 
     def assign(
@@ -73,8 +79,8 @@ class JobNames:
     ) -> Recorded:
         """Let the name stand for this job, as the generation after ``after`` (0: the first).
 
-        FENCED: another driver assigned that generation; look it up again. FAILED: nothing was recorded. Raises
-        ``StorageError`` if the outcome stays unknown.
+        FENCED: another driver assigned that generation; look it up again. FAILED: nothing was
+        recorded. Raises ``StorageError`` if the outcome stays unknown.
         """
         record = NameRecord(
             job_id=job_id,

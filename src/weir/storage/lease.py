@@ -1,7 +1,8 @@
 """The lease: a hint whether a driver is alive, and where it can be reached (PROTOCOL P20).
 
-The driver renews a small file. Running the job again reads it and refuses politely if the holder is alive, instead of
-fencing it. The lease decides nothing: whoever is mistaken about it is stopped by the job log (PROTOCOL P17).
+The driver renews a small file. Running the job again reads it and refuses politely if the holder is
+alive, instead of fencing it. The lease decides nothing: whoever is mistaken about it is stopped by
+the job log (PROTOCOL P17).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 from weir.storage.records import decoded
 
-#: Seconds by which two processes may disagree on when a third one was started (the clock was adjusted meanwhile).
+#: Seconds by which two processes may disagree on when a third one was started (the clock was
+#: adjusted meanwhile).
 _START_TOLERANCE_S = 2.0
 
 
@@ -30,7 +32,8 @@ class LeaseRecord:
     #: Name of the driver's machine.
     host: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,255}\Z")]
     pid: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    #: When the process was started, in seconds since the Unix epoch (``psutil.Process.create_time``).
+    #: When the process was started, in seconds since the Unix epoch
+    #: (``psutil.Process.create_time``).
     pid_started: float
     #: ``http://host:port``. For people: nothing connects to it.
     rest_address: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[A-Za-z0-9_.:\[\]%-]{1,300}\Z")]
@@ -65,8 +68,8 @@ class Lease:
             return decoded(data, LeaseRecord)
         except ValueError as error:
             raise StorageError(
-                f"The lease {self._path} is damaged ({error}): make sure that no driver runs this job, delete the"
-                " file and try again."
+                f"The lease {self._path} is damaged ({error}): make sure that no driver runs this"
+                " job, delete the file and try again."
             ) from error
 
     def remove(self, attempt: int) -> None:
@@ -77,10 +80,12 @@ class Lease:
 
 
 def holder_is_alive(lease: LeaseRecord, now_ms: int, host: str) -> bool:
-    """Whether the holder of the lease seems to be alive, as seen at ``now_ms`` (Unix epoch) from ``host``.
+    """Whether the holder of the lease seems to be alive, as seen at ``now_ms`` (Unix epoch) from
+    ``host``.
 
-    It must have renewed within its timeout (a stopped process does not), and on the same machine exactly that process
-    must exist: a process that was killed counts as dead at once, and so does one that only has the same number.
+    It must have renewed within its timeout (a stopped process does not), and on the same machine
+    exactly that process must exist: a process that was killed counts as dead at once, and so does
+    one that only has the same number.
     """
     if now_ms - lease.timestamp_ms >= lease.timeout_ms:
         return False

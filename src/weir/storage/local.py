@@ -2,19 +2,22 @@
 
 Rules of this file:
 
-1. ``create`` never shows a part of a file. The content goes to a temporary file in the same directory, which is
-   synced and then *linked* to the name; a link fails if the name is taken. So of any number of writers exactly one
-   wins, and a crash at any moment leaves either nothing or the whole file (PROTOCOL P17).
+1. ``create`` never shows a part of a file. The content goes to a temporary file in the same
+   directory, which is synced and then *linked* to the name; a link fails if the name is taken. So
+   of any number of writers exactly one wins, and a crash at any moment leaves either nothing or the
+   whole file (PROTOCOL P17).
 2. ``write`` does the same with a rename, which replaces.
-3. Durable means that the file *and* the directory that names it are synced (PROTOCOL P23). A directory made by
-   ``make_directory`` is synced into its parent at once, so what is put into it later cannot lose its way there.
-4. Every ``OSError`` becomes a ``StorageError`` that names the path and the way out. The one exception is the
-   ``FileNotFoundError`` of ``read``, which callers expect.
-5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written, reports that to one fsync,
-   and lets the next one succeed: a sync that failed must never be tried again and believed.
+3. Durable means that the file *and* the directory that names it are synced (PROTOCOL P23). A
+   directory made by ``make_directory`` is synced into its parent at once, so what is put into it
+   later cannot lose its way there.
+4. Every ``OSError`` becomes a ``StorageError`` that names the path and the way out. The one
+   exception is the ``FileNotFoundError`` of ``read``, which callers expect.
+5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written,
+   reports that to one fsync, and lets the next one succeed: a sync that failed must never be tried
+   again and believed.
 
-A temporary file's name begins with a dot and ends with ``.tmp``, and is short, however long the target's is. One that a
-killed process left behind is never read by anyone.
+A temporary file's name begins with a dot and ends with ``.tmp``, and is short, however long the
+target's is. One that a killed process left behind is never read by anyone.
 """
 
 from __future__ import annotations
@@ -37,9 +40,18 @@ from weir.storage.paths import real
 #: Bytes that ``checksum`` reads at a time.
 CHECKSUM_BLOCK_SIZE = 1 << 20
 
-#: What ``link`` raises where the file system, the kind of file or the number of links does not allow one.
+#: What ``link`` raises where the file system, the kind of file or the number of links does not
+#: allow one.
 _NO_LINK = frozenset(
-    {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
+    {
+        errno.EXDEV,
+        errno.EPERM,
+        errno.EMLINK,
+        errno.ENOSYS,
+        errno.ENOTSUP,
+        errno.EOPNOTSUPP,
+        errno.EINVAL,
+    }
 )
 
 _WAY_OUT = {
@@ -51,7 +63,9 @@ _WAY_OUT = {
     errno.ENOENT: "there is no such file or directory",
     errno.ENOTDIR: "a part of the path is a file, not a directory; choose another path",
     errno.EISDIR: "it is a directory, where a file was expected",
-    errno.ENAMETOOLONG: "the path, or a name in it, is longer than the file system allows; choose a shorter one",
+    errno.ENAMETOOLONG: (
+        "the path, or a name in it, is longer than the file system allows; choose a shorter one"
+    ),
     errno.ELOOP: "its symbolic links lead round in a circle; put them right",
     errno.EIO: "the device reports an input/output error; check the disk",
 }
@@ -64,10 +78,11 @@ class LocalFileSystem:
         self._temporary_numbers = itertools.count(1)
 
     def create(self, path: str, data: bytes) -> CreateResult:
-        """Create the file with all of its content unless the name is taken (PROTOCOL P17). Durable on return.
+        """Create the file with all of its content unless the name is taken (PROTOCOL P17). Durable
+        on return.
 
-        Raises ``UnsupportedEnvironmentError`` where there are no hard links, hence no conditional create. A
-        ``StorageError`` leaves in doubt whether the file was created: read it back.
+        Raises ``UnsupportedEnvironmentError`` where there are no hard links, hence no conditional
+        create. A ``StorageError`` leaves in doubt whether the file was created: read it back.
         """
         target = Path(path)
         with _explained("create", path):
@@ -80,8 +95,9 @@ class LocalFileSystem:
                 if error.errno not in _NO_LINK:
                     raise
                 raise UnsupportedEnvironmentError(
-                    f"The file system of {path} has no hard links, which Weir needs there to let one driver alone"
-                    " take a name: choose a directory on a local disk, HDFS or S3."
+                    f"The file system of {path} has no hard links, which Weir needs there to let"
+                    " one driver alone take a name: choose a directory on a local disk, HDFS"
+                    " or S3."
                 ) from error
             finally:
                 temporary.unlink()
@@ -136,12 +152,14 @@ class LocalFileSystem:
         return sorted(found, key=lambda status: status.name)
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Make the directory and its parents, each synced into its parent; no error if it is there."""
+        """Make the directory and its parents, each synced into its parent; no error if it is
+        there."""
         with _explained("make the directory", path):
             _make_directory(Path(path), below=None if below is None else Path(below))
 
     def make_private_directory(self, path: str) -> None:
-        """The same, but only its owner may see what is in the directory. One that is there keeps its mode."""
+        """The same, but only its owner may see what is in the directory. One that is there keeps
+        its mode."""
         with _explained("make the directory", path):
             _make_directory(Path(path), mode=0o700)
 
@@ -161,7 +179,8 @@ class LocalFileSystem:
                         return  # else another process deletes below it at the same time: go on with the rest
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or directory; the target's directory must exist. A target file is replaced. Durable."""
+        """Move a file or directory; the target's directory must exist. A target file is replaced.
+        Durable."""
         old, new = Path(source), Path(target)
         with _explained(f"move {source} to", target):
             old.replace(new)
@@ -169,10 +188,11 @@ class LocalFileSystem:
                 _sync_directory(directory)
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Give an immutable file a second name; True if by a link, False if the content had to be copied.
+        """Give an immutable file a second name; True if by a link, False if the content had to be
+        copied.
 
-        Copies across devices and where links are not supported. A target of the same size is left as it is;
-        any other is replaced. Not durable until ``sync``.
+        Copies across devices and where links are not supported. A target of the same size is left
+        as it is; any other is replaced. Not durable until ``sync``.
         """
         old, new = Path(source), Path(target)
         with _explained(f"link or copy {source} to", target):
@@ -271,7 +291,9 @@ def _not_plain(path: str) -> StorageError:
 
 def _status(name: str, found: os.stat_result) -> FileStatus:
     is_directory = stat.S_ISDIR(found.st_mode)
-    return FileStatus(name=name, size=0 if is_directory else found.st_size, is_directory=is_directory)
+    return FileStatus(
+        name=name, size=0 if is_directory else found.st_size, is_directory=is_directory
+    )
 
 
 def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = None) -> None:
@@ -327,6 +349,7 @@ def _explained(action: str, path: str, *, expected: type[OSError] | None = None)
             reason = f"{error.strerror or error}; check that its disk is mounted and healthy"
         if isinstance(error, _SyncFailedError):
             raise LostWriteError(
-                f"Cannot {action} {path}: {reason}. It could not be synced, so what was written may be lost."
+                f"Cannot {action} {path}: {reason}. It could not be synced, so what was written may"
+                " be lost."
             ) from error
         raise StorageError(f"Cannot {action} {path}: {reason}.") from error

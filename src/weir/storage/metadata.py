@@ -4,16 +4,18 @@ One line of text::
 
     {"format":"weir-checkpoint","version":1,"checksum":"sha256:...","checkpoint":{...}}
 
-``checkpoint`` is the ``CompletedCheckpoint`` with sorted keys and without ``external_path``: where a checkpoint is, is
-known by whoever found it, so that savepoints can be moved. ``checksum`` is the SHA-256 of the line ``weir-checkpoint 1``
-(format and version) followed by the exact bytes of ``checkpoint``. The frame around it has one spelling only; so any
-byte that is missing or different anywhere in the file is noticed, and a damaged version number is not mistaken for a
-file of a newer Weir.
+``checkpoint`` is the ``CompletedCheckpoint`` with sorted keys and without ``external_path``: where
+a checkpoint is, is known by whoever found it, so that savepoints can be moved. ``checksum`` is the
+SHA-256 of the line ``weir-checkpoint 1`` (format and version) followed by the exact bytes of
+``checkpoint``. The frame around it has one spelling only; so any byte that is missing or different
+anywhere in the file is noticed, and a damaged version number is not mistaken for a file of a newer
+Weir.
 
-A checksum keeps out damage, and no attacker. So this is the one place where a checkpoint is decoded, and it says what every
-name and number in it may be (the types of ``weir/core/types.py``, and ``_check_one_meaning``): a snapshot may come from
-anywhere, and its names become paths that are read, written and deleted. Nothing behind this file sees an unchecked one.
-What the texts and payloads in it mean is decoded by those who read them, in the same way (``records.decoded``).
+A checksum keeps out damage, and no attacker. So this is the one place where a checkpoint is
+decoded, and it says what every name and number in it may be (the types of ``weir/core/types.py``,
+and ``_check_one_meaning``): a snapshot may come from anywhere, and its names become paths that are
+read, written and deleted. Nothing behind this file sees an unchecked one. What the texts and
+payloads in it mean is decoded by those who read them, in the same way (``records.decoded``).
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from weir.storage.records import decoded, is_canonical
 FORMAT = "weir-checkpoint"
 VERSION = 1
 METADATA_FILE = "_metadata"
-#: Where the files of a checkpoint lie, below its job's directory: not where the job keeps its log and its ids.
+#: Where the files of a checkpoint lie, below its job's directory: not where the job keeps its log
+#: and its ids.
 _FILE_OF_CHECKPOINT = re.compile(r"(?:shared/[0-9]+|chk-[0-9]+)/.+")
 
 
@@ -45,7 +48,8 @@ class _Frame(msgspec.Struct):
 def encode(checkpoint: CompletedCheckpoint) -> bytes:
     """The content of ``_metadata``. Equal checkpoints give equal bytes.
 
-    Raises ``StorageError`` if it would not be read back equal, such as a payload that holds something that is no JSON value.
+    Raises ``StorageError`` if it would not be read back equal, such as a payload that holds
+    something that is no JSON value.
     """
     try:
         fields = msgspec.to_builtins(checkpoint)
@@ -60,15 +64,18 @@ def encode(checkpoint: CompletedCheckpoint) -> bytes:
 
 
 def decode(data: bytes, path: str) -> CompletedCheckpoint:
-    """The checkpoint in the content of a ``_metadata`` file that was found in the directory ``path``.
+    """The checkpoint in the content of a ``_metadata`` file that was found in the directory
+    ``path``.
 
-    Raises ``CheckpointDamagedError`` if any byte differs from what was written or a name or number is none that can be, and
-    ``StorageError`` if a newer Weir wrote it.
+    Raises ``CheckpointDamagedError`` if any byte differs from what was written or a name or number
+    is none that can be, and ``StorageError`` if a newer Weir wrote it.
     """
     try:
         frame = decoded(data, _Frame)
     except ValueError as error:
-        raise damaged(path, METADATA_FILE, f"is not the metadata of a checkpoint ({error})") from error
+        raise damaged(
+            path, METADATA_FILE, f"is not the metadata of a checkpoint ({error})"
+        ) from error
     body = bytes(frame.checkpoint)
     found = _checksum(frame.version, body)
     if found != frame.checksum:
@@ -77,8 +84,8 @@ def decode(data: bytes, path: str) -> CompletedCheckpoint:
         raise damaged(path, METADATA_FILE, f"has format {frame.format!r}, expected {FORMAT!r}")
     if frame.version > VERSION:
         raise StorageError(
-            f"The checkpoint {path} has version {frame.version}, and this Weir knows versions up to {VERSION}: use the"
-            " newer Weir that wrote it."
+            f"The checkpoint {path} has version {frame.version}, and this Weir knows versions up to"
+            f" {VERSION}: use the newer Weir that wrote it."
         )
     if _frame(found, body) != data:
         expected = checksum_of(_frame(found, body))
@@ -107,7 +114,11 @@ def _frame(checksum: str, body: bytes) -> bytes:
 
 def _different(checkpoint: CompletedCheckpoint) -> str | None:
     """What would be read back different, and whose it is."""
-    payloads = [(f"sink {one.sink!r}", one.payload) for task in checkpoint.tasks for one in task.committables]
+    payloads = [
+        (f"sink {one.sink!r}", one.payload)
+        for task in checkpoint.tasks
+        for one in task.committables
+    ]
     states = [(f"master hook {name!r}", state) for name, state in checkpoint.hook_states.items()]
     found = ((owner, changed_part(value)) for owner, value in payloads + states)
     return next((f"{part} of {owner}" for owner, part in found if part is not None), None)
@@ -116,8 +127,8 @@ def _different(checkpoint: CompletedCheckpoint) -> str | None:
 def damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
     """The error for a file of the checkpoint at a path, or for what one of its entries says."""
     return CheckpointDamagedError(
-        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy, or use another"
-        " checkpoint or savepoint.",
+        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy,"
+        " or use another checkpoint or savepoint.",
         path=path,
         file=file,
     )
@@ -132,7 +143,8 @@ def _from_body(body: bytes, path: str) -> CompletedCheckpoint:
 
 
 def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
-    """Raise ``ValueError`` if a name stands for two things: it would be checked as the one and used as the other."""
+    """Raise ``ValueError`` if a name stands for two things: it would be checked as the one and used
+    as the other."""
     vertices = [task.vertex for task in checkpoint.tasks]
     if len(set(vertices)) < len(vertices):
         raise ValueError("a vertex is there twice")
@@ -152,6 +164,7 @@ def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
 
 def _not_stored(checkpoint: CompletedCheckpoint, why: str) -> StorageError:
     return StorageError(
-        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since it would not be read back as it is ({why}): let the"
-        f" payloads of sinks and the states of master hooks hold {KEPT} only."
+        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since it would not be read back"
+        f" as it is ({why}): let the payloads of sinks and the states of master hooks hold {KEPT}"
+        " only."
     )

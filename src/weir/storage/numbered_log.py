@@ -1,34 +1,42 @@
-"""An append-only log whose next number is taken by conditional create: the one arbiter (PROTOCOL P17).
+"""An append-only log whose next number is taken by conditional create: the one arbiter
+(PROTOCOL P17).
 
-Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it; everyone else is
-told that it is taken. The next number is the newest plus one (ids may be left out). The log serves three purposes:
-the job log, the checkpoint id counter, and the map from job name to job id.
+Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it;
+everyone else is told that it is taken. The next number is the newest plus one (ids may be left
+out). The log serves three purposes: the job log, the checkpoint id counter, and the map from job
+name to job id.
 
-**Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that was asleep since then
-(its newest number is long gone) could create such a name and believe that it won. So ``append`` lists the directory
-*after* it created: since the newest entry is never deleted, a higher number is there whenever the name had been
-pruned. The writer then removes its own file and has lost::
+**Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that was
+asleep since then (its newest number is long gone) could create such a name and believe that it won.
+So ``append`` lists the directory *after* it created: since the newest entry is never deleted, a
+higher number is there whenever the name had been pruned. The writer then removes its own file and
+has lost::
 
     stale writer    read newest = 7 ............................ create 8 (free again!)  list: 90 is there -> lost
     other driver            create 8, 9, ... 90   prune below 59
 
-The same listing can find a higher number that was appended on top of ours a moment ago. Then its writer has read
-our entry and goes on from it: we have been overtaken, so "taken" is the right answer in this case too.
+The same listing can find a higher number that was appended on top of ours a moment ago. Then its
+writer has read our entry and goes on from it: we have been overtaken, so "taken" is the right
+answer in this case too.
 
-Assumption: listing shows every file that was there when it began and was not deleted meanwhile. At least two entries
-are kept, so that one appended and one pruned during a listing cannot make the log look shorter than it is.
+Assumption: listing shows every file that was there when it began and was not deleted meanwhile. At
+least two entries are kept, so that one appended and one pruned during a listing cannot make the log
+look shorter than it is.
 
-**When a create raises**, it may have happened. Until that is known, nothing may be deleted or committed, so ``Recorder``
-reads the number back, as often as it takes, and decides by what it finds:
+**When a create raises**, it may have happened. Until that is known, nothing may be deleted or
+committed, so ``Recorder`` reads the number back, as often as it takes, and decides by what it
+finds:
 
 1. our own bytes, and nothing above them: made durable once more, then WON;
 2. someone else's bytes, or a higher number: FENCED;
-3. nothing: the create is tried again; after the last try it is certain that nothing was recorded: FAILED;
-4. our own bytes, but a sync of them has failed: ``LostWriteError``. They are there and may not last, and no later sync is
-   believed. The number is taken; what it says may be recorded once more under the next one.
+3. nothing: the create is tried again; after the last try it is certain that nothing was recorded:
+   FAILED;
+4. our own bytes, but a sync of them has failed: ``LostWriteError``. They are there and may not
+   last, and no later sync is believed. The number is taken; what it says may be recorded once more
+   under the next one.
 
-If the log cannot even be read back within the limit, a ``StorageError`` says so. The outcome is then unknown, and the
-driver must stop as if it were fenced; the next one reads what the disk says.
+If the log cannot even be read back within the limit, a ``StorageError`` says so. The outcome is
+then unknown, and the driver must stop as if it were fenced; the next one reads what the disk says.
 """
 
 from __future__ import annotations
@@ -50,7 +58,8 @@ from weir.storage.paths import join, parent
 
 _DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")
-#: No log comes near it; what names a higher number was not written by Weir, and no name would be left above it.
+#: No log comes near it; what names a higher number was not written by Weir, and no name would be
+#: left above it.
 _NUMBER_MAX = 2**62
 #: How often ``newest`` lists again when the entry it found was pruned before it could be read.
 _LIST_ATTEMPTS = 100
@@ -66,10 +75,11 @@ class Entry:
 
 
 class NumberedLog:
-    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share a directory.
+    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share
+    a directory.
 
-    The first entry makes the directory, but not the one above it: where that has gone, as with a volume that is not mounted,
-    a log would begin anew beside its own entries.
+    The first entry makes the directory, but not the one above it: where that has gone, as with a
+    volume that is not mounted, a log would begin anew beside its own entries.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -86,17 +96,18 @@ class NumberedLog:
             if data is not None:
                 return Entry(number=number, data=data)
         raise StorageError(
-            f"Cannot read the newest entry of {self.directory}: it vanished {_LIST_ATTEMPTS} times after it was"
-            " listed; check that nothing else deletes files there."
+            f"Cannot read the newest entry of {self.directory}: it vanished {_LIST_ATTEMPTS} times"
+            " after it was listed; check that nothing else deletes files there."
         )
 
     def newest_number(self) -> int | None:
-        """The highest number, or None if the log is empty. Raises ``StorageError`` if Weir cannot have taken it."""
+        """The highest number, or None if the log is empty. Raises ``StorageError`` if Weir cannot
+        have taken it."""
         newest = max(self._numbers(), default=None)
         if newest is not None and newest > _NUMBER_MAX:
             raise StorageError(
-                f"{self.path(newest)} is no entry that Weir has written, and it hides the others of that directory: delete"
-                " the file."
+                f"{self.path(newest)} is no entry that Weir has written, and it hides the others of"
+                " that directory: delete the file."
             )
         return newest
 
@@ -108,9 +119,11 @@ class NumberedLog:
             return None
 
     def append(self, number: int, data: bytes) -> CreateResult:
-        """Take ``number``, durably. ALREADY_EXISTS if another writer has it, or had it and it was pruned since.
+        """Take ``number``, durably. ALREADY_EXISTS if another writer has it, or had it and it was
+        pruned since.
 
-        A ``StorageError`` leaves in doubt whether the number is taken: read it back (``Recorder`` does).
+        A ``StorageError`` leaves in doubt whether the number is taken: read it back (``Recorder``
+        does).
         """
         invariant(number >= 1, f"log numbers start at 1, not {number}")
         self._fs.make_directory(self.directory, below=parent(self.directory))
@@ -147,7 +160,8 @@ _READ_BACK_ATTEMPTS = 64
 
 
 class Recorder:
-    """Takes numbers of one log and settles doubts. ``sleep`` takes seconds; tests pass one that does not wait."""
+    """Takes numbers of one log and settles doubts. ``sleep`` takes seconds; tests pass one that
+    does not wait."""
 
     def __init__(self, log: NumberedLog, *, sleep: Callable[[float], None] = nap) -> None:
         self._log = log
@@ -162,7 +176,9 @@ class Recorder:
         )
         self._read_back = Retrying(
             retry=retry_if_exception(
-                lambda error: isinstance(error, StorageError) and not isinstance(error, LostWriteError)
+                lambda error: (
+                    isinstance(error, StorageError) and not isinstance(error, LostWriteError)
+                )
             ),
             stop=stop_after_attempt(_READ_BACK_ATTEMPTS),
             wait=wait_exponential(multiplier=0.1, max=10.0),
@@ -171,10 +187,11 @@ class Recorder:
         )
 
     def record(self, number: int, data: bytes) -> Recorded:
-        """Take ``number`` with ``data``, which no other writer can have written (it carries a token of the writer).
+        """Take ``number`` with ``data``, which no other writer can have written (it carries a token
+        of the writer).
 
-        Blocks while the outcome is in doubt. Raises ``StorageError`` if it stays so, and ``LostWriteError`` if the entry
-        is there and may not last.
+        Blocks while the outcome is in doubt. Raises ``StorageError`` if it stays so, and
+        ``LostWriteError`` if the entry is there and may not last.
         """
         return self._create(self._record_once, number, data)
 
@@ -193,8 +210,8 @@ class Recorder:
             raise
         except StorageError as error:
             raise StorageError(
-                f"It is unknown whether entry {number} of {self._log.directory} was written, so this driver must"
-                f" stop; run the job again once the directory can be read: {error}"
+                f"It is unknown whether entry {number} of {self._log.directory} was written, so"
+                f" this driver must stop; run the job again once the directory can be read: {error}"
             ) from error
 
     def _look(self, number: int, data: bytes, lost: LostWriteError | None) -> Recorded:
@@ -204,7 +221,9 @@ class Recorder:
             return Recorded.FENCED
         if newest is None and number > 1:
             # The volume of the log is away: the entry may be on it.
-            raise StorageError(f"There is nothing in {self._log.directory}, where entry {number - 1} was.")
+            raise StorageError(
+                f"There is nothing in {self._log.directory}, where entry {number - 1} was."
+            )
         if found is None:
             return Recorded.FAILED
         if found != data:

@@ -5,13 +5,14 @@ A path is kept in one of two spellings, which need no further reading::
     /data/x                      local: absolute and plain; every character but the slash means itself
     hdfs://nn/x, s3a://bucket/x  elsewhere: a URI, whose path Hadoop takes literally too (``%20`` is no blank)
 
-What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``, ``file:/x`` and ``file:///x``,
-``hdfs:/x`` (on Hadoop's default name node), ``..`` and slashes at the end. What cannot be a path, or has no name that JSON,
-Python and the JVM all know (one that is not UTF-8), is refused there in a sentence.
+What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``,
+``file:/x`` and ``file:///x``, ``hdfs:/x`` (on Hadoop's default name node), ``..`` and slashes at
+the end. What cannot be a path, or has no name that JSON, Python and the JVM all know (one that is
+not UTF-8), is refused there in a sentence.
 
-Two spellings may be one place, by symbolic links. Paths are stored as they were written, so that a link may be moved with
-what it names; but whenever two are *compared*, and before anything is deleted for a user, they are the real ones
-(``real``, ``is_same``, ``is_within``).
+Two spellings may be one place, by symbolic links. Paths are stored as they were written, so that a
+link may be moved with what it names; but whenever two are *compared*, and before anything is
+deleted for a user, they are the real ones (``real``, ``is_same``, ``is_within``).
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def name_of(path: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether the text has an encoding in UTF-8: the operating system also has names that are any bytes."""
+    """Whether the text has an encoding in UTF-8: the operating system also has names that are any
+    bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -99,7 +101,8 @@ def stays_below(path: str) -> bool:
 
 
 def real(path: str) -> str:
-    """The path without symbolic links, as far as it exists. On file systems that are not local there are none."""
+    """The path without symbolic links, as far as it exists. On file systems that are not local
+    there are none."""
     return os.path.realpath(path) if is_local(path) else path
 
 
@@ -119,13 +122,14 @@ def lies_in(path: str, directory: str) -> bool:
 
 
 def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A new directory for what nobody needs later. Raises ``StorageError`` where none can be made."""
+    """A new directory for what nobody needs later. Raises ``StorageError`` where none can be
+    made."""
     try:
         return tempfile.TemporaryDirectory(prefix=prefix)
     except OSError as error:
         raise StorageError(
-            f"No temporary directory can be made ({error.strerror or error}): set TMPDIR to a directory that can be written"
-            " and has a short path."
+            f"No temporary directory can be made ({error.strerror or error}): set TMPDIR to a"
+            " directory that can be written and has a short path."
         ) from error
 
 
@@ -151,18 +155,21 @@ def _plain(path: str) -> str:
     """A local path, absolute and without ``~``, ``..`` and double slashes."""
     if re.match("file:", path, re.IGNORECASE):
         raise StorageError(
-            f"{path!r} is a URI without a path: write file:/// and an absolute path, or no file: at all."
+            f"{path!r} is a URI without a path: write file:/// and an absolute path, or no file: at"
+            " all."
         )
     expanded = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where there is no home
     if expanded.startswith("~"):
         raise StorageError(
-            f"{path!r} begins with a home directory that does not exist: write the path in full, or ./{path}."
+            f"{path!r} begins with a home directory that does not exist: write the path in full, or"
+            f" ./{path}."
         )
     try:
         found = _collapsed(os.path.abspath(expanded))  # noqa: PTH100 - Path keeps `..`
     except OSError as error:
         raise StorageError(
-            f"The relative path {path!r} cannot be used, since the current directory is gone: change to one that exists."
+            f"The relative path {path!r} cannot be used, since the current directory is gone:"
+            " change to one that exists."
         ) from error
     _check_text(found)
     return found

@@ -1,7 +1,8 @@
 """Decodes what is read back from a disk: anyone may have written it.
 
-A type says what each field may be, down to the names that become parts of paths (``weir/core/types.py``). What does not
-agree with its type is a ``ValueError``, whatever was wrong with it; the caller knows which file it was, and what to do.
+A type says what each field may be, down to the names that become parts of paths
+(``weir/core/types.py``). What does not agree with its type is a ``ValueError``, whatever was wrong
+with it; the caller knows which file it was, and what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import msgspec
 
 T = TypeVar("T")
 
-#: How deep lists and maps may lie in each other: whoever walks through a value must come to its end.
+#: How deep lists and maps may lie in each other: whoever walks through a value must come to its
+#: end.
 _NESTING_MAX = 100
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _PATTERN = re.compile(r" matching regex '.*'", re.DOTALL)
@@ -35,7 +37,8 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
 
 
 def converted(value: Any, kind: type[T]) -> T:
-    """The JSON value, which was decoded without a type, as one of this type. Raises ``ValueError``."""
+    """The JSON value, which was decoded without a type, as one of this type. Raises
+    ``ValueError``."""
     try:
         return msgspec.convert(value, kind)
     except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
@@ -43,7 +46,8 @@ def converted(value: Any, kind: type[T]) -> T:
 
 
 def is_canonical(data: bytes) -> bool:
-    """Whether the JSON text is the only spelling of its value: keys sorted and none twice, no blanks."""
+    """Whether the JSON text is the only spelling of its value: keys sorted and none twice, no
+    blanks."""
     try:
         return msgspec.json.encode(msgspec.json.decode(data), order="sorted") == data
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
@@ -51,5 +55,6 @@ def is_canonical(data: bytes) -> bool:
 
 
 def _not_of_its_type(error: Exception) -> ValueError:
-    """The error without the pattern of a name, which says nothing to people; where the name stands it says."""
+    """The error without the pattern of a name, which says nothing to people; where the name stands
+    it says."""
     return ValueError(_PATTERN.sub(" of another form", str(error)))

@@ -1,1 +1,2 @@
-"""The checkpoints of one job: requests, pending and completed checkpoints, failures and statistics."""
+"""The checkpoints of one job: requests, pending and completed checkpoints, failures and
+statistics."""

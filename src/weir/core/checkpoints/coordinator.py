@@ -1,30 +1,40 @@
-"""The checkpoint coordinator: triggers checkpoints, collects acknowledgements, completes or aborts (Flink's
-``CheckpointCoordinator``).
+"""The checkpoint coordinator: triggers checkpoints, collects acknowledgements, completes or aborts
+(Flink's ``CheckpointCoordinator``).
 
 It is a part of ``JobMaster``: every method takes the time and returns a list of effects and facts
 (``CoordinatorOutput``). The course of one checkpoint:
 
-1. A request (of the timer, a user, or the job master) enters the queue; ``CheckpointRequestDecider`` says when it runs.
-2. Its id and location are allocated outside, since that blocks; one at a time. All pre-checks are repeated afterwards.
-3. The operator coordinators are asked, then the master hooks are triggered (MISSION C2, A8). When all have answered, the
-   tasks of the ``CheckpointPlan`` are; each acknowledges or declines. Whatever does not answer lets the checkpoint expire.
-4. When all have acknowledged, the record is written. Records are written one at a time, since the outcome of one decides
-   under which epoch the next says that its output is committed (``epochs``). Until the outcome is known nothing aborts it.
-5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, what nobody needs is
-   deleted. Aborted: tasks are notified, its own files are deleted, and it may count towards the job's failure.
+1. A request (of the timer, a user, or the job master) enters the queue;
+   ``CheckpointRequestDecider`` says when it runs.
+2. Its id and location are allocated outside, since that blocks; one at a time. All pre-checks are
+   repeated afterwards.
+3. The operator coordinators are asked, then the master hooks are triggered (MISSION C2, A8). When
+   all have answered, the tasks of the ``CheckpointPlan`` are; each acknowledges or declines.
+   Whatever does not answer lets the checkpoint expire.
+4. When all have acknowledged, the record is written. Records are written one at a time, since the
+   outcome of one decides under which epoch the next says that its output is committed (``epochs``).
+   Until the outcome is known nothing aborts it.
+5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, what
+   nobody needs is deleted. Aborted: tasks are notified, its own files are deleted, and it may count
+   towards the job's failure.
 
-In either case the next queued request gets its turn (MISSION A5). None gets it while too many deletions are under way.
+In either case the next queued request gets its turn (MISSION A5). None gets it while too many
+deletions are under way.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from weir.core.checkpoints.epochs import CommitEpochs
 from weir.core.checkpoints.failures import EXCEEDED_MESSAGE, CheckpointFailureManager
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.past import CheckpointsCleaner, RecentCheckpoints
-from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState, TaskAcknowledgeResult
+from weir.core.checkpoints.pending import (
+    Party,
+    PendingCheckpoint,
+    PendingCheckpoints,
+    PendingState,
+    TaskAcknowledgeResult,
+)
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.checkpoints.requests import (
     AttemptFenced,
@@ -48,7 +58,6 @@ from weir.core.messages.job import (
     HookTriggered,
     LocationAllocated,
     LocationFailed,
-    RecordCheckpoint,
     TriggerHook,
 )
 from weir.core.messages.operators import (
@@ -63,21 +72,16 @@ from weir.core.messages.protocol import (
     DeclineCheckpoint,
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
-    TriggerCheckpoint,
 )
 from weir.core.operators.coordinators import OperatorCoordinators
 from weir.core.types import (
     CompletedCheckpoint,
-    OperatorState,
     Recorded,
     SnapshotKind,
-    TaskState,
     TaskStatus,
     VertexId,
 )
 from weir.errors import invariant
-
-_CAN_EXPIRE = (PendingState.TRIGGERING, PendingState.WAITING)
 
 
 class CheckpointCoordinator:
@@ -105,10 +109,10 @@ class CheckpointCoordinator:
         self._store = CompletedCheckpointStore(num_retained=config.num_retained)
         self._epochs = CommitEpochs()
         self._full = FullCheckpoints(incremental=config.incremental)
-        self._failures = CheckpointFailureManager(tolerable_failures=config.tolerable_failed_checkpoints)
-        #: Checkpoints under way by id. Law: ids ascend; at most one is FINALIZING; none is over; only the last one
-        #: may be TRIGGERING.
-        self._pending: dict[int, PendingCheckpoint] = {}
+        self._failures = CheckpointFailureManager(
+            tolerable_failures=config.tolerable_failed_checkpoints
+        )
+        self._pending = PendingCheckpoints()
         self._recent = RecentCheckpoints()
         self._cleaner = CheckpointsCleaner()
         #: (wall clock, monotonic clock) of one moment, both in milliseconds.
@@ -125,14 +129,14 @@ class CheckpointCoordinator:
 
     @property
     def finalizing(self) -> PendingCheckpoint | None:
-        """The checkpoint whose record is being written; stop and restart wait for its outcome (PROTOCOL P11)."""
-        return next((p for p in self._pending.values() if p.state is PendingState.FINALIZING), None)
+        """The checkpoint whose record is being written; stop and restart wait for its outcome
+        (PROTOCOL P11)."""
+        return self._pending.finalizing
 
     @property
     def triggering(self) -> PendingCheckpoint | None:
         """The checkpoint whose tasks are not triggered yet; no other one is triggered meanwhile."""
-        newest = next(reversed(self._pending.values()), None)
-        return newest if newest is not None and newest.state is PendingState.TRIGGERING else None
+        return self._pending.triggering
 
     @property
     def cleaning(self) -> int:
@@ -155,18 +159,15 @@ class CheckpointCoordinator:
         return self._store.latest
 
     def covers(self, vertex: VertexId) -> bool:
-        """Whether a checkpoint is under way whose tasks are triggered after ``vertex`` has ended its records."""
-        if self._trigger.will_commit:
-            return True
-        pending = (p for p in self._pending.values() if p.kind.commits_side_effects)
-        return any(p.state is PendingState.TRIGGERING or vertex in p.plan.waiting_tasks for p in pending)
+        """Whether a checkpoint is under way whose tasks are triggered after ``vertex`` has ended
+        its records."""
+        return self._trigger.will_commit or self._pending.covers(vertex)
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due: the periodic timer or the timeout of a checkpoint, in monotonic ms."""
-        deadlines = [p.deadline_ms for p in self._pending.values() if p.state in _CAN_EXPIRE]
-        if self._trigger.next_trigger_ms is not None:
-            deadlines.append(self._trigger.next_trigger_ms)
-        return min(deadlines, default=None)
+        """When ``on_deadline`` is due: the periodic timer or the timeout of a checkpoint, in
+        monotonic ms."""
+        deadlines = (self._pending.next_deadline(), self._trigger.next_trigger_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # -- attempts and the scheduler
 
@@ -177,11 +178,15 @@ class CheckpointCoordinator:
         now_ms: int,
         older: tuple[CompletedCheckpoint, ...] = (),
     ) -> list[CoordinatorOutput]:
-        """A new attempt goes on from ``restored``. A checkpoint of another job is read only, and never deleted.
+        """A new attempt goes on from ``restored``. A checkpoint of another job is read only, and
+        never deleted.
 
-        ``older`` are this job's retained checkpoints before it, as a driver finds them when it starts.
+        ``older`` are this job's retained checkpoints before it, as a driver finds them when it
+        starts.
         """
-        invariant(not self._pending, "an attempt begins while checkpoints of the last one are pending")
+        invariant(
+            not self._pending, "an attempt begins while checkpoints of the last one are pending"
+        )
         self._clocks = (timestamp_ms, now_ms)
         own = restored if restored is not None and restored.job_id == self._job_id else None
         self._store.seed(own, older)
@@ -204,7 +209,8 @@ class CheckpointCoordinator:
         return stopped
 
     def stop_scheduler(self, now_ms: int, cause: str = "") -> list[CoordinatorOutput]:
-        """Stop periodic checkpoints, forget what is queued, abort what is pending (MISSION A3, PROTOCOL P34).
+        """Stop periodic checkpoints, forget what is queued, abort what is pending (MISSION A3,
+        PROTOCOL P34).
 
         A checkpoint in FINALIZING stays. ``cause`` is added to the message that waiting users get.
         """
@@ -230,7 +236,7 @@ class CheckpointCoordinator:
     def on_deadline(self, now_ms: int) -> list[CoordinatorOutput]:
         """Expire what is due, and make the periodic request if it is due."""
         for pending in self.pending:
-            if pending.state in _CAN_EXPIRE and pending.deadline_ms <= now_ms:
+            if pending.expires_at(now_ms):
                 detail = f"Waited {self._config.timeout_ms} ms; {pending.describe_missing()}."
                 self._abort(pending, Reason.CHECKPOINT_EXPIRED, detail, now_ms)
         request = self._trigger.periodic_request(now_ms)
@@ -242,7 +248,8 @@ class CheckpointCoordinator:
     # -- from a request to its tasks
 
     def submit(self, request: CheckpointRequest, now_ms: int) -> list[CoordinatorOutput]:
-        """A request for a checkpoint or savepoint: it runs, waits, or fails (``RequestFailed``) at once."""
+        """A request for a checkpoint or savepoint: it runs, waits, or fails (``RequestFailed``) at
+        once."""
         self._submit(request, now_ms)
         return self._drain()
 
@@ -269,7 +276,8 @@ class CheckpointCoordinator:
             self._out.append(started)
 
     def location_allocated(self, event: LocationAllocated, now_ms: int) -> list[CoordinatorOutput]:
-        """Id and location are there: the pre-checks are repeated, then hooks and tasks are triggered (MISSION A6)."""
+        """Id and location are there: the pre-checks are repeated, then hooks and tasks are
+        triggered (MISSION A6)."""
         self._clocks = (event.timestamp_ms, now_ms)
         outcome = self._trigger.allocated(event.allocation, now_ms, pending=len(self._pending))
         if isinstance(outcome, Started):
@@ -305,10 +313,16 @@ class CheckpointCoordinator:
             coordinators=self._coordinators.names,
         )
         newest = max((*self._pending, self._recent.newest_aborted, *self._store.ids))
-        invariant(event.checkpoint_id > newest, f"checkpoint id {event.checkpoint_id} follows {newest}")
+        invariant(
+            event.checkpoint_id > newest, f"checkpoint id {event.checkpoint_id} follows {newest}"
+        )
         self._pending[event.checkpoint_id] = pending
         self._stats.report_pending(
-            event.checkpoint_id, pending.kind, event.timestamp_ms, pending.plan.tasks_to_wait_for, now_ms
+            event.checkpoint_id,
+            pending.kind,
+            event.timestamp_ms,
+            pending.plan.tasks_to_wait_for,
+            now_ms,
         )
         self._ask(pending, now_ms)
 
@@ -330,7 +344,8 @@ class CheckpointCoordinator:
                 self._trigger_tasks(pending, now_ms)
 
     def hook_triggered(self, event: HookTriggered, now_ms: int) -> list[CoordinatorOutput]:
-        """A master hook has done its part; one that answers for a checkpoint that is over comes too late to matter."""
+        """A master hook has done its part; one that answers for a checkpoint that is over comes too
+        late to matter."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return []
@@ -340,7 +355,8 @@ class CheckpointCoordinator:
         return self._drain()
 
     def hook_failed(self, event: HookFailed, now_ms: int) -> list[CoordinatorOutput]:
-        """A master hook could not do its part: the checkpoint is aborted, and counts as unsuccessful (MISSION A9)."""
+        """A master hook could not do its part: the checkpoint is aborted, and counts as
+        unsuccessful (MISSION A9)."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return []
@@ -352,7 +368,8 @@ class CheckpointCoordinator:
     def operator_event(
         self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int
     ) -> list[CoordinatorOutput]:
-        """An operator coordinator or a task says something of operator events, or of the coordinator's snapshot."""
+        """An operator coordinator or a task says something of operator events, or of the
+        coordinator's snapshot."""
         if isinstance(event, TaskOperatorEvent):
             outputs = self._coordinators.from_task(event)
         else:
@@ -362,14 +379,17 @@ class CheckpointCoordinator:
         return self._drain()
 
     def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
-        """What the holders of operator coordinators make known: parts of checkpoints are complete, or have failed."""
+        """What the holders of operator coordinators make known: parts of checkpoints are complete,
+        or have failed."""
         for output in outputs:
             pending = self._pending.get(getattr(output, "checkpoint_id", 0))
             match output:
                 case CoordinatorAcknowledged():
                     invariant(pending is not None, f"nobody waits for {output}")
                     party = Party.OPERATOR_COORDINATOR
-                    if pending is not None and pending.answered(party, output.operator, output.state):
+                    if pending is not None and pending.answered(
+                        party, output.operator, output.state
+                    ):
                         self._ask(pending, now_ms)
                 case CoordinatorDeclined():
                     detail = f"The coordinator of {output.operator!r}: {output.message}"
@@ -379,7 +399,8 @@ class CheckpointCoordinator:
                     self._out.append(output)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, now_ms: int) -> None:
-        """The last step of triggering; the pre-check of the plan is repeated, since hooks took their time."""
+        """The last step of triggering; the pre-check of the plan is repeated, since hooks took
+        their time."""
         plan = calculate_plan(self._execution.statuses, self._execution.producers)
         if plan is None or not plan.has_tasks_of(pending.plan):
             detail = "They changed while master hooks were triggered."
@@ -387,25 +408,15 @@ class CheckpointCoordinator:
             return
         pending.tasks_triggered(plan)
         self._trigger.reset_unsuccessful()
-        self._out.extend(
-            TriggerCheckpoint(
-                vertex=vertex,
-                checkpoint_id=pending.checkpoint_id,
-                kind=pending.kind,
-                timestamp_ms=pending.timestamp_ms,
-                target=pending.target,
-                full=pending.full,
-                drain=pending.request.drain,
-            )
-            for vertex in plan.tasks_to_trigger
-        )
+        self._out.extend(pending.triggers())
 
     # -- from acknowledgements to the record
 
     def acknowledge(
         self, event: AcknowledgeCheckpoint, now_ms: int
     ) -> tuple[TaskAcknowledgeResult, list[CoordinatorOutput]]:
-        """A task's snapshot is durable. One for an aborted checkpoint is thrown away, with what it wrote.
+        """A task's snapshot is durable. One for an aborted checkpoint is thrown away, with what it
+        wrote.
 
         Figures that come late land in the history as long as that knows the checkpoint.
         """
@@ -419,16 +430,21 @@ class CheckpointCoordinator:
             size, at_ms = event.state.state_size, self._wall_ms(now_ms)
             self._stats.report_acknowledged(checkpoint_id, event.vertex, size, event.metrics, at_ms)
         if result is TaskAcknowledgeResult.DISCARDED:
-            self._out.append(self._cleaner.aborted(checkpoint_id, self._recent.target_of(checkpoint_id)))
+            self._out.append(
+                self._cleaner.aborted(checkpoint_id, self._recent.target_of(checkpoint_id))
+            )
         elif pending is not None and result is TaskAcknowledgeResult.SUCCESS:
             if pending.kind is SnapshotKind.CHECKPOINT:
-                self._store.acknowledged(checkpoint_id, (handle.path for handle in event.state.files))
+                self._store.acknowledged(
+                    checkpoint_id, (handle.path for handle in event.state.files)
+                )
             if pending.fully_acknowledged:
                 self._finalize_next()
         return result, self._drain()
 
     def decline(self, event: DeclineCheckpoint, now_ms: int) -> list[CoordinatorOutput]:
-        """A task takes no snapshot: the checkpoint is aborted. Repeated and late declines change nothing."""
+        """A task takes no snapshot: the checkpoint is aborted. Repeated and late declines change
+        nothing."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is not None and pending.awaits(Party.TASK, event.vertex):
             detail = f"Task {event.vertex!r}: {event.message}"
@@ -437,7 +453,8 @@ class CheckpointCoordinator:
         return self._drain()
 
     def task_ended(self, vertex: VertexId, now_ms: int) -> list[CoordinatorOutput]:
-        """A task is FINISHED, FAILED or CANCELED: checkpoints that still wait for it are aborted (PROTOCOL P32)."""
+        """A task is FINISHED, FAILED or CANCELED: checkpoints that still wait for it are aborted
+        (PROTOCOL P32)."""
         status = self._execution.statuses[vertex]
         finished = status is TaskStatus.FINISHED
         if finished:
@@ -446,15 +463,18 @@ class CheckpointCoordinator:
         for pending in self.pending:
             if pending.awaits(Party.TASK, vertex):
                 self._abort(
-                    pending, reason, f"Task {vertex!r} is {status.name} and did not acknowledge.", now_ms
+                    pending,
+                    reason,
+                    f"Task {vertex!r} is {status.name} and did not acknowledge.",
+                    now_ms,
                 )
         self._settle(now_ms)
         return self._drain()
 
     def _finalize_next(self) -> None:
-        """Begin the record of the oldest checkpoint that all have acknowledged, unless one is being written."""
-        ready = (p for p in self._pending.values() if p.fully_acknowledged)
-        pending = next(ready, None) if self.finalizing is None else None
+        """Begin the record of the oldest checkpoint that all have acknowledged, unless one is being
+        written."""
+        pending = self._pending.ready
         if pending is None:
             return
         pending.begin_finalizing()
@@ -465,31 +485,15 @@ class CheckpointCoordinator:
             self._epochs.resolve(state, checkpoint_id=checkpoint_id, kind=kind)
             for state in pending.acknowledged_states
         )
+        finished = (self._execution.finished_state(v, last) for v in pending.plan.finished_tasks)
+        retained = self._store.ids if kind.is_savepoint else self._store.ids_with(checkpoint_id)
         self._out.append(
-            RecordCheckpoint(
-                checkpoint_id=checkpoint_id,
-                kind=kind,
-                target=pending.target,
-                timestamp_ms=pending.timestamp_ms,
+            pending.record(
                 attempt=self._execution.attempt,
-                tasks=(*acknowledged, *(self._finished_state(v, last) for v in pending.plan.finished_tasks)),
-                retained=self._store.ids if kind.is_savepoint else self._store.ids_with(checkpoint_id),
-                hook_states=pending.states(Party.MASTER_HOOK),
-                coordinator_states=pending.states(Party.OPERATOR_COORDINATOR),
+                tasks=(*acknowledged, *finished),
+                retained=retained,
             )
         )
-
-    def _finished_state(self, vertex: VertexId, last: Mapping[VertexId, int]) -> TaskState:
-        """What the metadata says of a task that was FINISHED when the checkpoint was triggered (MISSION D4).
-
-        ``last`` are the positions in the newest completed checkpoint.
-        """
-        operators = tuple(
-            OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
-            for o in self._execution.operators(vertex)
-        )
-        inputs = self._execution.producers.get(vertex, ())
-        return TaskState(vertex=vertex, position=last.get(vertex, -1), operators=operators, inputs=inputs)
 
     def recorded(self, event: CheckpointRecorded, now_ms: int) -> list[CoordinatorOutput]:
         """The outcome of a checkpoint's record, which alone decides about it (PROTOCOL P11)."""
@@ -502,7 +506,8 @@ class CheckpointCoordinator:
             return self._drain()
         if event.outcome is Recorded.WON:
             invariant(
-                event.checkpoint is not None, f"checkpoint {event.checkpoint_id} was won without itself"
+                event.checkpoint is not None,
+                f"checkpoint {event.checkpoint_id} was won without itself",
             )
             if event.checkpoint is not None:
                 self._complete(pending, event.checkpoint, now_ms)
@@ -515,7 +520,9 @@ class CheckpointCoordinator:
             self._store.aborted(event.checkpoint_id)
             # The attempt is at its end: what was held behind the checkpoint goes nowhere.
             self._coordinators.over(event.checkpoint_id, completed=False)
-            self._stats.report_failed(event.checkpoint_id, event.message, self._wall_ms(now_ms), now_ms)
+            self._stats.report_failed(
+                event.checkpoint_id, event.message, self._wall_ms(now_ms), now_ms
+            )
             message = f"Checkpoint {event.checkpoint_id} was not recorded: {event.message}"
             self._answer_failure(pending.request, message)
             self._out.append(AttemptFenced(message=message))
@@ -525,7 +532,9 @@ class CheckpointCoordinator:
 
     # -- the end of a checkpoint
 
-    def _complete(self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
+    def _complete(
+        self, pending: PendingCheckpoint, checkpoint: CompletedCheckpoint, now_ms: int
+    ) -> None:
         checkpoint_id, kind = pending.checkpoint_id, pending.kind
         pending.record_won()
         del self._pending[checkpoint_id]
@@ -569,7 +578,13 @@ class CheckpointCoordinator:
         self._over(pending, reason, detail, now_ms, tell_tasks=triggered)
 
     def _over(
-        self, pending: PendingCheckpoint, reason: Reason, detail: str, now_ms: int, *, tell_tasks: bool = True
+        self,
+        pending: PendingCheckpoint,
+        reason: Reason,
+        detail: str,
+        now_ms: int,
+        *,
+        tell_tasks: bool = True,
     ) -> None:
         """Everything that is owed when a checkpoint has become ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
@@ -580,7 +595,9 @@ class CheckpointCoordinator:
         self._stats.report_failed(checkpoint_id, message, self._wall_ms(now_ms), now_ms)
         self._out.extend(
             NotifyCheckpointAborted(vertex=vertex, checkpoint_id=checkpoint_id)
-            for vertex in self._execution.receivers(pending.plan.tasks_to_wait_for if tell_tasks else ())
+            for vertex in self._execution.receivers(
+                pending.plan.tasks_to_wait_for if tell_tasks else ()
+            )
         )
         self._heard(self._coordinators.over(checkpoint_id, completed=False), now_ms)
         self._out.append(self._cleaner.aborted(checkpoint_id, pending.target))
@@ -589,7 +606,8 @@ class CheckpointCoordinator:
         self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
 
     def _reject(self, rejected: Rejected) -> None:
-        """A pre-check has declined a request. Nothing was tried, so the statistics do not show it as failed (MISSION A4)."""
+        """A pre-check has declined a request. Nothing was tried, so the statistics do not show it
+        as failed (MISSION A4)."""
         if rejected.is_unsuccessful:
             self._trigger.count_unsuccessful()
         message = rejected.reason.describe(rejected.detail)
@@ -636,7 +654,8 @@ class CheckpointCoordinator:
         return self._drain()
 
     def discard_dropped(self, checkpoint_id: int) -> None:
-        """A deletion that was emitted will not be carried out, since a newer attempt holds the job."""
+        """A deletion that was emitted will not be carried out, since a newer attempt holds the
+        job."""
         self._cleaner.over(checkpoint_id)
 
     def _release(self) -> None:
@@ -645,7 +664,8 @@ class CheckpointCoordinator:
             self._out.append(self._cleaner.subsumed(subsumed.checkpoint_id, subsumed.files))
 
     def _settle(self, now_ms: int) -> None:
-        """After something was over: delete what is free, record what is ready, run what is queued."""
+        """After something was over: delete what is free, record what is ready, run what is
+        queued."""
         self._release()
         self._finalize_next()
         self._run_queue(now_ms)
@@ -661,22 +681,20 @@ class CheckpointCoordinator:
 
     def validate(self) -> None:
         """Check the laws of the fields and of the parts; raises ``InvariantError``."""
-        invariant(list(self._pending) == sorted(self._pending), "pending checkpoints are out of order")
-        finalizing = [p for p in self.pending if p.state is PendingState.FINALIZING]
-        invariant(len(finalizing) <= 1, "two checkpoints are being recorded at once")
-        under_way = (*_CAN_EXPIRE, PendingState.FINALIZING)
-        triggering = [p for p in self.pending if p.state is PendingState.TRIGGERING]
-        newest = [] if self.triggering is None else [self.triggering]
-        invariant(triggering == newest, "a checkpoint was triggered during another one's trigger")
+        self._pending.validate()
         invariant(
-            self.triggering is None or self._trigger.in_progress is None, "two triggers are in progress"
+            self.triggering is None or self._trigger.in_progress is None,
+            "two triggers are in progress",
         )
-        for checkpoint_id, pending in self._pending.items():
-            invariant(pending.checkpoint_id == checkpoint_id, "a pending checkpoint is under another's id")
-            invariant(pending.state in under_way, f"{pending} is over but still known")
-            pending.validate()
         self._recent.validate(pending=self._pending, retained=self._store.ids)
         invariant(not self._out, "an effect was not handed over")
-        for part in (self._trigger, self._store, self._epochs, self._failures, self._stats, self._cleaner):
+        for part in (
+            self._trigger,
+            self._store,
+            self._epochs,
+            self._failures,
+            self._stats,
+            self._cleaner,
+        ):
             part.validate()
         self._coordinators.validate(self._pending)

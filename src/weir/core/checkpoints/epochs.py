@@ -1,9 +1,10 @@
 """Under which checkpoint's id a sink commits what it staged (PROTOCOL P5, P12, P14, P19).
 
-A committable is marked with the first barrier that came after it. The checkpoint of that barrier may be aborted, or may be a
-savepoint, which commits nothing; then the next one that completes commits it. So its epoch is the smallest
-completed, committing checkpoint whose id is at least its barrier. All who commit it (the task now, or a restored job
-later) must use the same id, for it is the transaction id by which the target recognises a second commit::
+A committable is marked with the first barrier that came after it. The checkpoint of that barrier
+may be aborted, or may be a savepoint, which commits nothing; then the next one that completes
+commits it. So its epoch is the smallest completed, committing checkpoint whose id is at least its
+barrier. All who commit it (the task now, or a restored job later) must use the same id, for it is
+the transaction id by which the target recognises a second commit::
 
     barrier of checkpoint 5 passes           committable (barrier 5)
     checkpoint 5 completes                   sinks commit it as epoch 5; it takes long
@@ -29,7 +30,8 @@ class CommitEpochs:
         self._completed: list[int] = []
 
     def restart(self, restored_id: int | None) -> None:
-        """An attempt begins: what was pending in ``restored_id`` is committed, older ids concern nobody."""
+        """An attempt begins: what was pending in ``restored_id`` is committed, older ids concern
+        nobody."""
         self._completed = [] if restored_id is None else [restored_id]
 
     def completed(self, checkpoint_id: int) -> None:
@@ -41,7 +43,8 @@ class CommitEpochs:
         self._completed.append(checkpoint_id)
 
     def resolve(self, state: TaskState, *, checkpoint_id: int, kind: SnapshotKind) -> TaskState:
-        """``state`` as it goes into the metadata of ``checkpoint_id``: every epoch that is known is filled in."""
+        """``state`` as it goes into the metadata of ``checkpoint_id``: every epoch that is known is
+        filled in."""
         if not state.committables:
             return state
         return replace(
@@ -50,7 +53,8 @@ class CommitEpochs:
         )
 
     def forget(self, tasks: Iterable[TaskState], *, checkpoint_id: int) -> None:
-        """Drop ids that no later snapshot can name, given the tasks of the newest completed checkpoint.
+        """Drop ids that no later snapshot can name, given the tasks of the newest completed
+        checkpoint.
 
         Must only be called when no older snapshot is pending.
         """
@@ -62,11 +66,15 @@ class CommitEpochs:
         """Check the law of the field; raises ``InvariantError``."""
         invariant(self._completed == sorted(set(self._completed)), "epochs are out of order")
 
-    def _resolve(self, committable: Committable, checkpoint_id: int, kind: SnapshotKind) -> Committable:
+    def _resolve(
+        self, committable: Committable, checkpoint_id: int, kind: SnapshotKind
+    ) -> Committable:
         if committable.epoch is not None:
             return committable
         barrier = checkpoint_id if committable.barrier is None else committable.barrier
-        invariant(barrier <= checkpoint_id, f"snapshot {checkpoint_id} holds output of barrier {barrier}")
+        invariant(
+            barrier <= checkpoint_id, f"snapshot {checkpoint_id} holds output of barrier {barrier}"
+        )
         place = bisect.bisect_left(self._completed, barrier)
         if place < len(self._completed):
             return committable.with_epoch(self._completed[place])

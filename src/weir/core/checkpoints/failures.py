@@ -1,11 +1,14 @@
-"""Why a checkpoint did not complete (Flink's ``CheckpointFailureReason``), and when the job must fail for it.
+"""Why a checkpoint did not complete (Flink's ``CheckpointFailureReason``), and when the job must
+fail for it.
 
-Whether a reason counts against ``tolerable-failed-checkpoints`` is an attribute of the member, so that no switch elsewhere
-can forget one. The texts are those that Flink's users know from logs and from the web page.
+Whether a reason counts against ``tolerable-failed-checkpoints`` is an attribute of the member, so
+that no switch elsewhere can forget one. The texts are those that Flink's users know from logs and
+from the web page.
 
-``CheckpointFailureManager`` (Flink's) counts *consecutive* failures: a success resets the count, an uncounted reason neither
-adds to it nor breaks the streak. One checkpoint counts once, however many of its tasks report a failure, and a failure of a
-checkpoint at or below the newest completed one is ignored.
+``CheckpointFailureManager`` (Flink's) counts *consecutive* failures: a success resets the count, an
+uncounted reason neither adds to it nor breaks the streak. One checkpoint counts once, however many
+of its tasks report a failure, and a failure of a checkpoint at or below the newest completed one is
+ignored.
 """
 
 from __future__ import annotations
@@ -19,19 +22,30 @@ class CheckpointFailureReason(enum.Enum):
     """A reason for a checkpoint's failure. The value is (counts, message)."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = (False, "Periodic checkpoint scheduler is shut down.")
-    TOO_MANY_CHECKPOINT_REQUESTS = (False, "The maximum number of queued checkpoint requests exceeded.")
+    TOO_MANY_CHECKPOINT_REQUESTS = (
+        False,
+        "The maximum number of queued checkpoint requests exceeded.",
+    )
     MINIMUM_TIME_BETWEEN_CHECKPOINTS = (
         False,
-        "The minimum time between checkpoints is still pending."
-        " Checkpoint will be triggered after the minimum time.",
+        (
+            "The minimum time between checkpoints is still pending."
+            " Checkpoint will be triggered after the minimum time."
+        ),
     )
     NOT_ALL_REQUIRED_TASKS_RUNNING = (False, "Not all required tasks are currently running.")
-    IO_EXCEPTION = (True, "An Exception occurred while triggering the checkpoint. IO-problem detected.")
+    IO_EXCEPTION = (
+        True,
+        "An Exception occurred while triggering the checkpoint. IO-problem detected.",
+    )
     BLOCKING_OUTPUT_EXIST = (False, "Blocking output edge exists in running tasks.")
     CHECKPOINT_ASYNC_EXCEPTION = (True, "Asynchronous task checkpoint failed.")
     CHANNEL_STATE_SHARED_STREAM_EXCEPTION = (
         False,
-        "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState file.",
+        (
+            "The checkpoint was aborted due to exception of other subtasks sharing the ChannelState"
+            " file."
+        ),
     )
     CHECKPOINT_EXPIRED = (True, "Checkpoint expired before completing.")
     CHECKPOINT_SUBSUMED = (False, "Checkpoint has been subsumed.")
@@ -69,7 +83,8 @@ class CheckpointFailureReason(enum.Enum):
 
     @property
     def counts_when_final(self) -> bool:
-        """As ``counts``, of a final checkpoint: the job asks for one until it has one, so a failed trigger counts too."""
+        """As ``counts``, of a final checkpoint: the job asks for one until it has one, so a failed
+        trigger counts too."""
         return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
     @property
@@ -82,7 +97,8 @@ class CheckpointFailureReason(enum.Enum):
         return f"{self.message} {detail}".rstrip()
 
 
-#: ``tolerable-failed-checkpoints`` of a job that no failed checkpoint fails (Flink: Integer.MAX_VALUE).
+#: ``tolerable-failed-checkpoints`` of a job that no failed checkpoint fails (Flink:
+#: Integer.MAX_VALUE).
 UNLIMITED_TOLERABLE_FAILURES = 2**31 - 1
 
 EXCEEDED_MESSAGE = "Exceeded checkpoint tolerable failure threshold."
@@ -110,7 +126,8 @@ class CheckpointFailureManager:
     ) -> bool:
         """Take note of one failure; True means that the job must fail, and begins a new count.
 
-        ``checkpoint_id`` is None for a checkpoint that failed before it had an id; ``final``: tasks wait for it to end.
+        ``checkpoint_id`` is None for a checkpoint that failed before it had an id; ``final``: tasks
+        wait for it to end.
         """
         counts = reason.counts_when_final if final else reason.counts
         if not counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
@@ -138,6 +155,10 @@ class CheckpointFailureManager:
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
         invariant(
-            self._continuous_failures <= self._tolerable_failures, "more failures counted than are tolerated"
+            self._continuous_failures <= self._tolerable_failures,
+            "more failures counted than are tolerated",
         )
-        invariant(len(self._counted_ids) <= self._continuous_failures, "an id was counted without a failure")
+        invariant(
+            len(self._counted_ids) <= self._continuous_failures,
+            "an id was counted without a failure",
+        )

@@ -1,7 +1,8 @@
 """Checkpoints that are over: which ones are remembered, and whose files are being deleted.
 
-``RecentCheckpoints`` recognises messages that come late. ``CheckpointsCleaner`` (Flink's) counts deletions that were
-emitted and are not over, since no checkpoint starts while too many are (``requests.py``, rule 2).
+``RecentCheckpoints`` recognises messages that come late. ``CheckpointsCleaner`` (Flink's) counts
+deletions that were emitted and are not over, since no checkpoint starts while too many are
+(``requests.py``, rule 2).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class RecentCheckpoints:
     """The newest checkpoints that were aborted, and the newest that completed."""
 
     def __init__(self) -> None:
-        #: Aborted ones, oldest first, with the directory of a savepoint. Law: bounded, none is pending.
+        #: Aborted ones, oldest first, with the directory of a savepoint. Law: bounded, none is
+        #: pending.
         self._aborted: dict[int, str | None] = {}
         #: Completed ones, oldest first. Law: bounded, none is pending.
         self._completed: deque[int] = deque(maxlen=NUM_RECENT_CHECKPOINT_IDS)
@@ -65,8 +67,8 @@ class CheckpointsCleaner:
     """Counts deletions under way, those included that wait for tasks to stop."""
 
     def __init__(self) -> None:
-        #: Effects are counted, not ids: an aborted checkpoint is deleted again for each acknowledgement that comes
-        #: late. Law: no count is 0.
+        #: Effects are counted, not ids: an aborted checkpoint is deleted again for each
+        #: acknowledgement that comes late. Law: no count is 0.
         self._under_way: Counter[int] = Counter()
 
     @property

@@ -5,11 +5,13 @@
     TRIGGERING ──> WAITING ──> FINALIZING ──> COMPLETED
         └─────────────┴─ ─ ─ ─ ─ ─ ┴─ ─ ─ ─> ABORTED
 
-In TRIGGERING the parties before the tasks are asked, one party after the other, in the order of ``Party``; the tasks, as
-the last party, are asked with the step to WAITING. No task knows of a checkpoint that is TRIGGERING.
+In TRIGGERING the parties before the tasks are asked, one party after the other, in the order of
+``Party``; the tasks, as the last party, are asked with the step to WAITING. No task knows of a
+checkpoint that is TRIGGERING.
 
-The dashed arrow from FINALIZING is taken by one event only: the outcome of its own record (PROTOCOL P11).
-Nothing else aborts a checkpoint whose record is being written, since it may be durable already.
+The dashed arrow from FINALIZING is taken by one event only: the outcome of its own record
+(PROTOCOL P11). Nothing else aborts a checkpoint whose record is being written, since it may be
+durable already.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ import enum
 
 from weir.core.checkpoints.plan import CheckpointPlan
 from weir.core.checkpoints.requests import CheckpointRequest
-from weir.core.messages.protocol import AcknowledgeCheckpoint
+from weir.core.messages.job import RecordCheckpoint
+from weir.core.messages.protocol import AcknowledgeCheckpoint, TriggerCheckpoint
 from weir.core.types import OperatorId, Payload, SnapshotKind, TaskState, VertexId
 from weir.errors import invariant
 
@@ -43,7 +46,8 @@ PENDING_TRANSITIONS: dict[PendingState, frozenset[PendingState]] = {
 
 
 class Party(enum.Enum):
-    """Those who take part in a checkpoint, in the order in which they are asked. The value is what users read.
+    """Those who take part in a checkpoint, in the order in which they are asked. The value is what
+    users read.
 
     A party is asked when all before it have answered (MISSION C2, A8); the tasks come last.
     """
@@ -60,10 +64,15 @@ class TaskAcknowledgeResult(enum.Enum):
     SUCCESS = "SUCCESS"
     #: The task has acknowledged this checkpoint before; nothing changes.
     DUPLICATE = "DUPLICATE"
-    #: The checkpoint does not wait for this task, or nobody remembers the checkpoint; nothing changes.
+    #: The checkpoint does not wait for this task, or nobody remembers the checkpoint; nothing
+    #: changes.
     UNKNOWN = "UNKNOWN"
     #: The checkpoint was aborted; what the task wrote for it is deleted.
     DISCARDED = "DISCARDED"
+
+
+#: States in which a checkpoint expires at its deadline.
+_CAN_EXPIRE = (PendingState.TRIGGERING, PendingState.WAITING)
 
 
 class PendingCheckpoint:
@@ -84,7 +93,8 @@ class PendingCheckpoint:
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.request = request
-        #: Who takes part. Which of the tasks waited for their end is known for good from WAITING on.
+        #: Who takes part. Which of the tasks waited for their end is known for good from WAITING
+        #: on.
         self.plan = plan
         #: Directory of a savepoint; None for a checkpoint.
         self.target = target
@@ -95,7 +105,8 @@ class PendingCheckpoint:
         #: It refers to no file of an earlier checkpoint (PROTOCOL P40).
         self.full = full
         self._state = PendingState.TRIGGERING
-        #: Who has not answered yet, in the order of the question. Law: tasks of the plan, and never one that answered.
+        #: Who has not answered yet, in the order of the question. Law: tasks of the plan, and never
+        #: one that answered.
         self._awaited: dict[Party, dict[str, None]] = {
             Party.OPERATOR_COORDINATOR: dict.fromkeys(coordinators),
             Party.MASTER_HOOK: dict.fromkeys(hooks),
@@ -139,7 +150,9 @@ class PendingCheckpoint:
     @property
     def acknowledged_states(self) -> tuple[TaskState, ...]:
         """What the tasks acknowledged so far, in the order of the plan."""
-        return tuple(self._acknowledged[v] for v in self.plan.tasks_to_wait_for if v in self._acknowledged)
+        return tuple(
+            self._acknowledged[v] for v in self.plan.tasks_to_wait_for if v in self._acknowledged
+        )
 
     @property
     def finished_in_it(self) -> frozenset[VertexId]:
@@ -162,12 +175,15 @@ class PendingCheckpoint:
         return f"{party.value} that did not acknowledge: {', '.join(self._awaited[party])}"
 
     def answered(self, party: Party, name: str, state: Payload | None) -> bool:
-        """Take the answer of one of a party before the tasks. Whether all of it have answered now."""
+        """Take the answer of one of a party before the tasks. Whether all of it have answered
+        now."""
         invariant(
-            name in self._awaited[party], f"{self} does not wait for {party.value.removesuffix('s')} {name!r}"
+            name in self._awaited[party],
+            f"{self} does not wait for {party.value.removesuffix('s')} {name!r}",
         )
         invariant(
-            self._state is PendingState.TRIGGERING, f"{self} takes the answer of one of the {party.value}"
+            self._state is PendingState.TRIGGERING,
+            f"{self} takes the answer of one of the {party.value}",
         )
         del self._awaited[party][name]
         if state is not None:
@@ -175,11 +191,50 @@ class PendingCheckpoint:
         return not self._awaited[party]
 
     def tasks_triggered(self, plan: CheckpointPlan) -> None:
-        """The triggers are on their way: TRIGGERING -> WAITING. ``plan`` is the plan as of now, with the same tasks."""
-        invariant(self.next_party in (Party.TASK, None), f"{self} triggers tasks before others have answered")
+        """The triggers are on their way: TRIGGERING -> WAITING. ``plan`` is the plan as of now,
+        with the same tasks."""
+        invariant(
+            self.next_party in (Party.TASK, None),
+            f"{self} triggers tasks before others have answered",
+        )
         invariant(plan.has_tasks_of(self.plan), f"{self} triggers unplanned tasks")
         self._move(PendingState.WAITING)
         self.plan = plan
+
+    def triggers(self) -> list[TriggerCheckpoint]:
+        """What triggers its tasks."""
+        return [
+            TriggerCheckpoint(
+                vertex=vertex,
+                checkpoint_id=self.checkpoint_id,
+                kind=self.kind,
+                timestamp_ms=self.timestamp_ms,
+                target=self.target,
+                full=self.full,
+                drain=self.request.drain,
+            )
+            for vertex in self.plan.tasks_to_trigger
+        ]
+
+    def record(
+        self, *, attempt: int, tasks: tuple[TaskState, ...], retained: tuple[int, ...]
+    ) -> RecordCheckpoint:
+        """What records it, with the states of ``tasks``."""
+        return RecordCheckpoint(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            target=self.target,
+            timestamp_ms=self.timestamp_ms,
+            attempt=attempt,
+            tasks=tasks,
+            retained=retained,
+            hook_states=self.states(Party.MASTER_HOOK),
+            coordinator_states=self.states(Party.OPERATOR_COORDINATOR),
+        )
+
+    def expires_at(self, now_ms: int) -> bool:
+        """Whether it is still waited for, and its deadline has come."""
+        return self._state in _CAN_EXPIRE and self.deadline_ms <= now_ms
 
     def acknowledge(self, event: AcknowledgeCheckpoint) -> TaskAcknowledgeResult:
         """Take one task's acknowledgement, and say what became of it."""
@@ -195,8 +250,11 @@ class PendingCheckpoint:
         return TaskAcknowledgeResult.SUCCESS
 
     def begin_finalizing(self) -> None:
-        """Its record is being written: WAITING -> FINALIZING. Raises ``InvariantError`` if a task is missing."""
-        invariant(self.fully_acknowledged, f"{self} is finalized without {self.not_yet_acknowledged}")
+        """Its record is being written: WAITING -> FINALIZING. Raises ``InvariantError`` if a task
+        is missing."""
+        invariant(
+            self.fully_acknowledged, f"{self} is finalized without {self.not_yet_acknowledged}"
+        )
         self._move(PendingState.FINALIZING)
 
     def record_won(self) -> None:
@@ -209,9 +267,11 @@ class PendingCheckpoint:
         self._move(PendingState.ABORTED)
 
     def abort(self) -> None:
-        """It is over. Raises ``InvariantError`` in FINALIZING, where only the record's outcome decides (P11)."""
+        """It is over. Raises ``InvariantError`` in FINALIZING, where only the record's outcome
+        decides (P11)."""
         invariant(
-            self._state is not PendingState.FINALIZING, f"{self} is aborted while its record is written"
+            self._state is not PendingState.FINALIZING,
+            f"{self} is aborted while its record is written",
         )
         self._move(PendingState.ABORTED)
 
@@ -220,7 +280,8 @@ class PendingCheckpoint:
         awaited, answered = self._awaited[Party.TASK].keys(), self._acknowledged.keys()
         invariant(not awaited & answered, f"{self} waits for a task that has acknowledged")
         invariant(
-            awaited | answered == set(self.plan.tasks_to_wait_for), f"{self}: not the tasks of its plan"
+            awaited | answered == set(self.plan.tasks_to_wait_for),
+            f"{self}: not the tasks of its plan",
         )
         if self._state in (PendingState.FINALIZING, PendingState.COMPLETED):
             invariant(self.fully_acknowledged, f"{self} misses {self.not_yet_acknowledged}")
@@ -236,3 +297,58 @@ class PendingCheckpoint:
     def _move(self, target: PendingState) -> None:
         invariant(target in PENDING_TRANSITIONS[self._state], f"{self} cannot become {target.name}")
         self._state = target
+
+
+class PendingCheckpoints(dict[int, PendingCheckpoint]):
+    """The checkpoints under way, by id.
+
+    Laws: ids ascend; at most one is FINALIZING; none is over; only the last one may be TRIGGERING.
+    """
+
+    @property
+    def finalizing(self) -> PendingCheckpoint | None:
+        """The checkpoint whose record is being written."""
+        return next((p for p in self.values() if p.state is PendingState.FINALIZING), None)
+
+    @property
+    def triggering(self) -> PendingCheckpoint | None:
+        """The checkpoint whose tasks are not triggered yet."""
+        newest = next(reversed(self.values()), None)
+        if newest is None or newest.state is not PendingState.TRIGGERING:
+            return None
+        return newest
+
+    @property
+    def ready(self) -> PendingCheckpoint | None:
+        """The oldest that all have acknowledged, unless the record of one is being written."""
+        if self.finalizing is not None:
+            return None
+        return next((p for p in self.values() if p.fully_acknowledged), None)
+
+    def next_deadline(self) -> int | None:
+        """When the first of them expires, in monotonic ms."""
+        return min((p.deadline_ms for p in self.values() if p.state in _CAN_EXPIRE), default=None)
+
+    def covers(self, vertex: VertexId) -> bool:
+        """Whether the tasks of one that commits are triggered after ``vertex`` has ended its
+        records."""
+        pending = (p for p in self.values() if p.kind.commits_side_effects)
+        return any(
+            p.state is PendingState.TRIGGERING or vertex in p.plan.waiting_tasks for p in pending
+        )
+
+    def validate(self) -> None:
+        """Check the laws; raises ``InvariantError``."""
+        invariant(list(self) == sorted(self), "pending checkpoints are out of order")
+        finalizing = [p for p in self.values() if p.state is PendingState.FINALIZING]
+        invariant(len(finalizing) <= 1, "two checkpoints are being recorded at once")
+        triggering = [p for p in self.values() if p.state is PendingState.TRIGGERING]
+        newest = [] if self.triggering is None else [self.triggering]
+        invariant(triggering == newest, "a checkpoint was triggered during another one's trigger")
+        for checkpoint_id, pending in self.items():
+            under_way = (*_CAN_EXPIRE, PendingState.FINALIZING)
+            invariant(
+                pending.checkpoint_id == checkpoint_id, "a pending checkpoint is under another's id"
+            )
+            invariant(pending.state in under_way, f"{pending} is over but still known")
+            pending.validate()

@@ -1,10 +1,10 @@
 """Which tasks take part in a checkpoint (Flink's ``CheckpointPlan``, FLIP-147).
 
-1. *Triggered* are the running tasks without a running producer: sources, and tasks all of whose producers are FINISHED.
-   A task that waits for its final checkpoint is running (PROTOCOL P31).
+1. *Triggered* are the running tasks without a running producer: sources, and tasks all of whose
+   producers are FINISHED. A task that waits for its final checkpoint is running (PROTOCOL P31).
 2. *Waited for* is every running task: the barrier comes to those that are not triggered.
-3. A FINISHED task takes no part: the completed checkpoint says of all its operators that they are fully finished
-   (MISSION D1, D4).
+3. A FINISHED task takes no part: the completed checkpoint says of all its operators that they are
+   fully finished (MISSION D1, D4).
 4. A task in any other status means that no checkpoint can be taken now.
 """
 
@@ -23,7 +23,8 @@ class CheckpointPlan:
     tasks_to_trigger: tuple[VertexId, ...]
     tasks_to_wait_for: tuple[VertexId, ...]
     finished_tasks: tuple[VertexId, ...]
-    #: Those of ``tasks_to_wait_for`` that waited for their final checkpoint: this one is it (PROTOCOL P29).
+    #: Those of ``tasks_to_wait_for`` that waited for their final checkpoint: this one is it
+    #: (PROTOCOL P29).
     waiting_tasks: frozenset[VertexId]
 
     def has_tasks_of(self, other: CheckpointPlan) -> bool:
@@ -44,13 +45,16 @@ def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, 
     if not any(status.can_be_triggered for status in statuses.values()):
         return tuple(statuses)
     finished = TaskStatus.FINISHED
-    return tuple(v for v, status in statuses.items() if not (status.can_be_triggered or status is finished))
+    return tuple(
+        v for v, status in statuses.items() if not (status.can_be_triggered or status is finished)
+    )
 
 
 def calculate_plan(
     statuses: Mapping[VertexId, TaskStatus], producers: Mapping[VertexId, tuple[VertexId, ...]]
 ) -> CheckpointPlan | None:
-    """The plan for the tasks as they are now; None if not all required tasks are running (MISSION A4).
+    """The plan for the tasks as they are now; None if not all required tasks are running
+    (MISSION A4).
 
     ``producers``: the tasks whose channels a task reads; a task that reads none may be missing.
     """
@@ -64,5 +68,7 @@ def calculate_plan(
         ),
         tasks_to_wait_for=running,
         finished_tasks=tuple(v for v, status in statuses.items() if status is finished),
-        waiting_tasks=frozenset(v for v in running if statuses[v] is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT),
+        waiting_tasks=frozenset(
+            v for v in running if statuses[v] is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
+        ),
     )

@@ -1,20 +1,25 @@
-"""Which checkpoint request runs now, waits or is dropped (Flink's ``CheckpointRequestDecider``), and what came of it.
+"""Which checkpoint request runs now, waits or is dropped (Flink's ``CheckpointRequestDecider``),
+and what came of it.
 
-The decision is pure: it depends on the queue, on how many checkpoints are pending or being cleaned up, on whether one is
-being triggered and on when the last one completed. The coordinator acts on it.
+The decision is pure: it depends on the queue, on how many checkpoints are pending or being cleaned
+up, on whether one is being triggered and on when the last one completed. The coordinator acts on
+it.
 
 Rules (MISSION A4, A5, PROTOCOL P38):
 
-1. A request that the user made goes before a periodic one, a savepoint before a checkpoint, an older before a newer.
-2. Every request waits for a trigger in progress, and while more than ``max_concurrent_checkpoints`` checkpoints are being
-   cleaned up: storage that cannot delete as fast as it is filled must not be filled further.
-3. A forced request waits for nothing else. Any other waits while ``max_concurrent_checkpoints`` are pending.
+1. A request that the user made goes before a periodic one, a savepoint before a checkpoint, an
+   older before a newer.
+2. Every request waits for a trigger in progress, and while more than ``max_concurrent_checkpoints``
+   checkpoints are being cleaned up: storage that cannot delete as fast as it is filled must not be
+   filled further.
+3. A forced request waits for nothing else. Any other waits while ``max_concurrent_checkpoints`` are
+   pending.
 4. A periodic one inside the minimum pause is dropped, and the timer is set for the exact remainder.
-5. One periodic request may wait; a second is declined. Others queue up to ``MAX_QUEUED_REQUESTS``; beyond that the one
-   with the lowest priority is dropped.
+5. One periodic request may wait; a second is declined. Others queue up to ``MAX_QUEUED_REQUESTS``;
+   beyond that the one with the lowest priority is dropped.
 
-The coordinator's calls return one list (``CoordinatorOutput``): the effects in it are passed on, and the facts at the end
-of this file stay inside the job master, which acts on them.
+The coordinator's calls return one list (``CoordinatorOutput``): the effects in it are passed on,
+and the facts at the end of this file stay inside the job master, which acts on them.
 """
 
 from __future__ import annotations
@@ -34,7 +39,8 @@ MAX_QUEUED_REQUESTS = 1_000
 
 
 class RequestOrigin(enum.Enum):
-    """Who asks for a checkpoint. The value is (priority, kind, forced); the lowest priority number goes first."""
+    """Who asks for a checkpoint. The value is (priority, kind, forced); the lowest priority number
+    goes first."""
 
     #: Stop with savepoint.
     STOP = (0, SnapshotKind.SYNC_SAVEPOINT, True)
@@ -80,7 +86,8 @@ class CheckpointRequest:
         return self.origin.kind
 
     def asks_for_full(self, *, incremental: bool) -> bool:
-        """Whether it must refer to no earlier checkpoint; ``incremental`` is how the job is configured."""
+        """Whether it must refer to no earlier checkpoint; ``incremental`` is how the job is
+        configured."""
         if self.kind.is_savepoint or self.checkpoint_type is CheckpointType.FULL:
             return True
         return self.checkpoint_type is CheckpointType.CONFIGURED and not incremental
@@ -96,7 +103,8 @@ class EnqueueOutcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Enqueued:
-    """What came of ``enqueue``: ``dropped`` is the request that has no place, which may be another than the new one."""
+    """What came of ``enqueue``: ``dropped`` is the request that has no place, which may be another
+    than the new one."""
 
     outcome: EnqueueOutcome
     dropped: CheckpointRequest | None = None
@@ -115,7 +123,8 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A verdict: ``request`` has left the queue for RUN and for MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
+    """A verdict: ``request`` has left the queue for RUN and for
+    MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
 
     verdict: Verdict
     request: CheckpointRequest | None = None
@@ -129,7 +138,8 @@ class CheckpointRequestDecider:
     def __init__(self, *, max_concurrent_checkpoints: int, min_pause_ms: int) -> None:
         self._max_concurrent_checkpoints = max_concurrent_checkpoints
         self._min_pause_ms = min_pause_ms
-        #: (priority, number, request), sorted. Law: at most ``MAX_QUEUED_REQUESTS``, at most one of them periodic.
+        #: (priority, number, request), sorted. Law: at most ``MAX_QUEUED_REQUESTS``, at most one of
+        #: them periodic.
         self._queue: list[tuple[int, int, CheckpointRequest]] = []
         self._numbers = 0
 
@@ -152,7 +162,9 @@ class CheckpointRequestDecider:
         dropped = self._queue.pop()[2]
         return Enqueued(outcome=EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS, dropped=dropped)
 
-    def too_early_until(self, request: CheckpointRequest, now_ms: int, last_end_ms: int | None) -> int | None:
+    def too_early_until(
+        self, request: CheckpointRequest, now_ms: int, last_end_ms: int | None
+    ) -> int | None:
         """When a periodic request inside the minimum pause may run; None if it may run now."""
         if request.origin is not RequestOrigin.PERIODIC or last_end_ms is None:
             return None
@@ -164,7 +176,8 @@ class CheckpointRequestDecider:
     ) -> Decision:
         """What to do now.
 
-        ``cleaning`` is the number of deletions under way, ``last_end_ms`` when the last checkpoint completed, or None.
+        ``cleaning`` is the number of deletions under way, ``last_end_ms`` when the last checkpoint
+        completed, or None.
         """
         if not self._queue:
             return Decision(verdict=Verdict.NOTHING_QUEUED)
@@ -199,7 +212,8 @@ class CheckpointRequestDecider:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotCompleted:
-    """A checkpoint or savepoint is durable; ``waiting_tasks`` were waiting when it was triggered."""
+    """A checkpoint or savepoint is durable; ``waiting_tasks`` were waiting when it was
+    triggered."""
 
     request: CheckpointRequest
     checkpoint: CompletedCheckpoint
@@ -233,6 +247,11 @@ class AttemptFenced:
 
 #: What the job master acts on itself.
 CoordinatorFact: TypeAlias = (
-    SnapshotCompleted | RequestFailed | TolerableFailuresExceeded | AttemptFenced | FailSubtask | FailJob
+    SnapshotCompleted
+    | RequestFailed
+    | TolerableFailuresExceeded
+    | AttemptFenced
+    | FailSubtask
+    | FailJob
 )
 CoordinatorOutput: TypeAlias = JobMasterEffect | CoordinatorFact

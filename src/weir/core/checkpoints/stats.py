@@ -1,16 +1,21 @@
-"""The statistics of checkpoints (MISSION A10), and the frozen values that REST and the progress display read.
+"""The statistics of checkpoints (MISSION A10), and the frozen values that REST and the progress
+display read.
 
-Field names follow Flink's REST API (``weir/rest`` only renames to its JSON spelling). Reading a value needs no lock. The job
-master reports what happens to each checkpoint to ``CheckpointStatsTracker``; ``snapshot`` gives the frozen value:
+Field names follow Flink's REST API (``weir/rest`` only renames to its JSON spelling). Reading a
+value needs no lock. The job master reports what happens to each checkpoint to
+``CheckpointStatsTracker``; ``snapshot`` gives the frozen value:
 
-1. An attempt is in progress until it completed or failed. Then its entry changes only in two ways: metrics that arrive late
-   still land in a FAILED entry (they show which task was slow), and a completed one can be marked as discarded.
-2. A checkpoint in progress is always tracked to its end, also when newer ones have pushed it out of the history.
-3. Memory is bounded: ``history_size`` entries and the figures of ``MAX_SUMMARIZED`` checkpoints, whatever the job's age.
-4. Durations are differences of the monotonic clock (``now_ms``); times for people are the wall clock's
-   (``wall_ms``, ``timestamp_ms``).
-5. An acknowledgement costs the same however many tasks there are: the frozen value of an attempt is made when somebody
-   looks at it.
+1. An attempt is in progress until it completed or failed. Then its entry changes only in two ways:
+   metrics that arrive late still land in a FAILED entry (they show which task was slow), and a
+   completed one can be marked as discarded.
+2. A checkpoint in progress is always tracked to its end, also when newer ones have pushed it out of
+   the history.
+3. Memory is bounded: ``history_size`` entries and the figures of ``MAX_SUMMARIZED`` checkpoints,
+   whatever the job's age.
+4. Durations are differences of the monotonic clock (``now_ms``); times for people are the wall
+   clock's (``wall_ms``, ``timestamp_ms``).
+5. An acknowledgement costs the same however many tasks there are: the frozen value of an attempt is
+   made when somebody looks at it.
 """
 
 from __future__ import annotations
@@ -40,7 +45,8 @@ class TaskCheckpointStats:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStats:
-    """One checkpoint attempt. ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink: CheckpointStatsStatus)."""
+    """One checkpoint attempt. ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink:
+    CheckpointStatsStatus)."""
 
     checkpoint_id: int
     kind: SnapshotKind
@@ -89,10 +95,12 @@ class CheckpointStatsSnapshot:
     latest_savepoint: CheckpointStats | None = None
     latest_failed: CheckpointStats | None = None
     latest_restored: RestoredCheckpointStats | None = None
-    #: Why the newest failed checkpoint failed, if that was before it had an id; else ``latest_failed`` says it.
+    #: Why the newest failed checkpoint failed, if that was before it had an id; else
+    #: ``latest_failed`` says it.
     latest_trigger_failure: str | None = None
-    #: Of completed checkpoints and savepoints since the driver started, in order of completion (bounded): end-to-end
-    #: durations, bytes of the full state, and bytes that each wrote itself. ``stats.summarize`` makes figures of them.
+    #: Of completed checkpoints and savepoints since the driver started, in order of completion
+    #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.
+    #: ``stats.summarize`` makes figures of them.
     durations_ms: tuple[int, ...] = ()
     state_sizes: tuple[int, ...] = ()
     checkpointed_sizes: tuple[int, ...] = ()
@@ -189,8 +197,8 @@ class Summary:
 def summarize(values: Iterable[int]) -> Summary:
     """Minimum, maximum, average and percentiles of ``values``, computed as Flink's REST API does.
 
-    A percentile p of n sorted values lies at position p * (n + 1), counted from one, interpolated between its
-    neighbours and never outside of the values.
+    A percentile p of n sorted values lies at position p * (n + 1), counted from one, interpolated
+    between its neighbours and never outside of the values.
     """
     ordered = sorted(values)
     if not ordered:
@@ -271,10 +279,12 @@ class _Attempt:
 
 
 class CheckpointStatsTracker:
-    """Every checkpoint attempt since the driver started, with its times, sizes and figures per task."""
+    """Every checkpoint attempt since the driver started, with its times, sizes and figures per
+    task."""
 
     def __init__(self, history_size: int) -> None:
-        """``history_size`` is ``web.checkpoints.history``: the number of newest attempts to keep, at least 1."""
+        """``history_size`` is ``web.checkpoints.history``: the number of newest attempts to keep,
+        at least 1."""
         invariant(history_size >= 1, f"a history of {history_size} checkpoints keeps nothing")
         self._history_size = history_size
         #: The newest attempts by id, in the order of their triggers; at most ``history_size``.
@@ -320,12 +330,17 @@ class CheckpointStatsTracker:
         self._count(total=1, in_progress=1)
 
     def report_acknowledged(
-        self, checkpoint_id: int, vertex: VertexId, state_size: int, metrics: SnapshotMetrics, wall_ms: int
+        self,
+        checkpoint_id: int,
+        vertex: VertexId,
+        state_size: int,
+        metrics: SnapshotMetrics,
+        wall_ms: int,
     ) -> None:
         """A task acknowledged, in time or late.
 
-        Late figures land in a FAILED entry that is still known; they change nothing else. A second acknowledgement of
-        a task is ignored.
+        Late figures land in a FAILED entry that is still known; they change nothing else. A second
+        acknowledgement of a task is ignored.
         """
         attempt = self._in_progress.get(checkpoint_id) or self._find(checkpoint_id)
         if attempt is not None and attempt.status != _COMPLETED:
@@ -336,7 +351,8 @@ class CheckpointStatsTracker:
             )
 
     def report_completed(self, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
-        """The checkpoint is durable. Its full size includes tasks that had nothing to acknowledge any more."""
+        """The checkpoint is durable. Its full size includes tasks that had nothing to acknowledge
+        any more."""
         attempt = self._end(checkpoint.checkpoint_id)
         attempt.change(
             status=_COMPLETED,
@@ -367,12 +383,14 @@ class CheckpointStatsTracker:
         self._count(in_progress=-1, failed=1)
 
     def report_failed_without_in_progress(self, message: str) -> None:
-        """An attempt failed before it had an id: it is counted, and its message is kept, without an entry."""
+        """An attempt failed before it had an id: it is counted, and its message is kept, without an
+        entry."""
         self._latest_trigger_failure = message
         self._count(total=1, failed=1)
 
     def report_restored(self, checkpoint: CompletedCheckpoint, timestamp_ms: int) -> None:
-        """A new attempt of the job was restored from ``checkpoint`` at ``timestamp_ms`` (wall clock)."""
+        """A new attempt of the job was restored from ``checkpoint`` at ``timestamp_ms`` (wall
+        clock)."""
         self._latest_restored = RestoredCheckpointStats(
             checkpoint_id=checkpoint.checkpoint_id,
             restore_timestamp_ms=timestamp_ms,
@@ -382,7 +400,8 @@ class CheckpointStatsTracker:
         self._count(restored=1)
 
     def report_subsumed(self, checkpoint_id: int) -> None:
-        """A completed checkpoint is no longer retained: it is shown as discarded where it is still known."""
+        """A completed checkpoint is no longer retained: it is shown as discarded where it is still
+        known."""
         attempt = self._find(checkpoint_id)
         if attempt is not None:
             invariant(
@@ -392,7 +411,8 @@ class CheckpointStatsTracker:
             attempt.change(discarded=True)
 
     def snapshot(self, now_ms: int) -> CheckpointStatsSnapshot:
-        """All figures as a frozen value; attempts in progress show their duration up to ``now_ms``."""
+        """All figures as a frozen value; attempts in progress show their duration up to
+        ``now_ms``."""
         history = [
             attempt.freeze()
             if attempt.status != _IN_PROGRESS
@@ -416,7 +436,10 @@ class CheckpointStatsTracker:
         """Check the laws of this tracker; raises ``InvariantError``."""
         counts = self._counts
         invariant(len(self._history) <= self._history_size, "the history is longer than its bound")
-        invariant(counts.in_progress == len(self._in_progress), "the count of attempts in progress is wrong")
+        invariant(
+            counts.in_progress == len(self._in_progress),
+            "the count of attempts in progress is wrong",
+        )
         invariant(
             counts.total == counts.in_progress + counts.completed + counts.failed,
             "each attempt is either in progress, completed or failed",
@@ -436,11 +459,19 @@ class CheckpointStatsTracker:
 
     def _end(self, checkpoint_id: int) -> _Attempt:
         """Take an attempt out of those in progress."""
-        invariant(checkpoint_id in self._in_progress, f"checkpoint {checkpoint_id} is not in progress")
+        invariant(
+            checkpoint_id in self._in_progress, f"checkpoint {checkpoint_id} is not in progress"
+        )
         return self._in_progress.pop(checkpoint_id)
 
     def _count(
-        self, *, restored: int = 0, total: int = 0, in_progress: int = 0, completed: int = 0, failed: int = 0
+        self,
+        *,
+        restored: int = 0,
+        total: int = 0,
+        in_progress: int = 0,
+        completed: int = 0,
+        failed: int = 0,
     ) -> None:
         counts = self._counts
         self._counts = CheckpointCounts(

@@ -1,16 +1,18 @@
 """The completed checkpoints that a job keeps, and which files may be deleted (MISSION A11).
 
-An incremental checkpoint names files that older ones wrote, so subsuming a checkpoint does not mean that its files can go.
-The rule: a file is deleted only if no retained and no pending checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts
-the users of each file: a pending checkpoint from its first acknowledgement on, a completed one until it is released. Each
-call costs as much as the files of the one checkpoint that it is about; no two sets of files are ever compared::
+An incremental checkpoint names files that older ones wrote, so subsuming a checkpoint does not mean
+that its files can go. The rule: a file is deleted only if no retained and no pending checkpoint
+needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a pending checkpoint from
+its first acknowledgement on, a completed one until it is released. Each call costs as much as the
+files of the one checkpoint that it is about; no two sets of files are ever compared::
 
     register(1, {x, y})        x: 1    y: 1
     register(2, {y, z})        x: 1    y: 1, 2    z: 2
     unregister(1) -> x                 y: 2       z: 2
 
-What a *pending* checkpoint needs is not known before its tasks have acknowledged: a task bases its snapshot on the newest
-checkpoint whose completion it was notified of (PROTOCOL P4), and that may be the one that was just subsumed::
+What a *pending* checkpoint needs is not known before its tasks have acknowledged: a task bases its
+snapshot on the newest checkpoint whose completion it was notified of (PROTOCOL P4), and that may be
+the one that was just subsumed::
 
     checkpoint 1 completes        retained: 1
     checkpoint 2, 3 triggered     both are based on 1
@@ -18,21 +20,26 @@ checkpoint whose completion it was notified of (PROTOCOL P4), and that may be th
     checkpoint 3 completes        retained: 3; now what 3 does not name of 1 is deleted. 2 goes at once, if nothing is
                                   pending that was triggered before this moment
 
-So a subsumed checkpoint is *deferred*, as a user of its files, until every checkpoint that was pending when it was subsumed
-is over. A checkpoint triggered later is based on a retained one, since triggers and completions reach a task in order. A
-pending checkpoint that is aborted leaves nothing to delete by name: what only it used lies in its own directories.
-Savepoints are self-contained, belong to the user and never enter the store.
+So a subsumed checkpoint is *deferred*, as a user of its files, until every checkpoint that was
+pending when it was subsumed is over. A checkpoint triggered later is based on a retained one, since
+triggers and completions reach a task in order. A pending checkpoint that is aborted leaves nothing
+to delete by name: what only it used lies in its own directories. Savepoints are self-contained,
+belong to the user and never enter the store.
 
-``FullCheckpoints`` says which checkpoints must refer to no file of any earlier one (PROTOCOL P40). An attempt that was
-restored from a savepoint, or from a snapshot of another job, stands on files that are not this job's to keep, and one that
-was restored from nothing has no files to refer to. So its first checkpoint must be full, whatever a user asks for:
+``FullCheckpoints`` says which checkpoints must refer to no file of any earlier one (PROTOCOL P40).
+An attempt that was restored from a savepoint, or from a snapshot of another job, stands on files
+that are not this job's to keep, and one that was restored from nothing has no files to refer to. So
+its first checkpoint must be full, whatever a user asks for:
 
-1. The duty begins with the attempt and follows from what that was restored from. So it needs no record of its own, and
-   holds again in a new attempt and in a new driver.
-2. It ends when a full *checkpoint* completes. A savepoint is full too, but no checkpoint may be based on it.
-3. While a full checkpoint is pending, a newer one is full too: it may complete first, which subsumes the older one.
+1. The duty begins with the attempt and follows from what that was restored from. So it needs no
+   record of its own, and holds again in a new attempt and in a new driver.
+2. It ends when a full *checkpoint* completes. A savepoint is full too, but no checkpoint may be
+   based on it.
+3. While a full checkpoint is pending, a newer one is full too: it may complete first, which
+   subsumes the older one.
 4. Savepoints are always full.
-5. A job that is configured not to be incremental takes every checkpoint full, unless a user asks for an incremental one.
+5. A job that is configured not to be incremental takes every checkpoint full, unless a user asks
+   for an incremental one.
 """
 
 from __future__ import annotations
@@ -70,7 +77,8 @@ class CompletedCheckpointStore:
         self._retained: list[CompletedCheckpoint] = []
         #: Subsumed ones whose deletion waits. Law: none is also retained.
         self._deferred: list[_Deferred] = []
-        #: Users are the retained, the deferred and the pending checkpoints; savepoints are self-contained.
+        #: Users are the retained, the deferred and the pending checkpoints; savepoints are
+        #: self-contained.
         self._registry = SharedStateRegistry()
 
     @property
@@ -92,11 +100,14 @@ class CompletedCheckpointStore:
         """Paths of all files that a retained checkpoint needs."""
         return frozenset(path for checkpoint in self._retained for path in checkpoint.files)
 
-    def seed(self, restored: CompletedCheckpoint | None, older: tuple[CompletedCheckpoint, ...] = ()) -> None:
-        """An attempt was restored from a checkpoint or savepoint of this job, or from nothing of this job (None).
+    def seed(
+        self, restored: CompletedCheckpoint | None, older: tuple[CompletedCheckpoint, ...] = ()
+    ) -> None:
+        """An attempt was restored from a checkpoint or savepoint of this job, or from nothing of
+        this job (None).
 
-        What is newer than it was not usable and leaves the store, without being deleted. ``older`` are retained
-        checkpoints before it that the store may not know yet.
+        What is newer than it was not usable and leaves the store, without being deleted. ``older``
+        are retained checkpoints before it that the store may not know yet.
         """
         if restored is None:
             self._retained.clear()
@@ -105,7 +116,9 @@ class CompletedCheckpointStore:
             return
         restored_id = restored.checkpoint_id
         known = {c.checkpoint_id: c for c in (*older, *self._retained)}
-        retained = [known[n] for n in sorted(known) if n < restored_id and not known[n].kind.is_savepoint]
+        retained = [
+            known[n] for n in sorted(known) if n < restored_id and not known[n].kind.is_savepoint
+        ]
         if not restored.kind.is_savepoint:
             retained.append(restored)
         ids = {checkpoint.checkpoint_id for checkpoint in retained}
@@ -127,7 +140,8 @@ class CompletedCheckpointStore:
         self._registry.unregister(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint, *, pending: Collection[int]) -> None:
-        """A checkpoint completed while ``pending`` ones were under way; the oldest beyond the limit is subsumed."""
+        """A checkpoint completed while ``pending`` ones were under way; the oldest beyond the limit
+        is subsumed."""
         invariant(not checkpoint.kind.is_savepoint, "a savepoint is never added to the store")
         latest = self.latest
         invariant(
@@ -139,13 +153,16 @@ class CompletedCheckpointStore:
         self._trim(frozenset(pending))
 
     def release(self, pending: Collection[int]) -> list[Subsumed]:
-        """The subsumed checkpoints that can be deleted now; each is named once. ``pending`` are those under way."""
+        """The subsumed checkpoints that can be deleted now; each is named once. ``pending`` are
+        those under way."""
         released: list[Subsumed] = []
         deferred: list[_Deferred] = []
         for item in self._deferred:
             if item.waits_for.isdisjoint(pending):
                 files = self._registry.unregister(item.checkpoint.checkpoint_id)
-                subsumed = Subsumed(checkpoint_id=item.checkpoint.checkpoint_id, files=tuple(sorted(files)))
+                subsumed = Subsumed(
+                    checkpoint_id=item.checkpoint.checkpoint_id, files=tuple(sorted(files))
+                )
                 released.append(subsumed)
             else:
                 deferred.append(item)
@@ -157,7 +174,9 @@ class CompletedCheckpointStore:
         ids = list(self.ids)
         invariant(ids == sorted(set(ids)), f"retained checkpoints {ids} are out of order")
         invariant(len(ids) <= self._num_retained, f"{len(ids)} checkpoints are retained")
-        invariant(not any(c.kind.is_savepoint for c in self._retained), "a savepoint is in the store")
+        invariant(
+            not any(c.kind.is_savepoint for c in self._retained), "a savepoint is in the store"
+        )
         deferred = {d.checkpoint.checkpoint_id for d in self._deferred}
         invariant(deferred.isdisjoint(ids), "a retained checkpoint is about to be deleted")
         invariant(len(deferred) == len(self._deferred), "a subsumed checkpoint is deferred twice")
@@ -174,7 +193,8 @@ class SharedStateRegistry:
     def __init__(self) -> None:
         #: The files of each user, in the order in which they were registered.
         self._files: dict[int, dict[str, None]] = {}
-        #: How many users a file has. Law: equal to the number of entries of ``_files`` that name it, hence never 0.
+        #: How many users a file has. Law: equal to the number of entries of ``_files`` that name
+        #: it, hence never 0.
         self._users: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -182,7 +202,8 @@ class SharedStateRegistry:
         return len(self._users)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """``checkpoint_id`` uses these files, beside those that it was registered for before. Again is no change."""
+        """``checkpoint_id`` uses these files, beside those that it was registered for before. Again
+        is no change."""
         files = self._files.setdefault(checkpoint_id, {})
         for path in paths:
             if path not in files:
@@ -190,7 +211,8 @@ class SharedStateRegistry:
                 self._users[path] = self._users.get(path, 0) + 1
 
     def unregister(self, checkpoint_id: int) -> tuple[str, ...]:
-        """``checkpoint_id`` is over; those of its files that nobody uses any more. None if it is not registered."""
+        """``checkpoint_id`` is over; those of its files that nobody uses any more. None if it is
+        not registered."""
         unused = []
         for path in self._files.pop(checkpoint_id, {}):
             self._users[path] -= 1
@@ -200,7 +222,8 @@ class SharedStateRegistry:
         return tuple(unused)
 
     def clear(self) -> None:
-        """Forget everything, without a word about what is unused: the files belong to somebody else now."""
+        """Forget everything, without a word about what is unused: the files belong to somebody else
+        now."""
         self._files.clear()
         self._users.clear()
 
@@ -223,7 +246,8 @@ class FullCheckpoints:
         self._owed = True
 
     def begin_attempt(self, own: CompletedCheckpoint | None) -> None:
-        """An attempt was restored from ``own``, a snapshot of this job, or from none of this job."""
+        """An attempt was restored from ``own``, a snapshot of this job, or from none of this
+        job."""
         self._owed = own is None or own.kind.is_savepoint
 
     def applies_to(self, request: CheckpointRequest, pending: Iterable[PendingCheckpoint]) -> bool:

@@ -1,8 +1,9 @@
-"""From a request to the moment when its checkpoint can be made: timer, queue, allocation, pre-checks.
+"""From a request to the moment when its checkpoint can be made: timer, queue, allocation,
+pre-checks.
 
-The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, while there is
-no interval, and while a periodic request waits in the queue (it is set again when that one runs, PROTOCOL
-P38), so two timers cannot exist (MISSION A2).
+The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, while
+there is no interval, and while a periodic request waits in the queue (it is set again when that one
+runs, PROTOCOL P38), so two timers cannot exist (MISSION A2).
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A pre-check declines a request: it is over before anything was tried, so it is no failed checkpoint (MISSION A4)."""
+    """A pre-check declines a request: it is over before anything was tried, so it is no failed
+    checkpoint (MISSION A4)."""
 
     request: CheckpointRequest
     reason: Reason
@@ -47,13 +49,15 @@ class Rejected:
 
 
 class CheckpointTrigger:
-    """The periodic timer, the queued requests and the one request whose location is being allocated."""
+    """The periodic timer, the queued requests and the one request whose location is being
+    allocated."""
 
     def __init__(self, *, config: CheckpointConfig, execution: Execution) -> None:
         self._config = config
         self._execution = execution
         self._decider = CheckpointRequestDecider(
-            max_concurrent_checkpoints=config.max_concurrent_checkpoints, min_pause_ms=config.min_pause_ms
+            max_concurrent_checkpoints=config.max_concurrent_checkpoints,
+            min_pause_ms=config.min_pause_ms,
         )
         self._scheduling = False
         #: Monotonic ms. Law: None unless scheduling with an interval and no periodic request waits.
@@ -104,7 +108,8 @@ class CheckpointTrigger:
         return in_progress or self._decider.waits(RequestOrigin.FINAL)
 
     def start(self, now_ms: int, chance: float) -> None:
-        """Set the timer: first uniformly in [min pause, interval], then at a fixed rate (MISSION A2)."""
+        """Set the timer: first uniformly in [min pause, interval], then at a fixed rate
+        (MISSION A2)."""
         invariant(0.0 <= chance < 1.0, f"chance {chance} is not in [0, 1)")
         self._scheduling = True
         interval_ms = self._config.effective_interval_ms
@@ -113,7 +118,8 @@ class CheckpointTrigger:
             self._next_trigger_ms = now_ms + pause_ms + int(chance * (interval_ms - pause_ms + 1))
 
     def stop(self) -> tuple[CheckpointRequest, ...]:
-        """Cancel the timer and forget all requests, also the one in progress; says which they were (MISSION A3)."""
+        """Cancel the timer and forget all requests, also the one in progress; says which they were
+        (MISSION A3)."""
         self._scheduling = False
         self._next_trigger_ms = None
         self._waits_because = None
@@ -122,7 +128,8 @@ class CheckpointTrigger:
         return queued if in_progress is None else (in_progress, *queued)
 
     def periodic_request(self, now_ms: int) -> CheckpointRequest | None:
-        """The periodic request if it is due; the timer goes on at its fixed rate, missed turns are left out."""
+        """The periodic request if it is due; the timer goes on at its fixed rate, missed turns are
+        left out."""
         due_ms, interval_ms = self._next_trigger_ms, self._config.effective_interval_ms
         if due_ms is None or interval_ms is None or now_ms < due_ms:
             return None
@@ -146,7 +153,8 @@ class CheckpointTrigger:
     def run_queue(
         self, now_ms: int, *, triggering: bool, pending: int, cleaning: int
     ) -> tuple[AllocateLocation | None, list[Rejected]]:
-        """Take requests from the queue until one runs or none can; says which were rejected on the way.
+        """Take requests from the queue until one runs or none can; says which were rejected on the
+        way.
 
         ``triggering`` says whether a pending checkpoint has not triggered its tasks yet.
         """
@@ -181,12 +189,15 @@ class CheckpointTrigger:
             self._waits_because = None
             self._timer_off_while_periodic_waits()
             return (
-                AllocateLocation(allocation=self._allocation, kind=request.kind, target=request.target),
+                AllocateLocation(
+                    allocation=self._allocation, kind=request.kind, target=request.target
+                ),
                 rejected,
             )
 
     def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
-        """The location is there: repeat the pre-checks (MISSION A6). None if nobody waits for it any more."""
+        """The location is there: repeat the pre-checks (MISSION A6). None if nobody waits for it
+        any more."""
         request = self._finish(allocation)
         if request is None:
             return None
@@ -216,7 +227,8 @@ class CheckpointTrigger:
         self._unsuccessful += 1
 
     def reset_unsuccessful(self) -> None:
-        """Tasks were triggered, or the scheduler stopped: the count begins anew (MISSION A3, A9)."""
+        """Tasks were triggered, or the scheduler stopped: the count begins anew (MISSION A3,
+        A9)."""
         self._unsuccessful = 0
 
     def validate(self) -> None:
@@ -240,7 +252,8 @@ class CheckpointTrigger:
             self._next_trigger_ms = None
 
     def _too_early(self, request: CheckpointRequest, retry_ms: int) -> Rejected:
-        """Drop a periodic request inside the minimum pause and set the timer for the exact remainder."""
+        """Drop a periodic request inside the minimum pause and set the timer for the exact
+        remainder."""
         self._next_trigger_ms = retry_ms
         return Rejected(request=request, reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
 
@@ -250,4 +263,6 @@ class CheckpointTrigger:
         if not tasks:
             return None
         detail = " ".join(f"Task {vertex!r} is {statuses[vertex].name}." for vertex in tasks)
-        return Rejected(request=request, reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail=detail)
+        return Rejected(
+            request=request, reason=Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail=detail
+        )

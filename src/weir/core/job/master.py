@@ -1,32 +1,37 @@
-"""``JobMaster``: the whole job as one machine (Flink's ``JobMaster`` with its scheduler): events in, effects out.
+"""``JobMaster``: the whole job as one machine (Flink's ``JobMaster`` with its scheduler): events
+in, effects out.
 
-It puts together the attempt's tasks (``Execution``), the checkpoints (``CheckpointCoordinator``), the restart
-strategy and a stop with savepoint. Each event is handled, then ``_progress`` does what has become possible.
+It puts together the attempt's tasks (``Execution``), the checkpoints (``CheckpointCoordinator``),
+the restart strategy and a stop with savepoint. Each event is handled, then ``_progress`` does what
+has become possible.
 
-The status moves by the table in ``core/status.py``. Beside it there is a *goal*, since the way to most states leads
-through waiting:
+The status moves by the table in ``core/status.py``. Beside it there is a *goal*, since the way to
+most states leads through waiting:
 
-1. A goal other than RUN is set at once, and with it the scheduler stops and pending checkpoints are aborted (MISSION
-   A1).
-2. If an attempt is being started, its outcome is awaited. If tasks run, they are stopped, and that is awaited.
-3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): nobody can know yet whether it is the one to
-   restart from.
+1. A goal other than RUN is set at once, and with it the scheduler stops and pending checkpoints are
+   aborted (MISSION A1).
+2. If an attempt is being started, its outcome is awaited. If tasks run, they are stopped, and that
+   is awaited.
+3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): nobody can know yet
+   whether it is the one to restart from.
 4. Only then the goal is acted upon: the restart is scheduled, or the end is recorded.
 
-Periodic checkpoints start when the job is RUNNING and so is every task that has not finished, not with the attempt:
-queries take seconds to start, and until then every trigger would be declined (MISSION A1, A4).
+Periodic checkpoints start when the job is RUNNING and so is every task that has not finished, not
+with the attempt: queries take seconds to start, and until then every trigger would be declined
+(MISSION A1, A4).
 
-The files of checkpoints that are aborted while tasks are being stopped are deleted after these have stopped, since until
-then a snapshot may still be writing.
+The files of checkpoints that are aborted while tasks are being stopped are deleted after these have
+stopped, since until then a snapshot may still be writing.
 
-The core has no random numbers: each place that needs one uses the ``chance`` that came with an event.
+The core has no random numbers: each place that needs one uses the ``chance`` that came with an
+event.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.requests import (
@@ -43,8 +48,13 @@ from weir.core.checkpoints.stats import CheckpointStatsSnapshot, CheckpointStats
 from weir.core.config import CheckpointConfig, RestartConfig
 from weir.core.execution import AttemptPhase, Execution
 from weir.core.job.restart import FinalCheckpointRetry, RestartPolicy
-from weir.core.job.stop_with_savepoint import StopState, StopWithSavepoint, refuse_snapshot
-from weir.core.job.story import Story, StoryEntry
+from weir.core.job.stop_with_savepoint import (
+    NO_SAVEPOINT_DIRECTORY,
+    StopState,
+    StopWithSavepoint,
+    overdue,
+    refuse_snapshot,
+)
 from weir.core.messages.job import (
     AbandonAttempt,
     AnswerRequest,
@@ -81,12 +91,23 @@ from weir.core.messages.protocol import (
 )
 from weir.core.operators.coordinators import CoordinatedOperator, OperatorCoordinators
 from weir.core.status import Goal, JobStatus, next_status
-from weir.core.types import UNKNOWN, Cause, OperatorId, OperatorState, Recorded, TaskStatus, VertexId
+from weir.core.types import (
+    UNKNOWN,
+    Cause,
+    OperatorId,
+    OperatorState,
+    Recorded,
+    TaskStatus,
+    VertexId,
+)
 from weir.errors import invariant
+
+Handler: TypeAlias = Callable[[Any, int], None]
 
 
 class JobMaster:
-    """One job in one driver. All methods are called on the main thread, with a ``now_ms`` that never decreases."""
+    """One job in one driver. All methods are called on the main thread, with a ``now_ms`` that
+    never decreases."""
 
     def __init__(
         self,
@@ -100,8 +121,9 @@ class JobMaster:
         producers: Mapping[VertexId, tuple[VertexId, ...]] | None = None,
         coordinated: Mapping[OperatorId, CoordinatedOperator] | None = None,
     ) -> None:
-        """``hooks`` are the identifiers of the master hooks, which are asked all at once (P44); ``producers`` are the tasks
-        whose channels a task reads; ``coordinated`` are the operators that have a coordinator."""
+        """``hooks`` are the identifiers of the master hooks, which are asked all at once (P44);
+        ``producers`` are the tasks whose channels a task reads; ``coordinated`` are the operators
+        that have a coordinator."""
         self._job_id = job_id
         self._config = config
         self._savepoint_directory = savepoint_directory
@@ -132,7 +154,6 @@ class JobMaster:
         #: Deletions that wait for tasks to stop.
         self._deferred_discards: list[DiscardCheckpoint] = []
         self._effects: list[JobMasterEffect] = []
-        self._story = Story()
 
     # -- what others may know
 
@@ -157,11 +178,6 @@ class JobMaster:
         return self._coordinator
 
     @property
-    def story(self) -> tuple[StoryEntry, ...]:
-        """The newest events with the status before and after, oldest first."""
-        return self._story.entries
-
-    @property
     def has_periodic_checkpoints(self) -> bool:
         """Whether checkpoints are taken without being asked for."""
         return self._config.interval_ms is not None
@@ -175,7 +191,7 @@ class JobMaster:
         return self._stats.snapshot(now_ms)
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is to be called, in monotonic ms; None if nothing is due by itself."""
+        """When to call ``on_deadline``, in monotonic ms; None if nothing is due by itself."""
         if self._status.is_terminal:
             return None
         deadlines = (
@@ -190,8 +206,7 @@ class JobMaster:
 
     def on_deadline(self, now_ms: int) -> list[JobMasterEffect]:
         """The time that ``next_deadline`` named has come."""
-        before = self._status
-        if not before.is_terminal:
+        if not self._status.is_terminal:
             self._take(self._coordinator.on_deadline(now_ms), now_ms)
             if self._restarts.is_due(now_ms):
                 self._begin_attempt()
@@ -199,22 +214,21 @@ class JobMaster:
             if self._end_deadline_ms is not None and self._end_deadline_ms <= now_ms:
                 self._end_is_overdue(now_ms)
             self._progress(now_ms)
-        return self._finish("deadline", before, now_ms)
+        return self._drain()
 
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
         """Take one event; the effects are to be carried out in their order."""
-        before = self._status
-        if before.is_terminal:
+        if self._status.is_terminal:
             self._after_the_end(event)
         elif isinstance(event, AcknowledgeCheckpoint):
             self._acknowledged(event, now_ms)
         else:
             self._handlers[type(event)](event, now_ms)
             self._progress(now_ms)
-        return self._finish(type(event).__name__, before, now_ms)
+        return self._drain()
 
     @cached_property
-    def _handlers(self) -> dict[type[Any], Callable[[Any, int], None]]:
+    def _handlers(self) -> dict[type[Any], Handler]:
         coordinator = self._coordinator
         operator_events = (*get_args(CoordinatorEvent), *get_args(TaskOperatorEvent))
         return {
@@ -238,13 +252,11 @@ class JobMaster:
             **dict.fromkeys(operator_events, self._operator_event),
         }
 
-    def _passed_to(self, call: Callable[[Any, int], list[CoordinatorOutput]]) -> Callable[[Any, int], None]:
+    def _passed_to(self, call: Callable[[Any, int], list[CoordinatorOutput]]) -> Handler:
         """The handler of an event that is the checkpoint coordinator's alone."""
         return lambda event, now_ms: self._take(call(event, now_ms), now_ms)
 
-    def _finish(self, event: str, before: JobStatus, now_ms: int) -> list[JobMasterEffect]:
-        """Hand the effects over, and note the event in the story."""
-        self._story.note(now_ms, event, before, self._status)
+    def _drain(self) -> list[JobMasterEffect]:
         effects, self._effects = self._effects, []
         return effects
 
@@ -255,11 +267,11 @@ class JobMaster:
     # -- events of tasks and of the checkpoint coordinator's effects
 
     def _hears(self, attempt: int) -> bool:
-        """Whether a task's word counts: an older attempt's, or one's that is being stopped, changes nothing any more."""
+        """Whether to take a task's event: not of an older attempt, nor of one being stopped."""
         return attempt == self._execution.attempt and self._execution.live
 
     def _acknowledged(self, event: AcknowledgeCheckpoint, now_ms: int) -> None:
-        """Kept short, since every task of every checkpoint comes here: only the last one has consequences."""
+        """Every task of every checkpoint comes here; only the last one has consequences."""
         if not self._hears(event.attempt):
             return
         _, outputs = self._coordinator.acknowledge(event, now_ms)
@@ -311,7 +323,8 @@ class JobMaster:
                 case RequestFailed():
                     self._request_failed(fact, now_ms)
                 case TolerableFailuresExceeded():
-                    # A job that has finished its records, and committed them, needs no further checkpoint.
+                    # A job that has finished its records, and committed them, needs no further
+                    # checkpoint.
                     if self._goal is Goal.RUN:
                         self._fail(fact.message, now_ms)
                 case AttemptFenced():
@@ -319,7 +332,8 @@ class JobMaster:
                 case FailSubtask() | FailJob():
                     fatal = isinstance(fact, FailJob) and fact.fatal
                     cause = fact.cause if isinstance(fact, FailJob) else UNKNOWN
-                    self._fail(fact.message, now_ms, goal=Goal.FAIL if fatal else Goal.RESTART, cause=cause)
+                    goal = Goal.FAIL if fatal else Goal.RESTART
+                    self._fail(fact.message, now_ms, goal=goal, cause=cause)
 
     @property
     def _tasks_are_leaving(self) -> bool:
@@ -386,8 +400,9 @@ class JobMaster:
         if event.left_running and self._goal is Goal.RESTART:
             self._goal = Goal.FAIL
             self._failure = (
-                f"{self._failure} (not restarted in this process, where a query may still run, since this does not stop:"
-                f" {event.left_running}; the same command resumes the job)"
+                f"{self._failure} (not restarted in this process, where a query may still run,"
+                f" since this does not stop: {event.left_running}; the same command resumes the"
+                " job)"
             )
         deferred, self._deferred_discards = self._deferred_discards, []
         if self._goal is not Goal.FENCED:
@@ -404,9 +419,8 @@ class JobMaster:
 
     def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
         if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
-            ending = self._goal not in (Goal.RUN, Goal.RESTART)
-            deletes = self._config.retention.deletes_on_cancellation
-            why = refuse_snapshot(self._status, self._failure, ending=ending, cancel_deletes=deletes)
+            retention = self._config.retention
+            why = refuse_snapshot(self._status, self._goal, self._failure, retention)
             self._refuse(event.request, why)
             return
         if self._stop is not None:
@@ -421,13 +435,10 @@ class JobMaster:
             return
         target = event.target or self._savepoint_directory
         if target is None:
-            self._refuse(
-                event.request,
-                "No savepoint was taken, since there is no directory for it: give one with the request"
-                " or set execution.checkpointing.savepoint-dir.",
-            )
+            self._refuse(event.request, NO_SAVEPOINT_DIRECTORY)
         elif event.kind is RequestKind.SAVEPOINT:
-            request = CheckpointRequest(origin=RequestOrigin.SAVEPOINT, target=target, request=event.request)
+            origin = RequestOrigin.SAVEPOINT
+            request = CheckpointRequest(origin=origin, target=target, request=event.request)
             self._take(self._coordinator.submit(request, now_ms), now_ms)
         else:
             self._stop = StopWithSavepoint(request=event.request, target=target, drain=event.drain)
@@ -437,7 +448,8 @@ class JobMaster:
     def _cancel_requested(self, event: CancelRequested, now_ms: int) -> None:
         if self._recording_end is not None and self._goal is not Goal.CANCEL:
             self._refuse(
-                event.request, f"The job is not cancelled: it is already {self._recording_end.name}."
+                event.request,
+                f"The job is not cancelled: it is already {self._recording_end.name}.",
             )
         elif self._goal in (Goal.FINISH, Goal.FENCED):
             self._refuse(event.request, "The job is not cancelled: it is already ending.")
@@ -476,7 +488,8 @@ class JobMaster:
 
     @property
     def _may_schedule(self) -> bool:
-        """Whether periodic checkpoints can begin: all tasks run, and the job is not being stopped (MISSION A1)."""
+        """Whether periodic checkpoints can begin: all tasks run, and the job is not being stopped
+        (MISSION A1)."""
         running = self._goal is Goal.RUN and self._status is JobStatus.RUNNING
         return running and self._stop is None and self._execution.can_be_checkpointed
 
@@ -492,37 +505,38 @@ class JobMaster:
         elif stop is not None:
             if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
                 stop.savepoint_requested()
-                request = CheckpointRequest(origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain)
+                request = CheckpointRequest(
+                    origin=RequestOrigin.STOP, target=stop.target, drain=stop.drain
+                )
                 self._take(self._coordinator.submit(request, now_ms), now_ms)
         elif self._final_checkpoint_is_due():
             self._take(
-                self._coordinator.submit(CheckpointRequest(origin=RequestOrigin.FINAL), now_ms), now_ms
+                self._coordinator.submit(CheckpointRequest(origin=RequestOrigin.FINAL), now_ms),
+                now_ms,
             )
 
     def _final_checkpoint_is_due(self) -> bool:
-        """Whether a checkpoint is to be triggered at once for tasks that wait (MISSION E3, PROTOCOL P29)."""
+        """Whether a checkpoint is to be triggered at once for tasks that wait (MISSION E3,
+        PROTOCOL P29)."""
         vertex = self._execution.last_to_wait
         if self._final_retry.at_ms is not None:
             return False
-        if vertex is None or not (self._execution.all_ended_records or self._config.interval_ms is None):
+        if vertex is None or not (
+            self._execution.all_ended_records or self._config.interval_ms is None
+        ):
             return False
         return self._execution.can_be_checkpointed and not self._coordinator.covers(vertex)
 
     @property
     def _end_deadline_ms(self) -> int | None:
-        """Until when every task has to be FINISHED, once the savepoint of a stop is complete; None if there is none."""
+        """When the tasks must have finished after the savepoint of a stop; None without a stop."""
         return self._stop.deadline_ms if self._stop is not None and self._goal is Goal.RUN else None
 
     def _end_is_overdue(self, now_ms: int) -> None:
-        """Sinks that do not come back must not hold up for ever whoever asked for the stop (PROTOCOL P34)."""
-        late = ", ".join(
-            repr(v) for v, status in self._execution.statuses.items() if status is not TaskStatus.FINISHED
-        )
-        self._fail(
-            f"The job did not end within {self._config.timeout_ms} ms after the savepoint of its stop was complete: these"
-            f" tasks have not committed and closed their sinks: {late}.",
-            now_ms,
-        )
+        """Sinks that hang must not hold up for ever whoever asked for the stop (PROTOCOL P34)."""
+        statuses = self._execution.statuses.items()
+        late = (vertex for vertex, status in statuses if status is not TaskStatus.FINISHED)
+        self._fail(overdue(self._config.timeout_ms, late), now_ms)
 
     # -- failures and the end
 
@@ -535,13 +549,16 @@ class JobMaster:
         cause: Cause = UNKNOWN,
         vertex: VertexId | None = None,
     ) -> None:
-        """The running attempt failed; one that is being left already is not failed again. ``vertex``: whose task failed."""
+        """The attempt failed, unless it is being left already. ``vertex``: whose task failed."""
         if self._goal not in (Goal.RUN, Goal.FINISH):
             return
-        passing = goal is Goal.RESTART
-        self._failure = message = self._restarts.notify_failure(message, cause.key, now_ms, passing=passing)
+        restart = goal is Goal.RESTART
+        message = self._restarts.notify_failure(message, cause.key, now_ms, passing=restart)
+        self._failure = message
         self._status = next_status(self._status, JobStatus.FAILING)
-        failing = JobStatusChanged(status=self._status, message=message, trace=cause.trace, vertex=vertex)
+        failing = JobStatusChanged(
+            status=self._status, message=message, trace=cause.trace, vertex=vertex
+        )
         self._effects.append(failing)
         self._effects.extend(self._operator_coordinators.failed(message))
         self._leave(goal, message, now_ms)
@@ -598,10 +615,12 @@ class JobMaster:
     def _record_end(self, status: JobStatus) -> None:
         canceled = status is JobStatus.CANCELED
         self._recording_end = status
+        stop = self._stop if status is JobStatus.FINISHED else None
+        savepoint = None if stop is None else stop.savepoint_path
         self._effects.append(
             RecordEnd(
                 status=status,
-                savepoint=self._savepoint_path if status is JobStatus.FINISHED else None,
+                savepoint=savepoint,
                 failure=self._failure if status is JobStatus.FAILED else None,
                 delete_checkpoints=canceled and self._config.retention.deletes_on_cancellation,
             )
@@ -621,14 +640,9 @@ class JobMaster:
             self._failure = f"The job {how}, but that could not be recorded: {event.message}"
             self._end(JobStatus.FAILED, now_ms)
 
-    @property
-    def _savepoint_path(self) -> str | None:
-        savepoint = None if self._stop is None else self._stop.savepoint
-        return None if savepoint is None else savepoint.external_path
-
     def _end(self, status: JobStatus, now_ms: int) -> None:
         """The last effects of the job."""
-        savepoint = self._savepoint_path
+        savepoint = None if self._stop is None else self._stop.savepoint_path
         drained = savepoint is not None and self._stop is not None and self._stop.drain
         fenced = self._goal is Goal.FENCED
         self._take(self._coordinator.shut_down(now_ms), now_ms)
@@ -637,7 +651,8 @@ class JobMaster:
             self._effects.extend(self._stop.end())
             self._stop = None
         for request in self._cancels:
-            failure = None if status is JobStatus.CANCELED else self._failure or f"The job is {status.name}."
+            why = self._failure or f"The job is {status.name}."
+            failure = None if status is JobStatus.CANCELED else why
             self._effects.append(AnswerRequest(request=request, failure=failure))
         self._cancels.clear()
         failed = status is JobStatus.FAILED or fenced
@@ -667,22 +682,19 @@ class JobMaster:
             "a restart waits in the wrong status",
         )
         running = self._status is JobStatus.RUNNING and self._goal is Goal.RUN
+        scheduling = self._coordinator.trigger.scheduling
+        invariant(not scheduling or running, "the scheduler is on, but the job is not RUNNING")
+        started = self._execution.all_started
+        invariant(not scheduling or started, "the scheduler is on before all tasks run")
+        invariant(scheduling or not self._may_schedule, "the scheduler is off though all tasks run")
         invariant(
-            not self._coordinator.trigger.scheduling or running,
-            "the scheduler is on, but the job is not RUNNING",
+            self._execution.live == running, "messages go to tasks exactly while the job runs"
         )
-        invariant(
-            not self._coordinator.trigger.scheduling or self._execution.all_started,
-            "the scheduler is on before all tasks run",
-        )
-        invariant(
-            self._coordinator.trigger.scheduling or not self._may_schedule,
-            "all tasks run, but the scheduler is off",
-        )
-        invariant(self._execution.live == running, "messages go to tasks exactly while the job runs")
         if self._stop is not None:
             self._stop.validate()
             over = self._stop.state in (StopState.ENDED, StopState.FAILED)
             invariant(not over, "a stop that is over is still known")
         if self._status.is_terminal:
-            invariant(self._stop is None and not self._cancels, "the job ended with a request unanswered")
+            invariant(
+                self._stop is None and not self._cancels, "the job ended with a request unanswered"
+            )

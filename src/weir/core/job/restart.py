@@ -1,29 +1,33 @@
-"""Restart strategies (Flink's ``restart-strategy.*``), repeated failures, and retries of a final checkpoint.
+"""Restart strategies (Flink's ``restart-strategy.*``), repeated failures, and retries of a final
+checkpoint.
 
-The job master calls ``notify_failure`` when it begins to fail, asks ``can_restart``, and, when every task has stopped, asks
-``delay_ms`` how long to rest before the next attempt begins. Three strategies exist, named as in Flink's configuration:
+The job master calls ``notify_failure`` when it begins to fail, asks ``can_restart``, and, when
+every task has stopped, asks ``delay_ms`` how long to rest before the next attempt begins. Three
+strategies exist, named as in Flink's configuration:
 
 ``none``
     Every failure is final.
 ``fixed-delay``
     The same delay each time, for a limited number of attempts over the whole life of the driver.
 ``exponential-delay``
-    The delay starts at the initial backoff and is multiplied with each failure, up to the maximum. A job that then
-    ran for the reset threshold starts over: initial backoff, all attempts left.
+    The delay starts at the initial backoff and is multiplied with each failure, up to the maximum.
+    A job that then ran for the reset threshold starts over: initial backoff, all attempts left.
 
-Worked timeline for ``exponential-delay`` with 1 s initial backoff, multiplier 2, maximum 3 s, threshold 60 s::
+Worked timeline for ``exponential-delay`` with 1 s initial backoff, multiplier 2, maximum 3 s,
+threshold 60 s::
 
     failure at 0 s -> delay 1 s     failure at 5 s -> delay 2 s     failure at 10 s -> delay 3 s (the maximum)
     failure at 80 s: restarted at 13 s, ran for 67 s -> delay 1 s
 
-``RepeatedFailures`` counts failures of one cause without a completed checkpoint between them: there trying again helps
-nobody, since the next attempt goes on from where the last one did.
+``RepeatedFailures`` counts failures of one cause without a completed checkpoint between them: there
+trying again helps nobody, since the next attempt goes on from where the last one did.
 
-``FinalCheckpointRetry`` spaces out final checkpoints that fail (MISSION E3, PROTOCOL P29). Tasks that have ended their
-records wait for a checkpoint, and the job master asks for one by itself, so a failed one is followed by the next at once.
-Without a delay, a master hook that refuses at the end of the input would be asked thousands of times, and tolerance would be
-used up before anybody could act. The delay doubles with each failure in a row; a completed checkpoint, and each attempt,
-resets it. A periodic checkpoint, or one that a user asks for, may come sooner and serves as well.
+``FinalCheckpointRetry`` spaces out final checkpoints that fail (MISSION E3, PROTOCOL P29). Tasks
+that have ended their records wait for a checkpoint, and the job master asks for one by itself, so a
+failed one is followed by the next at once. Without a delay, a master hook that refuses at the end
+of the input would be asked thousands of times, and tolerance would be used up before anybody could
+act. The delay doubles with each failure in a row; a completed checkpoint, and each attempt, resets
+it. A periodic checkpoint, or one that a user asks for, may come sooner and serves as well.
 
 Nothing here reads a clock or draws a random number: the time and the jitter's chance are passed in.
 """
@@ -38,14 +42,16 @@ from weir.errors import invariant
 
 
 class RestartStrategy(Protocol):
-    """The decision over another attempt. Call ``notify_failure`` first: the answers are about that failure."""
+    """The decision over another attempt. Call ``notify_failure`` first: the answers are about that
+    failure."""
 
     def can_restart(self) -> bool:
         """Whether the job gets another attempt after the failure that was notified last."""
         ...
 
     def notify_failure(self, now_ms: int) -> None:
-        """Count a failure at ``now_ms`` (monotonic milliseconds, never before an earlier call's)."""
+        """Count a failure at ``now_ms`` (monotonic milliseconds, never before an earlier
+        call's)."""
         ...
 
     def delay_ms(self, chance: float) -> int:
@@ -116,35 +122,40 @@ class FixedDelayRestartStrategy:
 
 
 class ExponentialDelayRestartStrategy:
-    """``exponential-delay``: a growing delay with jitter, reset after a long healthy run (Flink's default).
+    """``exponential-delay``: a growing delay with jitter, reset after a long healthy run (Flink's
+    default).
 
-    Failures inside the shortest possible delay of the one before belong to the same attempt, since the next has
-    not begun by then: they count once, as in Flink.
+    Failures inside the shortest possible delay of the one before belong to the same attempt, since
+    the next has not begun by then: they count once, as in Flink.
     """
 
     def __init__(self, config: RestartConfig) -> None:
         self._config = config
         #: Failures since the last reset; each is one attempt used.
         self._failures = 0
-        #: Backoff for the last counted failure, without jitter; in [initial, maximum]. Kept with its fraction, so
-        #: that a backoff of few milliseconds grows too.
+        #: Backoff for the last counted failure, without jitter; in [initial, maximum]. Kept with
+        #: its fraction, so that a backoff of few milliseconds grows too.
         self._backoff_ms = float(config.initial_backoff_ms)
         #: Monotonic milliseconds of the last counted failure; None before the first.
         self._last_failure_ms: int | None = None
 
     def can_restart(self) -> bool:
-        """Whether the failures since the last reset are within ``attempts_before_reset_backoff``."""
+        """Whether the failures since the last reset are within
+        ``attempts_before_reset_backoff``."""
         limit = self._config.attempts_before_reset_backoff
         return limit is None or self._failures <= limit
 
     def notify_failure(self, now_ms: int) -> None:
-        """Raise the backoff, or reset it if the job ran for ``reset_backoff_threshold_ms`` since its restart."""
+        """Raise the backoff, or reset it if the job ran for ``reset_backoff_threshold_ms`` since
+        its restart."""
         config = self._config
         last_ms = self._last_failure_ms
         if last_ms is None:
             self._failures = 1
         else:
-            invariant(now_ms >= last_ms, f"a failure at {now_ms} ms is reported after one at {last_ms} ms")
+            invariant(
+                now_ms >= last_ms, f"a failure at {now_ms} ms is reported after one at {last_ms} ms"
+            )
             if now_ms < last_ms + self._bounded(self._backoff_ms - self._jitter_ms):
                 return
             if now_ms - (last_ms + self._backoff_ms) >= config.reset_backoff_threshold_ms:
@@ -156,7 +167,8 @@ class ExponentialDelayRestartStrategy:
         self._last_failure_ms = now_ms
 
     def delay_ms(self, chance: float) -> int:
-        """The backoff, varied by up to ``jitter_factor`` of it either way, kept in [initial, maximum]."""
+        """The backoff, varied by up to ``jitter_factor`` of it either way, kept in [initial,
+        maximum]."""
         _check_chance(chance)
         jitter_ms = self._jitter_ms
         return int(self._bounded(self._backoff_ms - jitter_ms + int(chance * (2 * jitter_ms + 1))))
@@ -166,8 +178,9 @@ class ExponentialDelayRestartStrategy:
         limit = self._config.attempts_before_reset_backoff
         return (
             f"restart strategy exponential-delay (backoff {int(self._backoff_ms)} ms of at most"
-            f" {self._config.max_backoff_ms} ms, attempts {'unlimited' if limit is None else limit},"
-            f" failures since the last reset {self._failures})"
+            f" {self._config.max_backoff_ms} ms, attempts"
+            f" {'unlimited' if limit is None else limit}, failures since the last reset"
+            f" {self._failures})"
         )
 
     @property
@@ -175,7 +188,10 @@ class ExponentialDelayRestartStrategy:
         return int(self._backoff_ms * self._config.jitter_factor)
 
     def _bounded(self, delay_ms: float) -> float:
-        return max(float(self._config.initial_backoff_ms), min(delay_ms, float(self._config.max_backoff_ms)))
+        return max(
+            float(self._config.initial_backoff_ms),
+            min(delay_ms, float(self._config.max_backoff_ms)),
+        )
 
 
 #: From this failure of one cause on the message says that it comes again and again.
@@ -196,11 +212,12 @@ class _Streak:
 
 
 class RepeatedFailures:
-    """Whether the job fails at the same point with the same cause again and again: no checkpoint completes, so every attempt
-    begins where the last one did. After ``give_up_after_ms``, and ``GIVEN_UP_FROM`` failures, the job is given up.
+    """Whether the job fails at the same point with the same cause again and again: no checkpoint
+    completes, so every attempt begins where the last one did. After ``give_up_after_ms``, and
+    ``GIVEN_UP_FROM`` failures, the job is given up.
 
-    A cause is a text that whoever saw the failure made; failures of unknown cause ("") neither count nor end a streak,
-    and nor do those of another cause: two steps may take turns.
+    A cause is a text that whoever saw the failure made; failures of unknown cause ("") neither
+    count nor end a streak, and nor do those of another cause: two steps may take turns.
     """
 
     def __init__(self, give_up_after_ms: int | None) -> None:
@@ -246,11 +263,13 @@ class RepeatedFailures:
         """For messages: how often, for how long, and what is done about it."""
         newest, limit_ms = self._newest, self._give_up_after_ms
         invariant(newest is not None, "a failure of unknown cause is not repeated")
-        count, lasted_ms = (0, 0) if newest is None else (newest.count, newest.last_ms - newest.first_ms)
+        count, lasted_ms = (
+            (0, 0) if newest is None else (newest.count, newest.last_ms - newest.first_ms)
+        )
         limit = "never" if limit_ms is None else f"after {limit_ms // 1_000} s"
         return (
-            f"failure {count} of the same cause in {lasted_ms // 1_000} s without a completed checkpoint between; the job is"
-            f" given up {limit}: weir.restart.give-up-after"
+            f"failure {count} of the same cause in {lasted_ms // 1_000} s without a completed"
+            f" checkpoint between; the job is given up {limit}: weir.restart.give-up-after"
         )
 
 
@@ -269,7 +288,8 @@ class RestartPolicy:
         return self._at_ms
 
     def notify_failure(self, message: str, cause: str, now_ms: int, *, passing: bool) -> str:
-        """Count a failure. Returns ``message``, with a hint if it is ``passing`` and comes again and again."""
+        """Count a failure. Returns ``message``, with a hint if it is ``passing`` and comes again
+        and again."""
         self._strategy.notify_failure(now_ms)
         self._repeated.notify_failure(cause, now_ms)
         repeats = passing and self._repeated.is_worth_telling
@@ -299,7 +319,8 @@ class RestartPolicy:
         self._at_ms = None
 
     def why_not(self) -> str:
-        """To be appended to the message of a failure that is final. Repeated failures say so themselves."""
+        """To be appended to the message of a failure that is final. Repeated failures say so
+        themselves."""
         return "" if self._repeated.gives_up else f" (not restarted: {self._strategy.describe()})"
 
 
@@ -345,4 +366,6 @@ class FinalCheckpointRetry:
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
-        invariant(self._at_ms is None or self._failures > 0, "a final checkpoint waits after no failure")
+        invariant(
+            self._at_ms is None or self._failures > 0, "a final checkpoint waits after no failure"
+        )

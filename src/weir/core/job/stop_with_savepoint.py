@@ -1,24 +1,33 @@
-"""Stop with savepoint, as a table (Flink's ``StopWithSavepointTerminationManager``; MISSION E4, PROTOCOL P34).
+"""Stop with savepoint, as a table (Flink's ``StopWithSavepointTerminationManager``; MISSION E4,
+PROTOCOL P34).
 
 ::
 
     WAITING_FOR_RECORD ──> WAITING_FOR_SAVEPOINT ──> SAVEPOINT_CREATED ──> ENDING ──> ENDED
           └──────────────────────┴──────────────────────────┴────────────────┴──────> FAILED
 
-The job master has stopped the scheduler and aborted what was pending before this machine begins. It waits for
-a checkpoint whose record is being written, takes the savepoint, waits until every task has committed it and
-is FINISHED, and records the end. Whoever asked for the stop is answered once, in ENDED or in FAILED; all who
-asked get the same answer.
+The job master has stopped the scheduler and aborted what was pending before this machine begins. It
+waits for a checkpoint whose record is being written, takes the savepoint, waits until every task
+has committed it and is FINISHED, and records the end. Whoever asked for the stop is answered once,
+in ENDED or in FAILED; all who asked get the same answer.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
+from weir.core.config import RetainExternalized
 from weir.core.messages.job import AnswerRequest, RequestKind, SnapshotRequested
-from weir.core.status import JobStatus
-from weir.core.types import CompletedCheckpoint
+from weir.core.status import Goal, JobStatus
+from weir.core.types import CompletedCheckpoint, VertexId
 from weir.errors import invariant
+
+#: The answer to who asks for a savepoint, if nobody says where it goes.
+NO_SAVEPOINT_DIRECTORY = (
+    "No savepoint was taken, since there is no directory for it: give one with the request or set"
+    " execution.checkpointing.savepoint-dir."
+)
 
 
 class StopState(enum.Enum):
@@ -77,13 +86,19 @@ class StopWithSavepoint:
         return self._savepoint
 
     @property
+    def savepoint_path(self) -> str | None:
+        """Where that savepoint is."""
+        return None if self._savepoint is None else self._savepoint.external_path
+
+    @property
     def deadline_ms(self) -> int | None:
-        """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None unless they have to."""
+        """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None
+        unless they have to."""
         return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
 
     def ask(self, event: SnapshotRequested) -> str | None:
-        """A user asks for something meanwhile. The same stop joins this one and gets its answer: None; anything else is
-        refused: why."""
+        """A user asks for something meanwhile. The same stop joins this one and gets its answer:
+        None; anything else is refused: why."""
         if event.kind is not RequestKind.STOP:
             return "The job is being stopped with a savepoint: wait for that one."
         if event.drain != self._drain:
@@ -97,7 +112,8 @@ class StopWithSavepoint:
         self._move(StopState.WAITING_FOR_SAVEPOINT)
 
     def savepoint_created(self, savepoint: CompletedCheckpoint, deadline_ms: int) -> None:
-        """The savepoint is complete; tasks commit it and finish, until ``deadline_ms`` on the monotonic clock."""
+        """The savepoint is complete; tasks commit it and finish, until ``deadline_ms`` on the
+        monotonic clock."""
         self._savepoint = savepoint
         self._deadline_ms = deadline_ms
         self._move(StopState.SAVEPOINT_CREATED)
@@ -109,13 +125,19 @@ class StopWithSavepoint:
     def end(self) -> list[AnswerRequest]:
         """The job has ended with the savepoint."""
         self._move(StopState.ENDED)
-        return [AnswerRequest(request=request, checkpoint=self._savepoint) for request in self._requests]
+        return [
+            AnswerRequest(request=request, checkpoint=self._savepoint) for request in self._requests
+        ]
 
     def fail(self, message: str) -> list[AnswerRequest]:
-        """The job did not end with the savepoint. If there is one all the same, the answer names it."""
+        """The job did not end with the savepoint. If there is one all the same, the answer names
+        it."""
         self._move(StopState.FAILED)
         if self._savepoint is not None:
-            message = f"A savepoint has been created at {self._savepoint.external_path}, but the job did not stop: {message}"
+            message = (
+                f"A savepoint has been created at {self._savepoint.external_path}, but the job did"
+                f" not stop: {message}"
+            )
         else:
             message = f"The job was not stopped with a savepoint: {message}"
         return [AnswerRequest(request=request, failure=message) for request in self._requests]
@@ -124,7 +146,9 @@ class StopWithSavepoint:
         """Check the laws of the fields; raises ``InvariantError``."""
         created = (StopState.SAVEPOINT_CREATED, StopState.ENDING, StopState.ENDED)
         if self._state in created:
-            invariant(self._savepoint is not None, f"a stop is {self._state.name} without a savepoint")
+            invariant(
+                self._savepoint is not None, f"a stop is {self._state.name} without a savepoint"
+            )
         invariant(self._requests, "a stop was asked for by nobody")
 
     def _move(self, target: StopState) -> None:
@@ -135,17 +159,25 @@ class StopWithSavepoint:
         self._state = target
 
 
-def refuse_snapshot(status: JobStatus, failure: str | None, *, ending: bool, cancel_deletes: bool) -> str:
-    """The answer to a request for a checkpoint or savepoint of a job that does not run, with what works instead.
-
-    ``failure``: why it failed last. ``cancel_deletes``: a cancelled job's checkpoints are deleted.
-    """
-    if ending:
+def refuse_snapshot(
+    status: JobStatus, goal: Goal, failure: str | None, retention: RetainExternalized
+) -> str:
+    """The answer to a request for a checkpoint or savepoint of a job that does not run, with what
+    works instead. ``failure``: why it failed last."""
+    if goal not in (Goal.RUN, Goal.RESTART):
         return f"The job is {status.name} and about to end, so nothing more can be taken of it."
     if status is JobStatus.CREATED:
         return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
     return (
-        f"The job is {status.name}, so nothing can be taken of it: ask again when it is RUNNING, or end it"
-        f" with 'weir cancel', which {'deletes' if cancel_deletes else 'keeps'} its completed checkpoints; it"
-        f" failed because: {failure}"
+        f"The job is {status.name}, so nothing can be taken of it: ask again when it is RUNNING, or"
+        f" end it with 'weir cancel', which {'deletes' if retention.deletes_on_cancellation else 'keeps'} its"
+        f" completed checkpoints; it failed because: {failure}"
+    )
+
+
+def overdue(timeout_ms: int, late: Iterable[VertexId]) -> str:
+    """Why a job fails whose tasks have not finished ``timeout_ms`` after the savepoint of its stop."""
+    return (
+        f"The job did not end within {timeout_ms} ms after the savepoint of its stop was complete:"
+        f" these tasks have not committed and closed their sinks: {', '.join(map(repr, late))}."
     )

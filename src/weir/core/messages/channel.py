@@ -1,15 +1,17 @@
-"""What travels from one task to another: the entries of a channel, and the two messages that carry it.
+"""What travels from one task to another: the entries of a channel, and the two messages that carry
+it.
 
-A channel leads from one task (the producer) to one consumer and is named after the producer. Its entries are strictly
-ordered; none overtakes another (MISSION C6). Spark writes a segment once for all consumers of a step, each of
-whom has a channel of its own::
+A channel leads from one task (the producer) to one consumer and is named after the producer. Its
+entries are strictly ordered; none overtakes another (MISSION C6). Spark writes a segment once for
+all consumers of a step, each of whom has a channel of its own::
 
     Segment(3) Watermark Segment(4) Barrier(7) Segment(5) Watermark EndOfUserRecords Barrier(8) EndOfPartition
 
-A consumer reads a channel up to a barrier and no further until it has that barrier on every channel. With aligned
-checkpoints a channel is therefore empty at its barrier: what the producer restores is all that the consumer needs, and
-no entry is part of the checkpoint. The barrier of an unaligned checkpoint may overtake segments that the consumer has not
-read; these are part of the consumer's state then, and nothing else is: a restored producer tells its watermark anew.
+A consumer reads a channel up to a barrier and no further until it has that barrier on every
+channel. With aligned checkpoints a channel is therefore empty at its barrier: what the producer
+restores is all that the consumer needs, and no entry is part of the checkpoint. The barrier of an
+unaligned checkpoint may overtake segments that the consumer has not read; these are part of the
+consumer's state then, and nothing else is: a restored producer tells its watermark anew.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ MAX_WATERMARK_MS = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Watermark:
-    """No segment behind it has a row that the producer would call late: its output watermark (PROTOCOL P25)."""
+    """No segment behind it has a row that the producer would call late: its output watermark
+    (PROTOCOL P25)."""
 
     #: Event time in milliseconds since the Unix epoch. Grows along the channel.
     timestamp_ms: int
@@ -68,7 +71,8 @@ class CancelCheckpointMarker:
 class EndOfUserRecords:
     """No segment comes any more (PROTOCOL P28)."""
 
-    #: The producer's windows and timers have fired. False: the job is stopped without a drain, and they stay in its state.
+    #: The producer's windows and timers have fired. False: the job is stopped without a drain, and
+    #: they stay in its state.
     finished: bool = True
     #: The savepoint with which the job stops, whose barrier comes next; None: the input has ended.
     savepoint: int | None = None
@@ -76,18 +80,25 @@ class EndOfUserRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfPartition:
-    """Nothing comes any more: the producer is FINISHED. The channel counts as aligned from here on."""
+    """Nothing comes any more: the producer is FINISHED. The channel counts as aligned from here
+    on."""
 
 
 ChannelEntry: TypeAlias = (
-    Segment | Watermark | CheckpointBarrier | CancelCheckpointMarker | EndOfUserRecords | EndOfPartition
+    Segment
+    | Watermark
+    | CheckpointBarrier
+    | CancelCheckpointMarker
+    | EndOfUserRecords
+    | EndOfPartition
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelAppended:
-    """S -> S: the producer ``channel`` appended entries to its channel to ``vertex``: what a step put out and the watermark
-    behind it come together, so that one step of the consumer can take both."""
+    """S -> S: the producer ``channel`` appended entries to its channel to ``vertex``: what a step
+    put out and the watermark behind it come together, so that one step of the consumer can take
+    both."""
 
     vertex: VertexId
     channel: VertexId
@@ -104,18 +115,21 @@ class Admission:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentsConsumed:
-    """S -> S: ``consumer`` has processed every segment of ``vertex`` up to ``position``, for good."""
+    """S -> S: ``consumer`` has processed every segment of ``vertex`` up to ``position``, for
+    good."""
 
     vertex: VertexId
     consumer: VertexId
     position: int
-    #: Bytes of the channel that one step of the consumer may read now, so that it takes about as long as wanted.
+    #: Bytes of the channel that one step of the consumer may read now, so that it takes about as
+    #: long as wanted.
     batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseSegments:
-    """Effect: no consumer needs the segments of ``vertex`` up to ``position`` any more; delete their files."""
+    """Effect: no consumer needs the segments of ``vertex`` up to ``position`` any more; delete
+    their files."""
 
     vertex: VertexId
     position: int

@@ -1,20 +1,23 @@
-"""Events and effects of ``JobMaster``, except those it exchanges with the tasks (``messages/protocol.py``).
+"""Events and effects of ``JobMaster``, except those it exchanges with the tasks
+(``messages/protocol.py``).
 
-An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks, its docstring names the
-event that it owes.
+An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks,
+its docstring names the event that it owes.
 
-*Requests of users* (``SnapshotRequested``, ``CancelRequested``, ``SuspendRequested``) are answered with ``AnswerRequest``.
+*Requests of users* (``SnapshotRequested``, ``CancelRequested``, ``SuspendRequested``) are answered
+with ``AnswerRequest``.
 
-*Master hooks* (Flink's ``MasterTriggerRestoreHook``; MISSION A8, PROTOCOL P44) let something outside the data flow take
-part in every checkpoint: a system that a source reads from can take a snapshot of its own, for example. The core knows a
-hook by its identifier only. A hook has a trigger and a restore, and is not notified of completion. Hooks run after the
-location is allocated and before the tasks are triggered::
+*Master hooks* (Flink's ``MasterTriggerRestoreHook``; MISSION A8, PROTOCOL P44) let something
+outside the data flow take part in every checkpoint: a system that a source reads from can take a
+snapshot of its own, for example. The core knows a hook by its identifier only. A hook has a trigger
+and a restore, and is not notified of completion. Hooks run after the location is allocated and
+before the tasks are triggered::
 
     M  TriggerHook, one for each hook .... runtime calls it ........... HookTriggered or HookFailed   M
     M  (all hooks are done) TriggerCheckpoint, one for each task
 
-What a hook returns becomes part of the metadata (``CompletedCheckpoint.hook_states``) and is handed back to it by the
-attempt that is restored from it, before any task starts.
+What a hook returns becomes part of the metadata (``CompletedCheckpoint.hook_states``) and is handed
+back to it by the attempt that is restored from it, before any task starts.
 """
 
 from __future__ import annotations
@@ -23,7 +26,12 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weir.core.messages.operators import CoordinatorEffect, CoordinatorEvent, DeliverEvent, TaskOperatorEvent
+from weir.core.messages.operators import (
+    CoordinatorEffect,
+    CoordinatorEvent,
+    DeliverEvent,
+    TaskOperatorEvent,
+)
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
@@ -85,7 +93,8 @@ class SuspendRequested:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRequest:
-    """Answer a user's request: exactly one of ``checkpoint`` and ``failure`` is set, or neither for a cancel."""
+    """Answer a user's request: exactly one of ``checkpoint`` and ``failure`` is set, or neither for
+    a cancel."""
 
     request: str
     checkpoint: CompletedCheckpoint | None = None
@@ -96,7 +105,8 @@ class AnswerRequest:
 class TriggerHook:
     """Effect: call the trigger of one master hook. Owes ``HookTriggered`` or ``HookFailed``.
 
-    The checkpoint's id and location are ours BEFORE this. No task is triggered while a hook has not answered.
+    The checkpoint's id and location are ours BEFORE this. No task is triggered while a hook has not
+    answered.
     """
 
     identifier: str
@@ -107,7 +117,8 @@ class TriggerHook:
 
 @dataclass(frozen=True, kw_only=True)
 class HookTriggered:
-    """Event: the hook has done its part. ``state`` is what it wants back on restore; None for nothing."""
+    """Event: the hook has done its part. ``state`` is what it wants back on restore; None for
+    nothing."""
 
     identifier: str
     checkpoint_id: int
@@ -123,7 +134,8 @@ class HookFailed:
     message: str
 
 
-# -- Events --------------------------------------------------------------------------------------------
+# -- Events
+# --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,16 +145,19 @@ class JobSubmitted:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptBegan:
-    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks are starting.
+    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks
+    are starting.
 
-    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the wall clock's.
+    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the
+    wall clock's.
     """
 
     attempt: int
     restored: CompletedCheckpoint | None
     chance: float
     timestamp_ms: int
-    #: Retained checkpoints of this job that are older than ``restored`` and whose metadata can be read, in order.
+    #: Retained checkpoints of this job that are older than ``restored`` and whose metadata can be
+    #: read, in order.
     older: tuple[CompletedCheckpoint, ...] = ()
 
 
@@ -158,14 +173,16 @@ class AttemptFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class TasksStopped:
-    """All tasks of the attempt have ended and none of their threads or snapshots is under way. What hangs was left behind.
+    """All tasks of the attempt have ended and none of their threads or snapshots is under way. What
+    hangs was left behind.
 
     ``chance`` in [0, 1) is the jitter of the restart strategy.
     """
 
     attempt: int
     chance: float
-    #: What may still run a query of the attempt, so that no other one can begin in this process; empty if nothing does.
+    #: What may still run a query of the attempt, so that no other one can begin in this process;
+    #: empty if nothing does.
     left_running: str = ""
 
 
@@ -201,7 +218,8 @@ class CheckpointRecorded:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDiscarded:
-    """One ``DiscardCheckpoint`` was carried out, or failed: it is over either way. One event for each such effect."""
+    """One ``DiscardCheckpoint`` was carried out, or failed: it is over either way. One event for
+    each such effect."""
 
     checkpoint_id: int
 
@@ -237,18 +255,21 @@ JobMasterEvent: TypeAlias = (
     | CoordinatorEvent
 )
 
-# -- Effects -------------------------------------------------------------------------------------------
+# -- Effects
+# -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeginAttempt:
-    """Win the record "attempt began", restore the newest completed checkpoint, hand each master hook its state (P44), commit
-    again what was pending, start every task not fully finished in it. Owes ``AttemptBegan`` or ``AttemptFailed``."""
+    """Win the record "attempt began", restore the newest completed checkpoint, hand each master
+    hook its state (P44), commit again what was pending, start every task not fully finished in it.
+    Owes ``AttemptBegan`` or ``AttemptFailed``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbandonAttempt:
-    """The attempt that is being begun is not wanted any more: give up whatever it waits for. Owes nothing itself."""
+    """The attempt that is being begun is not wanted any more: give up whatever it waits for. Owes
+    nothing itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +281,8 @@ class StopTasks:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocateLocation:
-    """Take the next checkpoint id and make its location. Owes ``LocationAllocated`` or ``LocationFailed``."""
+    """Take the next checkpoint id and make its location. Owes ``LocationAllocated`` or
+    ``LocationFailed``."""
 
     allocation: int
     kind: SnapshotKind
@@ -271,7 +293,8 @@ class AllocateLocation:
 class RecordCheckpoint:
     """Write ``_metadata`` (last of all files), then win the record. Owes ``CheckpointRecorded``.
 
-    Every state file named here is durable BEFORE this. ``retained`` are the ids that stay in the store with it.
+    Every state file named here is durable BEFORE this. ``retained`` are the ids that stay in the
+    store with it.
     """
 
     checkpoint_id: int
@@ -288,11 +311,13 @@ class RecordCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class DiscardCheckpoint:
-    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's directory). Owes
-    ``CheckpointDiscarded``: no checkpoint starts while too many of these are under way.
+    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's
+    directory). Owes ``CheckpointDiscarded``: no checkpoint starts while too many of these are under
+    way.
 
-    Issued for an aborted checkpoint, with no files (all that it wrote is its own), and, AFTER a record that this
-    attempt won, for a subsumed one, with the files that no retained or pending checkpoint needs (PROTOCOL P17).
+    Issued for an aborted checkpoint, with no files (all that it wrote is its own), and, AFTER a
+    record that this attempt won, for a subsumed one, with the files that no retained or pending
+    checkpoint needs (PROTOCOL P17).
     """
 
     checkpoint_id: int
@@ -304,10 +329,12 @@ class DiscardCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordEnd:
-    """Record how the job ended, AFTER the last sink has committed (PROTOCOL P16). Owes ``EndRecorded``.
+    """Record how the job ended, AFTER the last sink has committed (PROTOCOL P16). Owes
+    ``EndRecorded``.
 
-    ``savepoint`` is the path of the savepoint with which the job was stopped. With ``delete_checkpoints`` the job's
-    retained checkpoints are deleted once the record is won (``externalized-checkpoint-retention``).
+    ``savepoint`` is the path of the savepoint with which the job was stopped. With
+    ``delete_checkpoints`` the job's retained checkpoints are deleted once the record is won
+    (``externalized-checkpoint-retention``).
     """
 
     status: JobStatus
@@ -318,7 +345,8 @@ class RecordEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatusChanged:
-    """The job is now ``status``; for logs, progress and REST. FAILING says why, and which task it was, if it was one."""
+    """The job is now ``status``; for logs, progress and REST. FAILING says why, and which task it
+    was, if it was one."""
 
     status: JobStatus
     message: str = ""
@@ -328,7 +356,8 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded:
-    """Nothing more will happen: the driver can exit. ``fenced`` means that it must touch no file."""
+    """Nothing more will happen: the driver can exit. ``fenced`` means that it must touch no
+    file."""
 
     status: JobStatus
     failure: str | None = None

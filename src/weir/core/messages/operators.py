@@ -1,18 +1,22 @@
-"""What operator coordinators, the job master and tasks say to each other (MISSION C; PROTOCOL P2, P10, P41).
+"""What operator coordinators, the job master and tasks say to each other (MISSION C; PROTOCOL P2,
+P10, P41).
 
-A coordinator runs in the driver, beside the data flow, and is known by the operator that it coordinates. An event travels in
-either direction with an acknowledgement (C = the coordinator's port, M = ``JobMaster``, S = ``StreamTask``)::
+A coordinator runs in the driver, beside the data flow, and is known by the operator that it
+coordinates. An event travels in either direction with an acknowledgement (C = the coordinator's
+port, M = ``JobMaster``, S = ``StreamTask``)::
 
     C  CoordinatorSentEvent ... M  DeliverEvent ........... S  AnswerPlanning carries it; the step is complete
                                                             S  EventsConfirmed ........ M
     S  OperatorEventSent ...... M  HandleOperatorEvent .... C  the coordinator handles it
     C  OperatorEventHandled ... M  DeliverEvent(acknowledges=...) through the gateway .. S forgets the event
 
-An event of an operator is state of its task until the acknowledgement comes. That comes through the gateway like every
-other event, so of a checkpoint it holds: what the coordinator's snapshot has handled, the task's has no more; what it has
-not, the task's has still, and a restored task sends it again (P41).
+An event of an operator is state of its task until the acknowledgement comes. That comes through the
+gateway like every other event, so of a checkpoint it holds: what the coordinator's snapshot has
+handled, the task's has no more; what it has not, the task's has still, and a restored task sends it
+again (P41).
 
-How a coordinator's part of a checkpoint ended, and which subtask must fail over, are outcomes that stay in the job master.
+How a coordinator's part of a checkpoint ended, and which subtask must fail over, are outcomes that
+stay in the job master.
 """
 
 from __future__ import annotations
@@ -22,12 +26,14 @@ from typing import TypeAlias
 
 from weir.core.types import UNKNOWN, Cause, OperatorId, Payload, VertexId
 
-# -- Effects of the job master, for the coordinator's port. They are carried out in their order, one after the other ---
+# -- Effects of the job master, for the coordinator's port. They are carried out in their order, one
+# after the other ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResetCoordinator:
-    """Effect: an attempt has begun. Bring the coordinator to a checkpoint, or to its begin (both None)."""
+    """Effect: an attempt has begun. Bring the coordinator to a checkpoint, or to its begin (both
+    None)."""
 
     operator: OperatorId
     attempt: int
@@ -40,7 +46,8 @@ class ResetCoordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotCoordinator:
-    """Effect: ask the coordinator for its snapshot. Owes ``CoordinatorSnapshotTaken`` or ``CoordinatorSnapshotFailed``."""
+    """Effect: ask the coordinator for its snapshot. Owes ``CoordinatorSnapshotTaken`` or
+    ``CoordinatorSnapshotFailed``."""
 
     operator: OperatorId
     checkpoint_id: int
@@ -48,8 +55,8 @@ class SnapshotCoordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class HandleOperatorEvent:
-    """Effect: let the coordinator handle an event of its operator. Owes ``OperatorEventHandled``, or ``CoordinatorFailed``
-    if it raises."""
+    """Effect: let the coordinator handle an event of its operator. Owes ``OperatorEventHandled``,
+    or ``CoordinatorFailed`` if it raises."""
 
     operator: OperatorId
     subtask: int
@@ -59,7 +66,8 @@ class HandleOperatorEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCoordinator:
-    """Effect: tell the coordinator that a checkpoint has completed, AFTER the tasks (PROTOCOL P13), or was aborted."""
+    """Effect: tell the coordinator that a checkpoint has completed, AFTER the tasks (PROTOCOL P13),
+    or was aborted."""
 
     operator: OperatorId
     checkpoint_id: int
@@ -75,7 +83,8 @@ class SubtasksReady:
 
 @dataclass(frozen=True, kw_only=True)
 class SubtasksFailed:
-    """Effect: tell the coordinator that every subtask has failed. Events that it sent since its last checkpoint are lost."""
+    """Effect: tell the coordinator that every subtask has failed. Events that it sent since its
+    last checkpoint are lost."""
 
     operator: OperatorId
     message: str
@@ -90,12 +99,14 @@ CoordinatorEffect: TypeAlias = (
     | SubtasksFailed
 )
 
-# -- Events of the coordinator's port, for the job master. Those of an older attempt change nothing ----------
+# -- Events of the coordinator's port, for the job master. Those of an older attempt change nothing
+# ----------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSentEvent:
-    """The coordinator sends an event to one subtask. Comes before the answer of a snapshot that is taken later."""
+    """The coordinator sends an event to one subtask. Comes before the answer of a snapshot that is
+    taken later."""
 
     operator: OperatorId
     attempt: int
@@ -105,7 +116,8 @@ class CoordinatorSentEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSnapshotTaken:
-    """The coordinator has taken its snapshot; all that it sends from now on belongs to the next epoch (MISSION C3)."""
+    """The coordinator has taken its snapshot; all that it sends from now on belongs to the next
+    epoch (MISSION C3)."""
 
     operator: OperatorId
     attempt: int
@@ -135,7 +147,8 @@ class OperatorEventHandled:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorFailed:
-    """The coordinator raised, or fails the job: the job is restored, unless trying again cannot help (``fatal``)."""
+    """The coordinator raised, or fails the job: the job is restored, unless trying again cannot
+    help (``fatal``)."""
 
     operator: OperatorId
     attempt: int
@@ -152,13 +165,14 @@ CoordinatorEvent: TypeAlias = (
     | CoordinatorFailed
 )
 
-# -- Between job master and task -----------------------------------------------------------------------------
+# -- Between job master and task
+# -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliverEvent:
-    """M -> S: bring the event to the subtask, behind all that was delivered to it before (MISSION C6). Owes
-    ``EventsConfirmed``, or the task fails."""
+    """M -> S: bring the event to the subtask, behind all that was delivered to it before
+    (MISSION C6). Owes ``EventsConfirmed``, or the task fails."""
 
     operator: OperatorId
     subtask: int
@@ -193,7 +207,8 @@ class OperatorEventSent:
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgeCheckpointEvent:
-    """S -> M: the synchronous part of the task's snapshot is taken, so events of the next epoch may come (PROTOCOL P10)."""
+    """S -> M: the synchronous part of the task's snapshot is taken, so events of the next epoch may
+    come (PROTOCOL P10)."""
 
     vertex: VertexId
     attempt: int
@@ -203,12 +218,14 @@ class AcknowledgeCheckpointEvent:
 #: What a task says of events.
 TaskOperatorEvent: TypeAlias = EventsConfirmed | OperatorEventSent | AcknowledgeCheckpointEvent
 
-# -- Outcomes inside of the job master -----------------------------------------------------------------------
+# -- Outcomes inside of the job master
+# -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorAcknowledged:
-    """Outcome: the coordinator's part of the checkpoint is complete; ``state`` goes into the metadata."""
+    """Outcome: the coordinator's part of the checkpoint is complete; ``state`` goes into the
+    metadata."""
 
     operator: OperatorId
     checkpoint_id: int
@@ -243,5 +260,10 @@ class FailJob:
 
 
 HolderOutput: TypeAlias = (
-    CoordinatorEffect | DeliverEvent | CoordinatorAcknowledged | CoordinatorDeclined | FailSubtask | FailJob
+    CoordinatorEffect
+    | DeliverEvent
+    | CoordinatorAcknowledged
+    | CoordinatorDeclined
+    | FailSubtask
+    | FailJob
 )

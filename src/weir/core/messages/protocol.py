@@ -1,8 +1,9 @@
 """What the two core machines, ``JobMaster`` and ``StreamTask``, say to each other.
 
-Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer ``next_deadline()``. The runtime carries
-the effects out; when a blocking one is done, the outcome comes back as another event. What each machine exchanges with the
-runtime is in ``job.py`` and ``task.py``. The messages of this file pass between the machines: an effect of one is an event of
+Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer
+``next_deadline()``. The runtime carries the effects out; when a blocking one is done, the outcome
+comes back as another event. What each machine exchanges with the runtime is in ``job.py`` and
+``task.py``. The messages of this file pass between the machines: an effect of one is an event of
 the other, delivered in order.
 
 How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
@@ -19,7 +20,8 @@ How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
     S  CommitSinks .................. runtime: sinks commit, with retries SinksCommitted           S
     M  DiscardCheckpoint (subsumed) . runtime deletes it ................ CheckpointDiscarded      M
 
-Attempts: every event from a task carries the attempt it belongs to; the job master ignores those of older attempts.
+Attempts: every event from a task carries the attempt it belongs to; the job master ignores those of
+older attempts.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from weir.core.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerCheckpoint:
-    """M -> S: take checkpoint ``checkpoint_id`` at the next point between two steps (MISSION B1)."""
+    """M -> S: take checkpoint ``checkpoint_id`` at the next point between two steps
+    (MISSION B1)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -49,7 +52,8 @@ class TriggerCheckpoint:
     target: str | None = None
     #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
     full: bool = False
-    #: Of a stop with savepoint: end the input first, so that every window and timer fires (MISSION E1).
+    #: Of a stop with savepoint: end the input first, so that every window and timer fires
+    #: (MISSION E1).
     drain: bool = False
 
 
@@ -66,7 +70,8 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclineCheckpoint:
-    """S -> M: the task takes no snapshot for this checkpoint. ``reason`` is a ``CheckpointFailureReason`` name."""
+    """S -> M: the task takes no snapshot for this checkpoint. ``reason`` is a
+    ``CheckpointFailureReason`` name."""
 
     vertex: VertexId
     attempt: int
@@ -77,7 +82,8 @@ class DeclineCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCheckpointComplete:
-    """M -> S: the checkpoint's record is durable; sinks commit what they staged for it (PROTOCOL P13)."""
+    """M -> S: the checkpoint's record is durable; sinks commit what they staged for it
+    (PROTOCOL P13)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -85,7 +91,8 @@ class NotifyCheckpointComplete:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCheckpointAborted:
-    """M -> S: the checkpoint is over. What sinks staged stays for the next one that completes (PROTOCOL P12)."""
+    """M -> S: the checkpoint is over. What sinks staged stays for the next one that completes
+    (PROTOCOL P12)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -102,7 +109,8 @@ class TaskStatusChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFailed:
-    """S -> M: the task failed; the whole job is restored (PROTOCOL P39), or fails for good if that cannot help."""
+    """S -> M: the task failed; the whole job is restored (PROTOCOL P39), or fails for good if that
+    cannot help."""
 
     vertex: VertexId
     attempt: int

@@ -1,7 +1,8 @@
-"""Events and effects of ``StreamTask``, except those it exchanges with the job master (``messages/protocol.py``).
+"""Events and effects of ``StreamTask``, except those it exchanges with the job master
+(``messages/protocol.py``).
 
-An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks, its docstring names the
-event that it owes.
+An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks,
+its docstring names the event that it owes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from weir.core.messages.channel import Admission, ChannelAppended, ReleaseSegments, Segment, SegmentsConsumed
+from weir.core.messages.channel import (
+    Admission,
+    ChannelAppended,
+    ReleaseSegments,
+    Segment,
+    SegmentsConsumed,
+)
 from weir.core.messages.operators import DeliverEvent, TaskOperatorEvent
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
@@ -34,7 +41,8 @@ from weir.core.types import (
     VertexId,
 )
 
-# -- Events -------------------------------------------------------------------------------------------
+# -- Events
+# -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +54,14 @@ class TaskStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningCalled:
-    """Between two steps: all steps up to ``position`` are complete and no other has begun. The task owes exactly one
-    ``AnswerPlanning(call)``; until then the query rests."""
+    """Between two steps: all steps up to ``position`` are complete and no other has begun. The task
+    owes exactly one ``AnswerPlanning(call)``; until then the query rests."""
 
     call: int
     position: int
-    #: Of a task with channels: how far each has been read by the steps up to ``position``, by the query's own
-    #: offsets; a restored query may leave out a channel until it reads it. Exactly what was admitted, else the task fails
-    #: (PROTOCOL P7).
+    #: Of a task with channels: how far each has been read by the steps up to ``position``, by the
+    #: query's own offsets; a restored query may leave out a channel until it reads it. Exactly what
+    #: was admitted, else the task fails (PROTOCOL P7).
     consumed: dict[VertexId, int] = field(default_factory=dict)
     #: Of a task with consumers: the watermark of what it has put out, if it has one (PROTOCOL P25).
     watermark_ms: int | None = None
@@ -69,9 +77,11 @@ class StepStaged:
     segment: Segment | None = None
     #: What operators sent to their coordinators in it.
     sent_events: tuple[SentEvent, ...] = ()
-    #: Of a step that carried a barrier: the operator that could not take its snapshot, and why (PROTOCOL P6, P9).
+    #: Of a step that carried a barrier: the operator that could not take its snapshot, and why
+    #: (PROTOCOL P6, P9).
     declined: tuple[OperatorId, str] | None = None
-    #: The readers of its source have said that nothing is left to be read: with this step its records end.
+    #: The readers of its source have said that nothing is left to be read: with this step its
+    #: records end.
     input_ended: bool = False
 
 
@@ -84,8 +94,8 @@ class RecordsEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, and every operator of the chain
-    has finished, in order (MISSION E1, E2)."""
+    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, and every
+    operator of the chain has finished, in order (MISSION E1, E2)."""
 
     position: int
 
@@ -104,8 +114,9 @@ class SyncPartDone:
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncPartDone:
-    """The snapshot is durable. Committables and segments in ``state`` replace those that ``TakeSnapshot`` named: flushing
-    may have added to the payloads of the ones, and the others are named by their files in the checkpoint now."""
+    """The snapshot is durable. Committables and segments in ``state`` replace those that
+    ``TakeSnapshot`` named: flushing may have added to the payloads of the ones, and the others are
+    named by their files in the checkpoint now."""
 
     checkpoint_id: int
     state: TaskState
@@ -114,7 +125,8 @@ class AsyncPartDone:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFailed:
-    """The synchronous or asynchronous part failed; what it wrote is removed with the checkpoint (PROTOCOL P9)."""
+    """The synchronous or asynchronous part failed; what it wrote is removed with the checkpoint
+    (PROTOCOL P9)."""
 
     checkpoint_id: int
     message: str
@@ -131,8 +143,8 @@ class SinksCommitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkCommitFailed:
-    """A sink could not commit this epoch and retries are used up: the task fails (PROTOCOL P13). ``fatal`` means that trying
-    again cannot help."""
+    """A sink could not commit this epoch and retries are used up: the task fails (PROTOCOL P13).
+    ``fatal`` means that trying again cannot help."""
 
     checkpoint_id: int
     message: str
@@ -170,7 +182,8 @@ StreamTaskEvent: TypeAlias = (
     | DeliverEvent
 )
 
-# -- Effects ------------------------------------------------------------------------------------------
+# -- Effects
+# ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,21 +191,25 @@ class AnswerPlanning:
     """Let planning call ``call`` return, so that the next step can begin."""
 
     call: int
-    #: What that step reads of the task's channels, no more and no less. With anything, there is a step.
+    #: What that step reads of the task's channels, no more and no less. With anything, there is a
+    #: step.
     admitted: tuple[Admission, ...] = ()
-    #: The watermark of each channel that has one, as of what the steps before it have read (PROTOCOL P25).
+    #: The watermark of each channel that has one, as of what the steps before it have read
+    #: (PROTOCOL P25).
     watermarks_ms: dict[VertexId, int] = field(default_factory=dict)
-    #: What operators handle before the step's records. With any, there is a step, be it without records.
+    #: What operators handle before the step's records. With any, there is a step, be it without
+    #: records.
     events: tuple[DeliverEvent, ...] = ()
-    #: The checkpoint whose barrier follows the step: operators prepare for it behind the records (PROTOCOL P6). With one,
-    #: there is a step.
+    #: The checkpoint whose barrier follows the step: operators prepare for it behind the records
+    #: (PROTOCOL P6). With one, there is a step.
     barrier: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakeSnapshot:
-    """Take the synchronous part for the state after ``position``: small entries are read, new files pinned (PROTOCOL P3).
-    Owes ``SyncPartDone`` or ``SnapshotFailed``. No step begins before that."""
+    """Take the synchronous part for the state after ``position``: small entries are read, new files
+    pinned (PROTOCOL P3). Owes ``SyncPartDone`` or ``SnapshotFailed``. No step begins before
+    that."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -203,15 +220,18 @@ class TakeSnapshot:
     #: Every operator of the task is fully finished: no entries and no files are needed.
     finished: bool
     committables: tuple[Committable, ...]
-    #: No file of an earlier checkpoint may be referred to: everything is written anew (PROTOCOL P40).
+    #: No file of an earlier checkpoint may be referred to: everything is written anew
+    #: (PROTOCOL P40).
     full: bool = False
-    #: Segments of the task's channels that are part of the snapshot. They live until its last part has ended (P27).
+    #: Segments of the task's channels that are part of the snapshot. They live until its last part
+    #: has ended (P27).
     in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinueSnapshot:
-    """Start the asynchronous part: copy, flush staged output, sync. Owes ``AsyncPartDone`` or ``SnapshotFailed``."""
+    """Start the asynchronous part: copy, flush staged output, sync. Owes ``AsyncPartDone`` or
+    ``SnapshotFailed``."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -227,7 +247,8 @@ class DropSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmBase:
-    """The checkpoint completed: its files are the base of the task's next incremental snapshot (PROTOCOL P4)."""
+    """The checkpoint completed: its files are the base of the task's next incremental snapshot
+    (PROTOCOL P4)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -235,13 +256,13 @@ class ConfirmBase:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDrain:
-    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish every operator of the chain, in order. Owes
-    ``Drained`` or ``TaskErrored``."""
+    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish every operator of
+    the chain, in order. Owes ``Drained`` or ``TaskErrored``."""
 
     vertex: VertexId
     position: int
-    #: The planning call that is held, of a task whose records end because its channels do, its readers say so or the job is
-    #: stopped; None if its query has ended.
+    #: The planning call that is held, of a task whose records end because its channels do, its
+    #: readers say so or the job is stopped; None if its query has ended.
     call: int | None = None
     #: What operators handle before they finish.
     events: tuple[DeliverEvent, ...] = ()
@@ -249,17 +270,18 @@ class StartDrain:
 
 @dataclass(frozen=True, kw_only=True)
 class CloseOperators:
-    """Close every operator of the chain: all is committed, and nobody needs the task any more (MISSION E5). Owes
-    ``OperatorsClosed`` or ``TaskErrored``."""
+    """Close every operator of the chain: all is committed, and nobody needs the task any more
+    (MISSION E5). Owes ``OperatorsClosed`` or ``TaskErrored``."""
 
     vertex: VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint listeners. ``payloads`` names
-    every sink, with an empty tuple for one that staged nothing (PROTOCOL P15). Owes ``SinksCommitted`` or
-    ``SinkCommitFailed``. Never issued before the record of ``checkpoint_id`` is durable."""
+    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint
+    listeners. ``payloads`` names every sink, with an empty tuple for one that staged nothing
+    (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``. Never issued before the record
+    of ``checkpoint_id`` is durable."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -268,7 +290,8 @@ class CommitSinks:
 
 @dataclass(frozen=True, kw_only=True)
 class TellAborted:
-    """Tell the task's checkpoint listeners that the checkpoint is over. Owes ``TaskErrored`` if one raises."""
+    """Tell the task's checkpoint listeners that the checkpoint is over. Owes ``TaskErrored`` if one
+    raises."""
 
     vertex: VertexId
     checkpoint_id: int

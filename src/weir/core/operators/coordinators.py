@@ -1,7 +1,8 @@
-"""``OperatorCoordinators``: the holders of all operator coordinators of one job, as the job master's part of MISSION C.
+"""``OperatorCoordinators``: the holders of all operator coordinators of one job, as the job
+master's part of MISSION C.
 
-Under Spark a task is a whole query, whose subtasks live and fail together (PROTOCOL P39): what a task says of a checkpoint,
-of its start and of its end holds for every subtask of its operators.
+Under Spark a task is a whole query, whose subtasks live and fail together (PROTOCOL P39): what a
+task says of a checkpoint, of its start and of its end holds for every subtask of its operators.
 """
 
 from __future__ import annotations
@@ -63,8 +64,9 @@ class OperatorCoordinators:
     def begin_attempt(
         self, attempt: int, restored: CompletedCheckpoint | None, *, own: bool
     ) -> list[CoordinatorEffect]:
-        """Every subtask begins anew, and every coordinator goes back to what is restored (MISSION C1). What a task had sent
-        that is finished there, and is not started to send it again, comes right after (P41). ``own``: it is of this job."""
+        """Every subtask begins anew, and every coordinator goes back to what is restored
+        (MISSION C1). What a task had sent that is finished there, and is not started to send it
+        again, comes right after (P41). ``own``: it is of this job."""
         resets: list[CoordinatorEffect] = []
         for name, holder in self._holders.items():
             holder.reset()
@@ -81,7 +83,9 @@ class OperatorCoordinators:
             state = None if restored is None else restored.task(self._operators[name].vertex)
             if state is not None and state.fully_finished:
                 holder.finished()
-                resets += [self._handle(event, 0) for event in state.sent_events if event.operator == name]
+                resets += [
+                    self._handle(event, 0) for event in state.sent_events if event.operator == name
+                ]
         return resets
 
     def ready(self, vertex: VertexId) -> list[CoordinatorEffect]:
@@ -102,8 +106,11 @@ class OperatorCoordinators:
         """A checkpoint begins: every coordinator is asked first (C2)."""
         return self._all(lambda holder: holder.checkpoint(checkpoint_id))
 
-    def over(self, checkpoint_id: int, *, completed: bool, notifies: bool = True) -> list[HolderOutput]:
-        """A checkpoint has completed or was aborted: no event waits for it, and the coordinators are told of it."""
+    def over(
+        self, checkpoint_id: int, *, completed: bool, notifies: bool = True
+    ) -> list[HolderOutput]:
+        """A checkpoint has completed or was aborted: no event waits for it, and the coordinators
+        are told of it."""
         told: list[HolderOutput] = [
             NotifyCoordinator(operator=name, checkpoint_id=checkpoint_id, completed=completed)
             for name in (self._holders if notifies else ())
@@ -132,10 +139,17 @@ class OperatorCoordinators:
         """A task says what became of events, or has taken its snapshot."""
         match event:
             case EventsConfirmed():
-                return [one for name, number in event.events for one in self._holders[name].confirmed(number)]
+                return [
+                    one
+                    for name, number in event.events
+                    for one in self._holders[name].confirmed(number)
+                ]
             case OperatorEventSent():
-                # The operator may have lost its coordinator since the event became part of a checkpoint.
-                return [self._handle(event, event.number)] if event.operator in self._holders else []
+                # The operator may have lost its coordinator since the event became part of a
+                # checkpoint.
+                return (
+                    [self._handle(event, event.number)] if event.operator in self._holders else []
+                )
             case AcknowledgeCheckpointEvent():
                 return [
                     output
@@ -145,14 +159,16 @@ class OperatorCoordinators:
                 ]
 
     def validate(self, pending: Collection[int]) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints under way."""
+        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints
+        under way."""
         for holder in self._holders.values():
             holder.validate(pending)
 
     # -- inside
 
     def _handle(self, event: SentEvent | OperatorEventSent, number: int) -> HandleOperatorEvent:
-        """One that was sent by a subtask which there is no more, of a restored job with fewer, comes from another."""
+        """One that was sent by a subtask which there is no more, of a restored job with fewer,
+        comes from another."""
         return HandleOperatorEvent(
             operator=event.operator,
             subtask=event.subtask % self._holders[event.operator].parallelism,
@@ -163,5 +179,7 @@ class OperatorCoordinators:
     def _of(self, vertex: VertexId) -> list[OperatorId]:
         return [name for name, operator in self._operators.items() if operator.vertex == vertex]
 
-    def _all(self, ask: Callable[[OperatorCoordinatorHolder], list[HolderOutput]]) -> list[HolderOutput]:
+    def _all(
+        self, ask: Callable[[OperatorCoordinatorHolder], list[HolderOutput]]
+    ) -> list[HolderOutput]:
         return [output for holder in self._holders.values() for output in ask(holder)]

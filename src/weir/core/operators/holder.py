@@ -1,29 +1,37 @@
-"""``OperatorCoordinatorHolder``: one operator coordinator in the protocol, with exactly-once events (MISSION C2 to C9).
+"""``OperatorCoordinatorHolder``: one operator coordinator in the protocol, with exactly-once events
+(MISSION C2 to C9).
 
 The rules of this file:
 
-1. For a checkpoint all gateways are marked, then the coordinator is asked for its snapshot. With the answer they close.
-2. The coordinator's part is complete when every event that it sent before its snapshot, held ones included, is confirmed
-   (PROTOCOL P2). So a later checkpoint waits for the acknowledgements of an earlier one, if events are held behind that.
-3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a completion or a restore opens all.
-4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not confirmed is lost, and
-   checkpoints of which the coordinator's part is not complete are declined: it has been told too much for what the subtask
-   will be. To the coordinator these events were sent to a failed subtask (C5).
+1. For a checkpoint all gateways are marked, then the coordinator is asked for its snapshot. With
+   the answer they close.
+2. The coordinator's part is complete when every event that it sent before its snapshot, held ones
+   included, is confirmed (PROTOCOL P2). So a later checkpoint waits for the acknowledgements of an
+   earlier one, if events are held behind that.
+3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a
+   completion or a restore opens all.
+4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not
+   confirmed is lost, and checkpoints of which the coordinator's part is not complete are declined:
+   it has been told too much for what the subtask will be. To the coordinator these events were sent
+   to a failed subtask (C5).
 5. An answer that comes after its checkpoint is over changes nothing.
 6. What is sent to an operator that has finished is dropped, and no checkpoint waits for it.
 
-``SubtaskGateway``: the way of events from a coordinator to one subtask, across checkpoints (MISSION C3 to C6, C9).
+``SubtaskGateway``: the way of events from a coordinator to one subtask, across checkpoints
+(MISSION C3 to C6, C9).
 
-An event that was sent before the coordinator's snapshot for checkpoint n belongs to n: the subtask handles it before its own
-snapshot. One that was sent after it belongs to the epoch behind n, and must not come before the barrier. So the gateway is
-closed with the coordinator's snapshot, and opened by the subtask's acknowledgement::
+An event that was sent before the coordinator's snapshot for checkpoint n belongs to n: the subtask
+handles it before its own snapshot. One that was sent after it belongs to the epoch behind n, and
+must not come before the barrier. So the gateway is closed with the coordinator's snapshot, and
+opened by the subtask's acknowledgement::
 
     mark(n)    the coordinator is asked for its snapshot ..... events pass
     close(n)   the snapshot is taken ......................... events are held, in the order in which they were sent
     open(n)    the subtask acknowledges n, or n is over ...... what was held behind n alone goes out
 
-With several checkpoints in flight an event is held until each one that it follows is open. What is held is therefore one
-queue of events and of the checkpoints that close it; what stands before the first of these is free.
+With several checkpoints in flight an event is held until each one that it follows is open. What is
+held is therefore one queue of events and of the checkpoints that close it; what stands before the
+first of these is free.
 """
 
 from __future__ import annotations
@@ -80,7 +88,8 @@ class OperatorCoordinatorHolder:
         return self._send(subtask, payload)
 
     def acknowledge(self, subtask: int, number: int) -> list[HolderOutput]:
-        """The coordinator has handled an event of the subtask's: the word of it keeps to the epochs as every event does."""
+        """The coordinator has handled an event of the subtask's: the word of it keeps to the epochs
+        as every event does."""
         return self._send(subtask, {}, acknowledges=number)
 
     def snapshot_taken(self, checkpoint_id: int, state: Payload | None) -> list[HolderOutput]:
@@ -126,7 +135,8 @@ class OperatorCoordinatorHolder:
         self._snapshots.clear()
 
     def finished(self) -> list[HolderOutput]:
-        """No subtask will ever handle an event again: all are done with those that they were sent."""
+        """No subtask will ever handle an event again: all are done with those that they were
+        sent."""
         self._finished = True
         self._unconfirmed.clear()
         for snapshot in self._snapshots.values():
@@ -140,7 +150,8 @@ class OperatorCoordinatorHolder:
         return self._opened(checkpoint_id, [subtask])
 
     def confirmed(self, number: int) -> list[HolderOutput]:
-        """A subtask has handled an event for good. One that is not known was sent before a failure."""
+        """A subtask has handled an event for good. One that is not known was sent before a
+        failure."""
         if self._unconfirmed.pop(number, None) is None:
             return []
         for snapshot in self._snapshots.values():
@@ -148,7 +159,8 @@ class OperatorCoordinatorHolder:
         return self._completed_snapshots()
 
     def lost(self, number: int, message: str) -> list[HolderOutput]:
-        """An event did not reach its subtask, which must fail over to have all or nothing of its epoch."""
+        """An event did not reach its subtask, which must fail over to have all or nothing of its
+        epoch."""
         subtask = self._unconfirmed.get(number)
         if subtask is None:
             return []
@@ -158,15 +170,17 @@ class OperatorCoordinatorHolder:
                 operator=self._operator,
                 subtask=subtask,
                 message=(
-                    f"An event of the coordinator of {self._operator!r} to subtask {subtask} was lost ({message}):"
-                    " the subtask fails over, so that its state and the coordinator's agree."
+                    f"An event of the coordinator of {self._operator!r} to subtask {subtask} was"
+                    f" lost ({message}): the subtask fails over, so that its state and the"
+                    " coordinator's agree."
                 ),
             ),
         ]
 
     def subtask_failed(self, subtask: int) -> list[HolderOutput]:
-        """A subtask failed: events that it was to get are gone (C5), and it has forgotten what it handled since the newest
-        completed checkpoint. The coordinator's snapshots of before know of both."""
+        """A subtask failed: events that it was to get are gone (C5), and it has forgotten what it
+        handled since the newest completed checkpoint. The coordinator's snapshots of before know of
+        both."""
         self._gateways[subtask].reset()
         for number in [n for n, receiver in self._unconfirmed.items() if receiver == subtask]:
             del self._unconfirmed[number]
@@ -175,24 +189,32 @@ class OperatorCoordinatorHolder:
         return [output for n in declined for output in self._decline(n, message)]
 
     def validate(self, pending: Collection[int]) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints under way."""
+        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints
+        under way."""
         for subtask, gateway in enumerate(self._gateways):
             late = [n for n in gateway.closed_by if n not in pending]
             invariant(
-                not late, f"checkpoint {late} is over, and closes the gateway to {self._operator}/{subtask}"
+                not late,
+                f"checkpoint {late} is over, and closes the gateway to {self._operator}/{subtask}",
             )
         for checkpoint_id, snapshot in self._snapshots.items():
-            invariant(snapshot.taken or not snapshot.awaited, f"{checkpoint_id} awaits events too early")
             invariant(
-                snapshot.awaited <= self._unconfirmed.keys(), f"{checkpoint_id} awaits an event that is gone"
+                snapshot.taken or not snapshot.awaited, f"{checkpoint_id} awaits events too early"
             )
             invariant(
-                not snapshot.taken or bool(snapshot.awaited), f"{checkpoint_id} is complete but not told"
+                snapshot.awaited <= self._unconfirmed.keys(),
+                f"{checkpoint_id} awaits an event that is gone",
+            )
+            invariant(
+                not snapshot.taken or bool(snapshot.awaited),
+                f"{checkpoint_id} is complete but not told",
             )
 
     # -- inside
 
-    def _send(self, subtask: int, payload: Payload, acknowledges: int | None = None) -> list[HolderOutput]:
+    def _send(
+        self, subtask: int, payload: Payload, acknowledges: int | None = None
+    ) -> list[HolderOutput]:
         invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
         if self._finished:
             return []
@@ -208,11 +230,15 @@ class OperatorCoordinatorHolder:
         return [event] if self._gateways[subtask].send(event) else []
 
     def _opened(self, checkpoint_id: int, subtasks: Iterable[int]) -> list[HolderOutput]:
-        opened = [event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)]
+        opened = [
+            event for subtask in subtasks for event in self._gateways[subtask].open(checkpoint_id)
+        ]
         return [] if self._finished else [*opened]
 
     def _completed_snapshots(self) -> list[HolderOutput]:
-        done = [n for n, snapshot in self._snapshots.items() if snapshot.taken and not snapshot.awaited]
+        done = [
+            n for n, snapshot in self._snapshots.items() if snapshot.taken and not snapshot.awaited
+        ]
         return [
             CoordinatorAcknowledged(
                 operator=self._operator, checkpoint_id=n, state=self._snapshots.pop(n).state
@@ -223,7 +249,11 @@ class OperatorCoordinatorHolder:
     def _decline(self, checkpoint_id: int, message: str) -> list[HolderOutput]:
         """The checkpoint will be aborted, and ``over`` opens the gateways."""
         del self._snapshots[checkpoint_id]
-        return [CoordinatorDeclined(operator=self._operator, checkpoint_id=checkpoint_id, message=message)]
+        return [
+            CoordinatorDeclined(
+                operator=self._operator, checkpoint_id=checkpoint_id, message=message
+            )
+        ]
 
 
 class SubtaskGateway:
@@ -233,8 +263,8 @@ class SubtaskGateway:
         self._newest_marked = 0
         #: Checkpoints that are marked and not open yet.
         self._marked: set[int] = set()
-        #: The ids of closed checkpoints, in their order, and behind each the events that were sent since. Law: it is
-        #: empty or begins with an id.
+        #: The ids of closed checkpoints, in their order, and behind each the events that were sent
+        #: since. Law: it is empty or begins with an id.
         self._queue: list[int | DeliverEvent] = []
 
     @property
@@ -258,7 +288,8 @@ class SubtaskGateway:
         self._marked.add(checkpoint_id)
 
     def close(self, checkpoint_id: int) -> bool:
-        """The coordinator's snapshot is taken. False if the checkpoint is not marked any more, and nothing closes."""
+        """The coordinator's snapshot is taken. False if the checkpoint is not marked any more, and
+        nothing closes."""
         self._check_seen(checkpoint_id)
         if checkpoint_id not in self._marked:
             return False
@@ -266,7 +297,8 @@ class SubtaskGateway:
         return True
 
     def open(self, checkpoint_id: int) -> list[DeliverEvent]:
-        """The subtask has acknowledged the checkpoint, or it is over: the events that may go out now, in order."""
+        """The subtask has acknowledged the checkpoint, or it is over: the events that may go out
+        now, in order."""
         self._check_seen(checkpoint_id)
         self._marked.discard(checkpoint_id)
         if checkpoint_id in self._queue:
@@ -278,9 +310,12 @@ class SubtaskGateway:
         return free
 
     def reset(self) -> None:
-        """The subtask failed, or is restored: what was held is dropped, and no checkpoint is under way for it (C5)."""
+        """The subtask failed, or is restored: what was held is dropped, and no checkpoint is under
+        way for it (C5)."""
         self._marked.clear()
         self._queue.clear()
 
     def _check_seen(self, checkpoint_id: int) -> None:
-        invariant(checkpoint_id <= self._newest_marked, f"checkpoint {checkpoint_id} was never marked")
+        invariant(
+            checkpoint_id <= self._newest_marked, f"checkpoint {checkpoint_id} was never marked"
+        )

@@ -1,16 +1,18 @@
-"""``BarrierHandler``: when a task has received a checkpoint's barrier on all of its channels (MISSION D, seed of B2).
+"""``BarrierHandler``: when a task has received a checkpoint's barrier on all of its channels
+(MISSION D, seed of B2).
 
-It answers one question for the input of a task: may this channel be read? A channel is *held* from its barrier until the
-checkpoint's alignment is over. Rules:
+It answers one question for the input of a task: may this channel be read? A channel is *held* from
+its barrier until the checkpoint's alignment is over. Rules:
 
-1. Alignment of checkpoint n begins with its first barrier. It is complete when every channel has delivered barrier n or has
-   ended; then the task takes its snapshot, and all channels are read again.
-2. A barrier of a newer checkpoint ends the alignment of an older one: the older is declined, and its channels are read
-   again, up to the newer barrier (CHECKPOINT_DECLINED_SUBSUMED).
-3. A ``CancelCheckpointMarker``, or the abort of the checkpoint by the coordinator, ends its alignment. Barriers of it that
-   come later on other channels are passed over.
-4. A channel that has ended counts as aligned. Once all have ended the task is a root, and the coordinator triggers it
-   (PROTOCOL P31).
+1. Alignment of checkpoint n begins with its first barrier. It is complete when every channel has
+   delivered barrier n or has ended; then the task takes its snapshot, and all channels are read
+   again.
+2. A barrier of a newer checkpoint ends the alignment of an older one: the older is declined, and
+   its channels are read again, up to the newer barrier (CHECKPOINT_DECLINED_SUBSUMED).
+3. A ``CancelCheckpointMarker``, or the abort of the checkpoint by the coordinator, ends its
+   alignment. Barriers of it that come later on other channels are passed over.
+4. A channel that has ended counts as aligned. Once all have ended the task is a root, and the
+   coordinator triggers it (PROTOCOL P31).
 
 Worked timeline of a task with the channels a and b::
 
@@ -40,13 +42,15 @@ class Aligned:
     barrier: CheckpointBarrier
     #: From the first barrier to the last, in milliseconds; 0 with one channel.
     alignment_ms: int
-    #: What the barrier has overtaken: nothing, unless the checkpoint is unaligned (``InputGate.overtake``).
+    #: What the barrier has overtaken: nothing, unless the checkpoint is unaligned
+    #: (``InputGate.overtake``).
     in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Misaligned:
-    """The task will not take this checkpoint, and must say so upstream (decline) and downstream (marker)."""
+    """The task will not take this checkpoint, and must say so upstream (decline) and downstream
+    (marker)."""
 
     checkpoint_id: int
     reason: Reason
@@ -81,12 +85,17 @@ class BarrierHandler:
         return channel in self._held
 
     def is_over(self, checkpoint_id: int) -> bool:
-        """Whether barriers of this checkpoint are passed over, since its alignment is over or was given up."""
+        """Whether barriers of this checkpoint are passed over, since its alignment is over or was
+        given up."""
         return checkpoint_id <= self._newest_over or checkpoint_id in self._given_up
 
-    def barrier(self, channel: VertexId, barrier: CheckpointBarrier, now_ms: int) -> list[AlignmentOutcome]:
+    def barrier(
+        self, channel: VertexId, barrier: CheckpointBarrier, now_ms: int
+    ) -> list[AlignmentOutcome]:
         """A channel delivered a barrier."""
-        invariant(channel in self._open, f"a barrier comes from the channel {channel!r}, which has ended")
+        invariant(
+            channel in self._open, f"a barrier comes from the channel {channel!r}, which has ended"
+        )
         invariant(channel not in self._held, f"the held channel {channel!r} was read")
         n = barrier.checkpoint_id
         if self.is_over(n):
@@ -121,12 +130,16 @@ class BarrierHandler:
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
         invariant(self._held.keys() <= self._open.keys(), "a channel is held that has ended")
-        invariant(self._barrier is not None or not self._held, "a channel is held without an alignment")
+        invariant(
+            self._barrier is not None or not self._held, "a channel is held without an alignment"
+        )
         invariant(
             self._barrier is None or self._held.keys() < self._open.keys(),
             "an alignment is complete, but not over",
         )
-        invariant(all(n > self._newest_over for n in self._given_up), "an id is given up that is over")
+        invariant(
+            all(n > self._newest_over for n in self._given_up), "an id is given up that is over"
+        )
 
     def _complete(self, now_ms: int) -> list[AlignmentOutcome]:
         """The outcome if every open channel has delivered the barrier."""

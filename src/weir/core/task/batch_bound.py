@@ -1,9 +1,11 @@
-"""``BatchBound``: how many bytes of a channel one batch may read, so that the batch lasts about as long as wanted.
+"""``BatchBound``: how many bytes of a channel one batch may read, so that the batch lasts about as
+long as wanted.
 
-A barrier waits for the batch that runs before it. A consumer that lags could read its whole backlog in one batch, and every
-checkpoint would wait for that; with one segment at a time it would pay a batch's fixed cost for each and never catch up.
-So the bound follows what batches took: a batch that lasted too long shrinks it in proportion, and it is doubled by one that
-read more than half of what the bound allows, if twice as much would have been in time too.
+A barrier waits for the batch that runs before it. A consumer that lags could read its whole backlog
+in one batch, and every checkpoint would wait for that; with one segment at a time it would pay a
+batch's fixed cost for each and never catch up. So the bound follows what batches took: a batch that
+lasted too long shrinks it in proportion, and it is doubled by one that read more than half of what
+the bound allows, if twice as much would have been in time too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class BatchBound:
 
     def __init__(self) -> None:
         self.size = FIRST
-        #: When the batch that runs was let through, and the most bytes that it reads of a channel; None: none runs.
+        #: When the batch that runs was let through, and the most bytes that it reads of a channel;
+        #: None: none runs.
         self._running: tuple[int, int] | None = None
 
     def begun(self, size: int, now_ms: int) -> None:

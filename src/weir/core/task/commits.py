@@ -1,4 +1,5 @@
-"""``PendingCommits``: what the sinks of one task staged, from the step that staged it to its confirmed commit.
+"""``PendingCommits``: what the sinks of one task staged, from the step that staged it to its
+confirmed commit.
 
 This is the bookkeeping behind exactly-once output. One committable goes through::
 
@@ -7,9 +8,10 @@ This is the bookkeeping behind exactly-once output. One committable goes through
     8 completes ........... epoch 8                   (the first completed checkpoint at or after its barrier)
     epoch 8 is confirmed .. gone
 
-The epoch is assigned once and part of the transaction id at the sink, so nothing can be committed under two ids. A
-restored job finds the same epoch from the barrier's mark and the ids that completed. Epochs are committed in the
-order of their ids, one at a time (PROTOCOL P13), and an epoch without committables too (P15).
+The epoch is assigned once and part of the transaction id at the sink, so nothing can be committed
+under two ids. A restored job finds the same epoch from the barrier's mark and the ids that
+completed. Epochs are committed in the order of their ids, one at a time (PROTOCOL P13), and an
+epoch without committables too (P15).
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class PendingCommits:
         self._committables.update({(c.sink, c.position): c for c in staged})
 
     def taken(self, position: int, barrier: int | None) -> tuple[Committable, ...]:
-        """What belongs to a snapshot at ``position``: all up to it, marked with ``barrier`` unless that is None.
+        """What belongs to a snapshot at ``position``: all up to it, marked with ``barrier`` unless
+        that is None.
 
         Committables of later steps belong to a later snapshot (the drain step may be under way).
         """
@@ -70,7 +73,8 @@ class PendingCommits:
     def flushed(
         self, taken: tuple[Committable, ...], flushed: tuple[Committable, ...]
     ) -> tuple[Committable, ...]:
-        """Take over the payloads of ``flushed``; return ``taken`` with them and with copied files. All marks stay."""
+        """Take over the payloads of ``flushed``; return ``taken`` with them and with copied files.
+        All marks stay."""
         by_key = {(c.sink, c.position): c for c in flushed}
         invariant(
             by_key.keys() == {(c.sink, c.position) for c in taken},
@@ -81,11 +85,13 @@ class PendingCommits:
                 self._committables[key] = replace(self._committables[key], payload=done.payload)
         done_of = [by_key[c.sink, c.position] for c in taken]
         return tuple(
-            replace(c, payload=done.payload, files=done.files) for c, done in zip(taken, done_of, strict=True)
+            replace(c, payload=done.payload, files=done.files)
+            for c, done in zip(taken, done_of, strict=True)
         )
 
     def completed(self, checkpoint_id: int) -> None:
-        """Checkpoint ``checkpoint_id`` is durable: give its epoch to all that its barrier covers, and queue it."""
+        """Checkpoint ``checkpoint_id`` is durable: give its epoch to all that its barrier covers,
+        and queue it."""
         invariant(
             checkpoint_id > self._newest_completed,
             f"checkpoint {checkpoint_id} completes after checkpoint {self._newest_completed}",
@@ -97,12 +103,15 @@ class PendingCommits:
         self._queue.append(checkpoint_id)
 
     def next_commit(self) -> tuple[int, dict[OperatorId, tuple[Payload, ...]]] | None:
-        """Begin the next commit: its epoch, and the payloads of every sink. None while one is under way."""
+        """Begin the next commit: its epoch, and the payloads of every sink. None while one is under
+        way."""
         if self._committing is not None or not self._queue:
             return None
         epoch = self._committing = self._queue.popleft()
         payloads = {
-            sink: tuple(c.payload for c in self._committables.values() if (c.sink, c.epoch) == (sink, epoch))
+            sink: tuple(
+                c.payload for c in self._committables.values() if (c.sink, c.epoch) == (sink, epoch)
+            )
             for sink in self._sinks
         }
         return epoch, payloads
@@ -114,7 +123,9 @@ class PendingCommits:
             f"epoch {checkpoint_id} is committed while {self._committing} was under way",
         )
         self._committing = None
-        self._committables = {k: c for k, c in self._committables.items() if c.epoch != checkpoint_id}
+        self._committables = {
+            k: c for k, c in self._committables.items() if c.epoch != checkpoint_id
+        }
 
     def validate(self) -> None:
         """Check the laws of this ledger; raises ``InvariantError``."""
@@ -123,12 +134,15 @@ class PendingCommits:
         invariant(self._committing is not None or not self._queue, "a commit waits for no reason")
         for (sink, position), committable in self._committables.items():
             what = f"what {sink} staged at {position}"
-            invariant((committable.sink, committable.position) == (sink, position), f"{what} is misplaced")
+            invariant(
+                (committable.sink, committable.position) == (sink, position), f"{what} is misplaced"
+            )
             invariant(
                 committable.epoch is None
                 or (committable.barrier is not None and committable.barrier <= committable.epoch),
                 f"{what} has an epoch before its barrier",
             )
             invariant(
-                committable.epoch is None or committable.epoch in epochs, f"{what} has an epoch that is over"
+                committable.epoch is None or committable.epoch in epochs,
+                f"{what} has an epoch that is over",
             )

@@ -1,13 +1,15 @@
-"""``TaskEnding``: how a task comes to its end: its records, its operators, its final checkpoint (MISSION E).
+"""``TaskEnding``: how a task comes to its end: its records, its operators, its final checkpoint
+(MISSION E).
 
-A task without channels ends its records when its readers say so, or when the job is stopped; one with
-channels when the records of all of them have ended (PROTOCOL P28). What follows depends on how they ended::
+A task without channels ends its records when its readers say so, or when the job is stopped; one
+with channels when the records of all of them have ended (PROTOCOL P28). What follows depends on how
+they ended::
 
     finished   ENDED, the drain runs (windows and timers fire), DRAINED, final checkpoint, commit, close
     stopped    STOPPED (windows and timers stay in the state), savepoint, commit, close
 
-The final checkpoint is the first completed one that covers all of the task's output (P29). A task that
-needs none (P36) is done with its drain. Operators are closed once, after everything else.
+The final checkpoint is the first completed one that covers all of the task's output (P29). A task
+that needs none (P36) is done with its drain. Operators are closed once, after everything else.
 """
 
 from __future__ import annotations
@@ -45,12 +47,14 @@ class TaskEnding:
 
     @property
     def waits_for_checkpoint(self) -> bool:
-        """Whether a checkpoint follows the end of the records: after a stop one always does (P36)."""
+        """Whether a checkpoint follows the end of the records: after a stop one always does
+        (P36)."""
         return self._requires_final_checkpoint or self.stops_with is not None
 
     @property
     def is_done(self) -> bool:
-        """Whether only the consumers are left to wait for; until then the task takes part in checkpoints."""
+        """Whether only the consumers are left to wait for; until then the task takes part in
+        checkpoints."""
         if self._final_committed:
             return True
         return self.records is Records.DRAINED and not self.waits_for_checkpoint
@@ -64,8 +68,9 @@ class TaskEnding:
         self._stop_trigger = checkpoint_id
 
     def how_records_end(self, first: TriggerCheckpoint | None, *, prepares: bool) -> bool | None:
-        """Whether the records end now, with ``first`` the trigger that waits (MISSION E2): True, with a drain;
-        False, without one; None, not yet. ``prepares``: operators emit rows before a barrier."""
+        """Whether the records end now, with ``first`` the trigger that waits (MISSION E2): True,
+        with a drain; False, without one; None, not yet. ``prepares``: operators emit rows before a
+        barrier."""
         if self._input_ended:
             return True
         if self._gate.channels:
@@ -80,13 +85,15 @@ class TaskEnding:
         return None
 
     def drains_with(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether it is the savepoint of a stop that drains: what operators still emit comes with the drain."""
+        """Whether it is the savepoint of a stop that drains: what operators still emit comes with
+        the drain."""
         channels_end = self._gate.records_ended and self._gate.all_finished
         ends = trigger.drain or self._input_ended or channels_end
         return trigger.kind.is_synchronous and ends
 
     def drains_before(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether the drain comes first: a savepoint that ends the job has everything its windows emit."""
+        """Whether the drain comes first: a savepoint that ends the job has everything its windows
+        emit."""
         return trigger.kind.is_synchronous and self.records in (Records.ENDED, Records.DRAINING)
 
     def drained(self) -> None:
@@ -95,7 +102,8 @@ class TaskEnding:
         self._move_operators(OperatorStatus.FINISHED)
 
     def checkpoint_completed(self, checkpoint_id: int, *, is_final: bool) -> None:
-        """A checkpoint of this task completed; ``is_final``: it covers all that the task will emit."""
+        """A checkpoint of this task completed; ``is_final``: it covers all that the task will
+        emit."""
         if self._final is None and is_final:
             self._final = checkpoint_id
 

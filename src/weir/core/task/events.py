@@ -1,7 +1,9 @@
-"""``TaskEvents``: the operator events of one task, in both directions (MISSION C6, C7; PROTOCOL P2, P41).
+"""``TaskEvents``: the operator events of one task, in both directions (MISSION C6, C7; PROTOCOL P2,
+P41).
 
-An event from a coordinator waits for the next step, travels with it, and is confirmed when that step is complete. An event
-to a coordinator is told when the step in which it was sent is complete, and is state of the task until it is acknowledged.
+An event from a coordinator waits for the next step, travels with it, and is confirmed when that
+step is complete. An event to a coordinator is told when the step in which it was sent is complete,
+and is state of the task until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from weir.core.types import SentEvent, VertexId
 class TaskEvents:
     """What waits, what is under way, and what is not acknowledged."""
 
-    def __init__(self, vertex: VertexId, attempt: int, unacknowledged: Iterable[SentEvent] = ()) -> None:
+    def __init__(
+        self, vertex: VertexId, attempt: int, unacknowledged: Iterable[SentEvent] = ()
+    ) -> None:
         """``unacknowledged``: what a restored task had sent."""
         self._vertex = vertex
         self._attempt = attempt
@@ -39,7 +43,8 @@ class TaskEvents:
         return tuple(self._unacknowledged.values())
 
     def deliver(self, event: DeliverEvent, *, may_step: bool) -> list[EventsConfirmed]:
-        """An event has come. An acknowledgement needs no step; nor does an event for operators that have finished."""
+        """An event has come. An acknowledgement needs no step; nor does an event for operators that
+        have finished."""
         if event.acknowledges is not None:
             self._unacknowledged.pop(event.acknowledges, None)
             return [self._confirmed([event])]
@@ -63,7 +68,8 @@ class TaskEvents:
         self._staged += events
 
     def complete(self) -> list[EventsConfirmed | OperatorEventSent]:
-        """The step under way is complete: what it carried is confirmed, what was sent in it is told."""
+        """The step under way is complete: what it carried is confirmed, what was sent in it is
+        told."""
         told: list[EventsConfirmed | OperatorEventSent] = []
         if self._carried:
             told.append(self._confirmed(self._carried))

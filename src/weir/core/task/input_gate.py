@@ -1,25 +1,30 @@
-"""``InputGate``: what a task may read of its channels, and how far it has come (Flink's ``InputGate`` with its processor).
+"""``InputGate``: what a task may read of its channels, and how far it has come (Flink's
+``InputGate`` with its processor).
 
-A channel's entries wait in the gate until the task's query has come to them. Segments are *admitted* in a planning call,
-several at once up to a bound that keeps the batch short (``batch_bound``), and never past a control entry. One batch reads
-exactly what was admitted, since the answer to the planning call decides its offsets. At its next call the query says how far
-it has come, from its own committed offsets; if that is anything else, the task fails by name (``misread``, PROTOCOL P7). So
-while the query rests, nothing is admitted that is not read.
+A channel's entries wait in the gate until the task's query has come to them. Segments are
+*admitted* in a planning call, several at once up to a bound that keeps the batch short
+(``batch_bound``), and never past a control entry. One batch reads exactly what was admitted, since
+the answer to the planning call decides its offsets. At its next call the query says how far it has
+come, from its own committed offsets; if that is anything else, the task fails by name (``misread``,
+PROTOCOL P7). So while the query rests, nothing is admitted that is not read.
 
-A control entry is acted on once every segment before it is in a committed batch. Until then, and while the
-``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too. A watermark holds nothing up: it is
-told to the query with the step that reads the last segment before it, and holds there from the step after that one. So the
-query never goes by a watermark of rows that it has not read, and is no step behind (P25).
+A control entry is acted on once every segment before it is in a committed batch. Until then, and
+while the ``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too.
+A watermark holds nothing up: it is told to the query with the step that reads the last segment
+before it, and holds there from the step after that one. So the query never goes by a watermark of
+rows that it has not read, and is no step behind (P25).
 
-*Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every channel need not wait until
-what is before it has been read: it leaves the entries, and the segments that it passes are part of the snapshot (P27). They
-stay where they are and are read on afterwards. A barrier passes segments, watermarks and ends of records, but no barrier of
-another checkpoint that still counts; and one of a savepoint passes nothing. A channel that has its end among its entries
+*Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every
+channel need not wait until what is before it has been read: it leaves the entries, and the segments
+that it passes are part of the snapshot (P27). They stay where they are and are read on afterwards.
+A barrier passes segments, watermarks and ends of records, but no barrier of another checkpoint that
+still counts; and one of a savepoint passes nothing. A channel that has its end among its entries
 needs no barrier of its own.
 
-*Restored segments.* After a restore from an unaligned checkpoint a channel may hold segments of a producer that had finished
-by then. So the task can be a root, which the coordinator triggers itself (P31), and yet have something to read. Its trigger
-becomes a barrier in each channel (``trigger``), and all that is said of barriers holds for it.
+*Restored segments.* After a restore from an unaligned checkpoint a channel may hold segments of a
+producer that had finished by then. So the task can be a root, which the coordinator triggers itself
+(P31), and yet have something to read. Its trigger becomes a barrier in each channel (``trigger``),
+and all that is said of barriers holds for it.
 """
 
 from __future__ import annotations
@@ -52,8 +57,8 @@ class _Channel:
     entries: deque[ChannelEntry] = field(default_factory=deque)
     #: The last position that the batch under way reads; None if it reads nothing of the channel.
     reading: int | None = None
-    #: The last position that is in a committed batch, -1 before the first; None until the query has said it, since a
-    #: restored one has read segments of earlier attempts.
+    #: The last position that is in a committed batch, -1 before the first; None until the query has
+    #: said it, since a restored one has read segments of earlier attempts.
     consumed: int | None = None
     #: Behind what was admitted; and what the query was told of it.
     watermark_ms: int | None = None
@@ -70,7 +75,8 @@ class _Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where in a channel's entries a barrier is to be taken out; without one it is the end of the channel."""
+    """Where in a channel's entries a barrier is to be taken out; without one it is the end of the
+    channel."""
 
     index: int
     barrier: CheckpointBarrier | None
@@ -84,7 +90,8 @@ class InputGate:
         self.batch = BatchBound()
         self._channels = {name: _Channel() for name in channels}
         self.barriers = BarrierHandler(self._channels)
-        #: When the first barrier of each checkpoint arrived that may still be waited for, wherever it stands.
+        #: When the first barrier of each checkpoint arrived that may still be waited for, wherever
+        #: it stands.
         self._arrived_ms: dict[int, int] = {}
 
     @property
@@ -94,13 +101,15 @@ class InputGate:
 
     @property
     def records_ended(self) -> bool:
-        """Whether every channel's records have ended and are processed (PROTOCOL P28). False without channels."""
+        """Whether every channel's records have ended and are processed (PROTOCOL P28). False
+        without channels."""
         return bool(self._channels) and all(c.records_ended for c in self._channels.values())
 
     @property
     def all_finished(self) -> bool:
-        """Of channels whose records have ended: whether every producer has finished its own. If one has not, since the job
-        is stopped without a drain, the task does not finish either (PROTOCOL P28)."""
+        """Of channels whose records have ended: whether every producer has finished its own. If one
+        has not, since the job is stopped without a drain, the task does not finish either
+        (PROTOCOL P28)."""
         ends = [channel.records_ended for channel in self._channels.values()]
         return all(end is not None and end.finished for end in ends)
 
@@ -108,7 +117,9 @@ class InputGate:
     def stops_with(self) -> int | None:
         """The savepoint with which the job stops, as channels have said; None if it does not."""
         ends = (channel.records_ended for channel in self._channels.values())
-        return max((end.savepoint for end in ends if end and end.savepoint is not None), default=None)
+        return max(
+            (end.savepoint for end in ends if end and end.savepoint is not None), default=None
+        )
 
     @property
     def wants_step(self) -> bool:
@@ -126,7 +137,10 @@ class InputGate:
 
     def append(self, channel: VertexId, entry: ChannelEntry, now_ms: int) -> None:
         """A producer appended an entry."""
-        invariant(channel in self._channels, f"there is no channel {channel!r} for what it was restored with")
+        invariant(
+            channel in self._channels,
+            f"there is no channel {channel!r} for what it was restored with",
+        )
         known = self._channels[channel]
         invariant(not known.ended, f"channel {channel!r} goes on after its end")
         known.entries.append(entry)
@@ -134,8 +148,8 @@ class InputGate:
             self._arrived(entry, now_ms)
 
     def trigger(self, barrier: CheckpointBarrier, now_ms: int) -> None:
-        """The coordinator triggers the task, since its producers have finished: put the barrier at the end of each channel
-        that is not read to its end (PROTOCOL P31)."""
+        """The coordinator triggers the task, since its producers have finished: put the barrier at
+        the end of each channel that is not read to its end (PROTOCOL P31)."""
         for channel in self._channels.values():
             if not channel.ended:
                 has_end = bool(channel.entries) and isinstance(channel.entries[-1], EndOfPartition)
@@ -143,22 +157,28 @@ class InputGate:
         self._arrived(barrier, now_ms)
 
     def misread(self, positions: Mapping[VertexId, int]) -> str | None:
-        """What is wrong with batches that have read each channel up to these positions; None if that is what they were let
-        read, no more and no less (PROTOCOL P7)."""
+        """What is wrong with batches that have read each channel up to these positions; None if
+        that is what they were let read, no more and no less (PROTOCOL P7)."""
         for name, channel in self._channels.items():
             position = positions.get(name, -1)
             due = channel.consumed if channel.reading is None else channel.reading
             if due is None:
                 first = channel.next_segment
                 if first is not None and first <= position:
-                    return f"segment {first} of channel {name!r} was read up to {position}, but not admitted"
+                    return (
+                        f"segment {first} of channel {name!r} was read up to {position}, but not"
+                        " admitted"
+                    )
             elif position != due:
-                return f"channel {name!r} was read up to segment {position}, though admitted up to {due}"
+                return (
+                    f"channel {name!r} was read up to segment {position}, though admitted up to"
+                    f" {due}"
+                )
         return None
 
     def consumed(self, positions: Mapping[VertexId, int]) -> list[tuple[VertexId, int]]:
-        """Committed batches have read each channel up to these positions, as they should. The channels that moved, with the
-        position."""
+        """Committed batches have read each channel up to these positions, as they should. The
+        channels that moved, with the position."""
         moved = []
         for name, channel in self._channels.items():
             position = positions.get(name, -1)
@@ -169,8 +189,8 @@ class InputGate:
         return moved
 
     def process(self, now_ms: int) -> list[AlignmentOutcome]:
-        """Act on every control entry that the task has come to. Call it again after each snapshot, since what was held
-        behind a barrier may be read then."""
+        """Act on every control entry that the task has come to. Call it again after each snapshot,
+        since what was held behind a barrier may be read then."""
         outcomes: list[AlignmentOutcome] = []
         moved = True
         while moved and not any(not isinstance(one, Misaligned) for one in outcomes):
@@ -185,8 +205,8 @@ class InputGate:
         return outcomes
 
     def may_overtake(self, now_ms: int, timeout_ms: int) -> int | None:
-        """The checkpoint whose barrier may pass what was not read: it stands in every channel, and ``timeout_ms`` have
-        passed since the first one arrived. None if there is none."""
+        """The checkpoint whose barrier may pass what was not read: it stands in every channel, and
+        ``timeout_ms`` have passed since the first one arrived. None if there is none."""
         standing = self._standing()
         if standing is None:
             return None
@@ -194,8 +214,8 @@ class InputGate:
         return n if now_ms >= self._arrived_ms[n] + timeout_ms else None
 
     def overtake(self, now_ms: int) -> Aligned:
-        """Let the barrier that may pass what was not read. Only while the query rests and with a snapshot to follow at once,
-        since what is in flight is what is unread at this point."""
+        """Let the barrier that may pass what was not read. Only while the query rests and with a
+        snapshot to follow at once, since what is in flight is what is unread at this point."""
         standing = self._standing()
         if standing is None:
             raise InvariantError("a barrier overtakes that stands nowhere")
@@ -213,7 +233,9 @@ class InputGate:
     def overtakes_at(self, timeout_ms: int) -> int | None:
         """When a barrier may pass what was not read; None if there is none that may."""
         standing = self._standing()
-        return None if standing is None else self._arrived_ms[standing[0].checkpoint_id] + timeout_ms
+        return (
+            None if standing is None else self._arrived_ms[standing[0].checkpoint_id] + timeout_ms
+        )
 
     def admit(self, now_ms: int) -> tuple[Admission, ...]:
         """Let the next batch read what may be read. Only while the query rests."""
@@ -242,7 +264,8 @@ class InputGate:
         return tuple(admitted)
 
     def tell_watermarks(self) -> dict[VertexId, int]:
-        """The watermarks that the next step takes to the query: behind all that it was let read (``admit`` comes first)."""
+        """The watermarks that the next step takes to the query: behind all that it was let read
+        (``admit`` comes first)."""
         told = {}
         for name, channel in self._channels.items():
             channel.told_ms = channel.watermark_ms
@@ -257,18 +280,26 @@ class InputGate:
             is_read = channel.reading is not None
             order = (channel.consumed, channel.reading, channel.next_segment)
             positions = [position for position in order if position is not None]
-            invariant(positions == sorted(set(positions)), f"{name!r} is read out of order: {order}")
-            invariant(not (self.barriers.holds(name) and is_read), f"{name!r} is held while it is read")
             invariant(
-                not channel.ended or not (channel.entries or is_read), f"{name!r} has an entry after its end"
+                positions == sorted(set(positions)), f"{name!r} is read out of order: {order}"
+            )
+            invariant(
+                not (self.barriers.holds(name) and is_read), f"{name!r} is held while it is read"
+            )
+            invariant(
+                not channel.ended or not (channel.entries or is_read),
+                f"{name!r} has an entry after its end",
             )
 
     def _arrived(self, barrier: CheckpointBarrier, now_ms: int) -> None:
-        self._arrived_ms = {n: ms for n, ms in self._arrived_ms.items() if not self.barriers.is_over(n)}
+        self._arrived_ms = {
+            n: ms for n, ms in self._arrived_ms.items() if not self.barriers.is_over(n)
+        }
         self._arrived_ms.setdefault(barrier.checkpoint_id, now_ms)
 
     def _standing(self) -> tuple[CheckpointBarrier, dict[VertexId, _Place]] | None:
-        """The barrier of the next checkpoint, and its place in every channel that is open, if it stands in each."""
+        """The barrier of the next checkpoint, and its place in every channel that is open, if it
+        stands in each."""
         places: dict[VertexId, _Place] = {}
         for name, channel in self._channels.items():
             if not channel.ended and not self.barriers.holds(name):
@@ -284,9 +315,12 @@ class InputGate:
         return (barrier, places) if may else None
 
     def _place(self, channel: _Channel) -> _Place | None:
-        """The first barrier among the entries that counts, or the end of the channel, if that comes first."""
+        """The first barrier among the entries that counts, or the end of the channel, if that comes
+        first."""
         for index, entry in enumerate(channel.entries):
-            if isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(entry.checkpoint_id):
+            if isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(
+                entry.checkpoint_id
+            ):
                 return _Place(index=index, barrier=entry)
             if isinstance(entry, EndOfPartition):
                 return _Place(index=index, barrier=None)

@@ -1,11 +1,13 @@
 """``OutputChannels``: what a task has put out, for each of its consumers, and whether they keep up.
 
-A segment is appended once its step is complete: a query that fails before that takes the whole job with it, so no
-consumer ever reads rows that are staged anew. The same entries go to every consumer, each at its own pace.
+A segment is appended once its step is complete: a query that fails before that takes the whole job
+with it, so no consumer ever reads rows that are staged anew. The same entries go to every consumer,
+each at its own pace.
 
-The channel has a bound: while a consumer is that many segments or bytes behind, the producer rests in its planning call
-(backpressure); barriers pass all the same. And it has a pace: a barrier waits for all that is before it, so the producer
-also rests while a consumer has a step's worth to read and another one waiting, by what the consumer says of its steps.
+The channel has a bound: while a consumer is that many segments or bytes behind, the producer rests
+in its planning call (backpressure); barriers pass all the same. And it has a pace: a barrier waits
+for all that is before it, so the producer also rests while a consumer has a step's worth to read
+and another one waiting, by what the consumer says of its steps.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _STEPS_AHEAD = 2
 class OutputChannels:
     """The channels from one task to its consumers."""
 
-    def __init__(self, vertex: VertexId, consumers: Iterable[VertexId], bound: ChannelBound) -> None:
+    def __init__(
+        self, vertex: VertexId, consumers: Iterable[VertexId], bound: ChannelBound
+    ) -> None:
         consumers = tuple(consumers)
         self._vertex = vertex
         self._bound = bound
@@ -70,8 +74,8 @@ class OutputChannels:
         self._staged.append(segment)
 
     def completed(self, position: int, watermark_ms: int | None = None) -> list[ChannelAppended]:
-        """All steps up to ``position`` are complete: their segments go to every consumer, and behind them the watermark, if
-        that has risen (PROTOCOL P25)."""
+        """All steps up to ``position`` are complete: their segments go to every consumer, and
+        behind them the watermark, if that has risen (PROTOCOL P25)."""
         entries: list[ChannelEntry] = []
         while self._staged and self._staged[0].position <= position:
             segment = self._staged.popleft()
@@ -79,7 +83,9 @@ class OutputChannels:
             for behind in self._behind.values():
                 behind.append((segment.position, segment.size))
             entries.append(segment)
-        if watermark_ms is not None and (self._watermark_ms is None or watermark_ms > self._watermark_ms):
+        if watermark_ms is not None and (
+            self._watermark_ms is None or watermark_ms > self._watermark_ms
+        ):
             self._watermark_ms = watermark_ms
             entries.append(Watermark(timestamp_ms=watermark_ms))
         return self.broadcast(*entries) if entries else []
@@ -92,9 +98,9 @@ class OutputChannels:
         ]
 
     def consumed(self, consumer: VertexId, position: int, batch_size: int) -> int | None:
-        """A consumer has processed every segment up to ``position``, and reads ``batch_size`` bytes a step. The position up
-        to which nobody needs a segment any more, if that has moved: not for one that the consumer was restored with,
-        which is no segment of this attempt."""
+        """A consumer has processed every segment up to ``position``, and reads ``batch_size`` bytes
+        a step. The position up to which nobody needs a segment any more, if that has moved: not for
+        one that the consumer was restored with, which is no segment of this attempt."""
         self._batch_sizes[consumer] = batch_size
         behind = self._behind[consumer]
         if not behind or behind[0][0] > position:
@@ -112,10 +118,15 @@ class OutputChannels:
         """Check the laws of the fields; raises ``InvariantError``."""
         for consumer, behind in self._behind.items():
             positions = [position for position, _ in behind]
-            invariant(positions == sorted(set(positions)), f"the channel to {consumer} is out of order")
+            invariant(
+                positions == sorted(set(positions)), f"the channel to {consumer} is out of order"
+            )
 
     def _is_behind(self, consumer: VertexId, behind: deque[tuple[int, int]]) -> bool:
-        if len(behind) >= self._bound.segments or sum(size for _, size in behind) >= self._bound.size:
+        if (
+            len(behind) >= self._bound.segments
+            or sum(size for _, size in behind) >= self._bound.size
+        ):
             return True
         # As the consumer will admit them: a step takes what fits, and one segment at least.
         steps, room = 0, 0

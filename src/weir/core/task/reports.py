@@ -1,4 +1,5 @@
-"""``TaskReports``: what one task tells the job master, in one place so that ids and wording are the same everywhere."""
+"""``TaskReports``: what one task tells the job master, in one place so that ids and wording are the
+same everywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from weir.core.types import Cause, Committable, OperatorId, OperatorState, TaskS
 class TaskReports:
     """Builds the messages of one task in one attempt."""
 
-    def __init__(self, *, vertex: VertexId, attempt: int, operators: tuple[OperatorState, ...]) -> None:
+    def __init__(
+        self, *, vertex: VertexId, attempt: int, operators: tuple[OperatorState, ...]
+    ) -> None:
         self._vertex = vertex
         self._attempt = attempt
         self._operators = operators
@@ -38,7 +41,8 @@ class TaskReports:
     def acknowledged(
         self, snapshot: TaskSnapshot, event: AsyncPartDone, committables: tuple[Committable, ...]
     ) -> AcknowledgeCheckpoint:
-        """The snapshot is durable; the finished flags are set in its operator states (PROTOCOL P43)."""
+        """The snapshot is durable; the finished flags are set in its operator states
+        (PROTOCOL P43)."""
         metrics = replace(
             event.metrics,
             alignment_duration_ms=snapshot.alignment_ms,
@@ -68,10 +72,13 @@ class TaskReports:
         return self._declined(
             event.checkpoint_id,
             "CHECKPOINT_DECLINED" if part is SnapshotPart.SYNC else "CHECKPOINT_ASYNC_EXCEPTION",
-            f"Could not complete snapshot {event.checkpoint_id} for operator {operator}. {event.message}",
+            f"Could not complete snapshot {event.checkpoint_id} for operator {operator}."
+            f" {event.message}",
         )
 
-    def unprepared(self, checkpoint_id: int, operator: OperatorId, message: str) -> DeclineCheckpoint:
+    def unprepared(
+        self, checkpoint_id: int, operator: OperatorId, message: str
+    ) -> DeclineCheckpoint:
         """An operator could not take its snapshot in the step before the barrier (PROTOCOL P9)."""
         return self._declined(
             checkpoint_id,
@@ -106,7 +113,8 @@ class TaskReports:
         return self._declined(
             checkpoint_id,
             reason.name,
-            f"Task {self._vertex} does not get the barrier of checkpoint {checkpoint_id} on every channel.",
+            f"Task {self._vertex} does not get the barrier of checkpoint {checkpoint_id} on every"
+            " channel.",
         )
 
     def _declined(self, checkpoint_id: int, reason: str, message: str) -> DeclineCheckpoint:

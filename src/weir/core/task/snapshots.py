@@ -1,8 +1,8 @@
 """``OpenSnapshots``: the snapshots of one task that were begun and are not over.
 
-A snapshot runs its synchronous part, then its asynchronous part, and is then held as acknowledged until its
-checkpoint completed or was aborted. One that is aborted while a part runs is kept, marked, until that part ends: only
-then is it safe to delete what it wrote (PROTOCOL P43).
+A snapshot runs its synchronous part, then its asynchronous part, and is then held as acknowledged
+until its checkpoint completed or was aborted. One that is aborted while a part runs is kept,
+marked, until that part ends: only then is it safe to delete what it wrote (PROTOCOL P43).
 """
 
 from __future__ import annotations
@@ -87,12 +87,17 @@ class OpenSnapshots:
     @property
     def any_part_running(self) -> bool:
         """Whether a part of a snapshot is running, be it of one that is aborted."""
-        return any(snapshot.part is not SnapshotPart.ACKNOWLEDGED for snapshot in self._snapshots.values())
+        return any(
+            snapshot.part is not SnapshotPart.ACKNOWLEDGED for snapshot in self._snapshots.values()
+        )
 
     @property
     def channels_in_use(self) -> frozenset[VertexId]:
-        """The channels that hold segments which a running part still needs, be it of an aborted snapshot (PROTOCOL P27)."""
-        running = (one for one in self._snapshots.values() if one.part is not SnapshotPart.ACKNOWLEDGED)
+        """The channels that hold segments which a running part still needs, be it of an aborted
+        snapshot (PROTOCOL P27)."""
+        running = (
+            one for one in self._snapshots.values() if one.part is not SnapshotPart.ACKNOWLEDGED
+        )
         return frozenset(segment.channel for snapshot in running for segment in snapshot.in_flight)
 
     def get(self, checkpoint_id: int) -> TaskSnapshot | None:
@@ -108,7 +113,9 @@ class OpenSnapshots:
         """The snapshot, of which one of ``parts`` must be running."""
         snapshot = self._snapshots.get(checkpoint_id)
         if snapshot is None or snapshot.part not in parts:
-            raise InvariantError(f"snapshot {checkpoint_id} reports the end of a part that is not running")
+            raise InvariantError(
+                f"snapshot {checkpoint_id} reports the end of a part that is not running"
+            )
         return snapshot
 
     def go_on(self, checkpoint_id: int, part: SnapshotPart) -> None:
@@ -124,7 +131,8 @@ class OpenSnapshots:
         del self._snapshots[checkpoint_id]
 
     def abort_all(self) -> None:
-        """The task ends: forget what is acknowledged, and keep the rest only to drop it when its part ends."""
+        """The task ends: forget what is acknowledged, and keep the rest only to drop it when its
+        part ends."""
         self._snapshots = {
             checkpoint_id: replace(snapshot, aborted=True)
             for checkpoint_id, snapshot in self._snapshots.items()
@@ -141,7 +149,8 @@ class OpenSnapshots:
                 f"the aborted snapshot {checkpoint_id} is kept after its last part",
             )
             invariant(
-                snapshot.part is not SnapshotPart.ACKNOWLEDGED or snapshot.trigger.kind.commits_side_effects,
+                snapshot.part is not SnapshotPart.ACKNOWLEDGED
+                or snapshot.trigger.kind.commits_side_effects,
                 f"the intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
             )
 

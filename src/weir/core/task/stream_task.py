@@ -1,7 +1,9 @@
-"""``StreamTask``: the task's side of the protocol, from trigger to commit (MISSION B, E; PROTOCOL P5 to P16, P28 to P37).
+"""``StreamTask``: the task's side of the protocol, from trigger to commit (MISSION B, E;
+PROTOCOL P5 to P16, P28 to P37).
 
-A task processes records in batches. Between two batches its query asks in a *planning call* whether it may go
-on; while the call is not answered, the query rests and its state is stable. That is where snapshots are taken::
+A task processes records in batches. Between two batches its query asks in a *planning call* whether
+it may go on; while the call is not answered, the query rests and its state is stable. That is where
+snapshots are taken::
 
     PlanningCalled(4)  a trigger waits: TakeSnapshot(position 4)      the call is held
     SyncPartDone       ContinueSnapshot, AnswerPlanning               records flow, files are copied meanwhile
@@ -10,25 +12,28 @@ on; while the call is not answered, the query rests and its state is stable. Tha
 
 Rules:
 
-1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same position; then
-   the call is answered. Without a trigger it is answered at once.
-2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the input does,
-   without one as they are. No record flows any more: if the savepoint completes the task commits and finishes,
-   if not the job fails over (P34).
-3. When the records have ended, no call comes any more and the state is stable: triggers are taken at once, before
-   and during the drain at the position before it, afterwards at the drained position as ``finished``.
-4. A committable is marked with the first barrier after it and gets its epoch, once, from the first completed
-   checkpoint whose barrier is at or after that mark. It stays until that epoch's commit is confirmed. An
-   intermediate savepoint neither marks nor commits.
+1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same
+   position; then the call is answered. Without a trigger it is answered at once.
+2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the
+   input does, without one as they are. No record flows any more: if the savepoint completes the
+   task commits and finishes, if not the job fails over (P34).
+3. When the records have ended, no call comes any more and the state is stable: triggers are taken
+   at once, before and during the drain at the position before it, afterwards at the drained
+   position as ``finished``.
+4. A committable is marked with the first barrier after it and gets its epoch, once, from the first
+   completed checkpoint whose barrier is at or after that mark. It stays until that epoch's commit
+   is confirmed. An intermediate savepoint neither marks nor commits.
 5. Epochs are committed in the order of their ids, one at a time, also empty ones.
-6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its snapshot is taken
-   when a barrier is there on all of them, or, unaligned, has overtaken what was not read, which is then part of
-   it. Its own barrier goes downstream before its snapshot is taken.
-7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers have processed
-   all its output. Then it declines new triggers, answers what it has begun (P32), and is FINISHED when no commit
-   is left, each snapshot under way is acknowledged, declined or dropped, and its operators are closed.
+6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its
+   snapshot is taken when a barrier is there on all of them, or, unaligned, has overtaken what was
+   not read, which is then part of it. Its own barrier goes downstream before its snapshot is taken.
+7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers
+   have processed all its output. Then it declines new triggers, answers what it has begun (P32),
+   and is FINISHED when no commit is left, each snapshot under way is acknowledged, declined or
+   dropped, and its operators are closed.
 
-After every event ``_advance`` asks one question: what stands in the way of what? The order of the answers is law::
+After every event ``_advance`` asks one question: what stands in the way of what? The order of the
+answers is law::
 
     1. a task that has committed all, and whose consumers have read all, takes the checkpoints that wait, and
        then none any more: it is closing, and finishes as soon as nothing is under way
@@ -45,12 +50,14 @@ After every event ``_advance`` asks one question: what stands in the way of what
 
 A state is stable while the planning call is held and when the records have ended.
 
-Producers are notified how far their channels were read, so that they can delete what nobody needs. While a part
-of a snapshot runs that has segments of a channel in flight, that notification is held back (P27).
+Producers are notified how far their channels were read, so that they can delete what nobody needs.
+While a part of a snapshot runs that has segments of a channel in flight, that notification is held
+back (P27).
 
-``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is dropped when its
-part ends (P43). Events that arrive after FINISHED or FAILED change nothing else. The machine relies on in-order
-delivery: triggers come with growing ids, and checkpoints complete in the order of theirs (a newer one subsumes).
+``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
+dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
+The machine relies on in-order delivery: triggers come with growing ids, and checkpoints complete in
+the order of theirs (a newer one subsumes).
 """
 
 from __future__ import annotations
@@ -131,11 +138,12 @@ class StreamTask:
         coordinated: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
-        """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can end. ``inputs``
-        are the tasks whose channels it reads, ``consumers`` those that read its own and may lag by ``bound``. A
-        barrier may overtake records ``aligned_timeout_ms`` after the first one of its checkpoint came; None: it
-        never may. With ``prepares_for_barriers`` its operators do so in the batch before each. ``coordinated``: some
-        have coordinators; ``sent_events`` are the events that they had sent, restored."""
+        """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can
+        end. ``inputs`` are the tasks whose channels it reads, ``consumers`` those that read its own
+        and may lag by ``bound``. A barrier may overtake records ``aligned_timeout_ms`` after the
+        first one of its checkpoint came; None: it never may. With ``prepares_for_barriers`` its
+        operators do so in the batch before each. ``coordinated``: some have coordinators;
+        ``sent_events`` are the events that they had sent, restored."""
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
         self._bounded = bounded
@@ -150,8 +158,9 @@ class StreamTask:
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
         self._ending = TaskEnding(self._gate, requires_final_checkpoint=requires_final_checkpoint)
-        #: Where a call was last answered though there was nothing to read. After each batch one is: the query may
-        #: have a batch of its own to run, without records, by the watermark that the last one moved.
+        #: Where a call was last answered though there was nothing to read. After each batch one is:
+        #: the query may have a batch of its own to run, without records, by the watermark that the
+        #: last one moved.
         self._idle_at = -1
         self._aligned_timeout_ms = aligned_timeout_ms
         #: How far channels were read of which the producers are not notified yet.
@@ -208,10 +217,20 @@ class StreamTask:
         }
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due: a barrier may overtake records then. Checkpoints expire in the coordinator."""
-        if self._call is None or self._ending.closing or self._triggers or self._snapshots.is_syncing:
+        """When ``on_deadline`` is due: a barrier may overtake records then. Checkpoints expire in
+        the coordinator."""
+        if (
+            self._call is None
+            or self._ending.closing
+            or self._triggers
+            or self._snapshots.is_syncing
+        ):
             return None
-        return None if self._aligned_timeout_ms is None else self._gate.overtakes_at(self._aligned_timeout_ms)
+        return (
+            None
+            if self._aligned_timeout_ms is None
+            else self._gate.overtakes_at(self._aligned_timeout_ms)
+        )
 
     def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
         """The time that ``next_deadline`` named has come."""
@@ -257,7 +276,8 @@ class StreamTask:
         return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
 
     def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
-        """Whether operators still prepare for this checkpoint, in a batch of their own, before it is taken (P6)."""
+        """Whether operators still prepare for this checkpoint, in a batch of their own, before it
+        is taken (P6)."""
         flows = self._call is not None and self._ending.records is Records.FLOWING
         return flows and self._triggers.wants_step(checkpoint_id)
 
@@ -277,7 +297,8 @@ class StreamTask:
         return [*self._outputs.broadcast(end)]
 
     def _read_control(self) -> list[StreamTaskEffect]:
-        """Act on what the channels say beside records. A checkpoint that is aligned waits to be taken."""
+        """Act on what the channels say beside records. A checkpoint that is aligned waits to be
+        taken."""
         effects: list[StreamTaskEffect] = []
         for outcome in self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
@@ -292,7 +313,9 @@ class StreamTask:
             # A query that did not end by itself is alive, and rests in the call.
             self._ending.records, call, self._call = Records.DRAINING, self._call, None
             events = self._events.carry()
-            return [StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)]
+            return [
+                StartDrain(vertex=self._vertex, position=self._position, call=call, events=events)
+            ]
         if self._call is None or self._outputs.is_full or self._ending.records is Records.STOPPED:
             return []
         wants_batch = self._gate.wants_step or self._events.any_waiting
@@ -303,9 +326,9 @@ class StreamTask:
         return self._answer()
 
     def _answer(self, barrier: int | None = None) -> list[StreamTaskEffect]:
-        """Let the next batch begin, with the events that wait. After the records of one with a barrier comes its
-        snapshot, so nothing after the barrier in the channels may reach it: it reads no segment and gets no
-        watermark."""
+        """Let the next batch begin, with the events that wait. After the records of one with a
+        barrier comes its snapshot, so nothing after the barrier in the channels may reach it: it
+        reads no segment and gets no watermark."""
         invariant(self._call is not None, f"{self._vertex} answers no planning call")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
@@ -325,7 +348,10 @@ class StreamTask:
         checkpoint_id = event.checkpoint_id
         self._triggers.announced(event)
         if not self._status.can_be_triggered:
-            return [self._report.not_ready(checkpoint_id, self._status), *self._cancel(checkpoint_id)]
+            return [
+                self._report.not_ready(checkpoint_id, self._status),
+                *self._cancel(checkpoint_id),
+            ]
         if self._ending.closing:
             return [self._report.closing(checkpoint_id), *self._cancel(checkpoint_id)]
         if event.kind.is_synchronous:
@@ -337,8 +363,8 @@ class StreamTask:
         return self._advance()
 
     def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
-        """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what was staged later is
-        not part of it."""
+        """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what
+        was staged later is not part of it."""
         barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
         aligned = self._triggers.take(trigger.checkpoint_id)
         snapshot = TaskSnapshot(
@@ -372,12 +398,14 @@ class StreamTask:
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.ASYNC)
         invariant(
             (event.state.vertex, event.state.position) == (self._vertex, snapshot.position),
-            f"snapshot {checkpoint_id} of {self._vertex} is of {event.state.vertex} at {event.state.position}",
+            f"snapshot {checkpoint_id} of {self._vertex} is of {event.state.vertex} at"
+            f" {event.state.position}",
         )
         invariant(
             [(one.channel, one.position) for one in event.state.in_flight]
             == [(one.channel, one.position) for one in snapshot.in_flight],
-            f"snapshot {checkpoint_id} of {self._vertex} does not hold the segments that are in flight",
+            f"snapshot {checkpoint_id} of {self._vertex} does not hold the segments that are in"
+            " flight",
         )
         committables = self._commits.flushed(snapshot.committables, event.state.committables)
         if snapshot.aborted:
@@ -406,19 +434,23 @@ class StreamTask:
         kind = snapshot.trigger.kind
         invariant(
             snapshot.part is SnapshotPart.ACKNOWLEDGED and kind.commits_side_effects,
-            f"{self._vertex} is notified that {kind.name} {checkpoint_id} completed, but its snapshot is"
-            f" {snapshot.part.name}",
+            f"{self._vertex} is notified that {kind.name} {checkpoint_id} completed, but its"
+            f" snapshot is {snapshot.part.name}",
         )
         self._commits.completed(checkpoint_id)
         self._snapshots.forget(checkpoint_id)
-        self._ending.checkpoint_completed(checkpoint_id, is_final=snapshot.finished or kind.is_synchronous)
+        self._ending.checkpoint_completed(
+            checkpoint_id, is_final=snapshot.finished or kind.is_synchronous
+        )
         if kind.is_synchronous:
             return self._commit_next()
         return [ConfirmBase(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._commit_next()]
 
     def _on_aborted(self, event: NotifyCheckpointAborted) -> list[StreamTaskEffect]:
         checkpoint_id = event.checkpoint_id
-        effects: list[StreamTaskEffect] = [TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)]
+        effects: list[StreamTaskEffect] = [
+            TellAborted(vertex=self._vertex, checkpoint_id=checkpoint_id)
+        ]
         self._triggers.drop(checkpoint_id)
         self._gate.barriers.aborted(checkpoint_id)
         snapshot = self._snapshots.get(checkpoint_id)
@@ -430,7 +462,10 @@ class StreamTask:
 
     def _drop(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         self._snapshots.forget(checkpoint_id)
-        return [DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id), *self._tell_consumed()]
+        return [
+            DropSnapshot(vertex=self._vertex, checkpoint_id=checkpoint_id),
+            *self._tell_consumed(),
+        ]
 
     def _commit_next(self) -> list[StreamTaskEffect]:
         commit = self._commits.next_commit()
@@ -453,11 +488,16 @@ class StreamTask:
 
     def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
         records = self._ending.records
-        invariant(self._call is None, f"{self._vertex} plans while call {self._call} is not answered")
+        invariant(
+            self._call is None, f"{self._vertex} plans while call {self._call} is not answered"
+        )
         invariant(records.may_step, f"{self._vertex} plans a batch after its records ended")
         misread = self._gate.misread(event.consumed)
         if misread is not None:
-            said = f"Batch {event.position} of {self._vertex!r} did not read what it was let: {misread}"
+            said = (
+                f"Batch {event.position} of {self._vertex!r} did not read what it was let:"
+                f" {misread}"
+            )
             return self._fail(TaskErrored(message=said))
         effects: list[StreamTaskEffect] = []
         if records is Records.FLOWING:
@@ -475,7 +515,8 @@ class StreamTask:
             f"{self._vertex} staged batch {event.position}, which cannot be under way",
         )
         invariant(
-            self._bounded or not event.input_ended, f"the input of {self._vertex} ended, but it is unbounded"
+            self._bounded or not event.input_ended,
+            f"the input of {self._vertex} ended, but it is unbounded",
         )
         if event.input_ended:
             self._ending.input_ended()
@@ -488,10 +529,12 @@ class StreamTask:
             return []
         return [self._report.unprepared(n, *event.declined), *self._cancel(n)]
 
-    def _complete_batch(self, position: int, watermark_ms: int | None = None) -> list[StreamTaskEffect]:
-        """All batches up to ``position`` are complete, and this is the watermark after them: the consumers get what
-        they emitted. If there was none since the last call was answered, the events that it was to carry wait for
-        the next."""
+    def _complete_batch(
+        self, position: int, watermark_ms: int | None = None
+    ) -> list[StreamTaskEffect]:
+        """All batches up to ``position`` are complete, and this is the watermark after them: the
+        consumers get what they emitted. If there was none since the last call was answered, the
+        events that it was to carry wait for the next."""
         invariant(
             position >= self._position,
             f"{self._vertex} goes back from position {self._position} to {position}",
@@ -515,7 +558,11 @@ class StreamTask:
     def _on_drained(self, event: Drained) -> list[StreamTaskEffect]:
         draining = self._ending.records is Records.DRAINING
         invariant(draining and self._call is None, f"{self._vertex} cannot be drained now")
-        effects = [*self._complete_batch(event.position), *self._events.end(), *self._tell_end(finished=True)]
+        effects = [
+            *self._complete_batch(event.position),
+            *self._events.end(),
+            *self._tell_end(finished=True),
+        ]
         self._ending.drained()
         if self._ending.waits_for_checkpoint:
             effects += self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
@@ -531,7 +578,11 @@ class StreamTask:
     def _on_consumed(self, event: SegmentsConsumed) -> list[StreamTaskEffect]:
         free = self._outputs.consumed(event.consumer, event.position, event.batch_size)
         effects = self._advance()
-        return effects if free is None else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
+        return (
+            effects
+            if free is None
+            else [*effects, ReleaseSegments(vertex=self._vertex, position=free)]
+        )
 
     def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
         # Operators take part in the drain's batch.
@@ -554,9 +605,14 @@ class StreamTask:
     # ---- the end
 
     def _finish(self) -> list[StreamTaskEffect]:
-        """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped after it), or a
-        consumer has records to process (PROTOCOL P30). Operators are closed before that (MISSION E5)."""
-        if self._snapshots.any_part_running or not self._commits.is_idle or not self._outputs.all_consumed:
+        """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped
+        after it), or a consumer has records to process (PROTOCOL P30). Operators are closed before
+        that (MISSION E5)."""
+        if (
+            self._snapshots.any_part_running
+            or not self._commits.is_idle
+            or not self._outputs.all_consumed
+        ):
             return []
         if self._ending.operators is OperatorStatus.CLOSED:
             return [*self._end(TaskStatus.FINISHED), *self._outputs.broadcast(EndOfPartition())]
@@ -576,7 +632,8 @@ class StreamTask:
         return [*self._end(TaskStatus.FAILED), failed]
 
     def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
-        """Forget all but the snapshots that are still to be dropped; a held call is never answered."""
+        """Forget all but the snapshots that are still to be dropped; a held call is never
+        answered."""
         moved = self._move(status)
         self._call = None
         self._triggers.clear()
@@ -589,13 +646,16 @@ class StreamTask:
         return [self._report.status(status)]
 
     def _after_end(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
-        """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late to matter."""
+        """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late
+        to matter."""
         if isinstance(event, TriggerCheckpoint):
             if self._status is TaskStatus.FINISHED:
                 return [self._report.closing(event.checkpoint_id)]
             return [self._report.not_ready(event.checkpoint_id, self._status)]
         if isinstance(event, SyncPartDone | AsyncPartDone | SnapshotFailed):
-            return self._drop(event.checkpoint_id) if self._snapshots.get(event.checkpoint_id) else []
+            return (
+                self._drop(event.checkpoint_id) if self._snapshots.get(event.checkpoint_id) else []
+            )
         return []
 
     def validate(self) -> None:
@@ -613,13 +673,18 @@ class StreamTask:
         invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
         invariant(self._call is None or not ended, "a task that ended holds a planning call")
         held_back = self._outputs.is_full or (
-            bool(self._gate.channels) and not self._gate.wants_step and self._idle_at == self._position
+            bool(self._gate.channels)
+            and not self._gate.wants_step
+            and self._idle_at == self._position
         )
         invariant(
             self._call is None or held or initializing or held_back,
             f"{self._vertex} holds a planning call for no reason",
         )
-        invariant(records is not Records.ENDED or held or ended, f"{self._vertex} does not begin its drain")
+        invariant(
+            records is not Records.ENDED or held or ended,
+            f"{self._vertex} does not begin its drain",
+        )
         invariant(
             self._held_back.keys() <= self._snapshots.channels_in_use,
             f"{self._vertex} does not report how far it has read",

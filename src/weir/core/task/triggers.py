@@ -1,8 +1,8 @@
 """``WaitingTriggers``: the checkpoints that a task has to take, in the order of their ids.
 
-A trigger comes from the coordinator, or from barriers that are aligned in the task's channels. It waits until
-the query rests, and, where operators emit rows before a barrier (PROTOCOL P6), until a step has carried the
-barrier to them.
+A trigger comes from the coordinator, or from barriers that are aligned in the task's channels. It
+waits until the query rests, and, where operators emit rows before a barrier (PROTOCOL P6), until a
+step has carried the barrier to them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,12 @@ class WaitingTriggers:
         return next(iter(self._waiting.values()), None)
 
     def announced(self, trigger: TriggerCheckpoint) -> None:
-        """The coordinator triggers the task. Raises ``InvariantError`` if it cannot be this one's turn."""
+        """The coordinator triggers the task. Raises ``InvariantError`` if it cannot be this one's
+        turn."""
         checkpoint_id = trigger.checkpoint_id
-        invariant(trigger.vertex == self._vertex, f"a trigger for {trigger.vertex} reached {self._vertex}")
+        invariant(
+            trigger.vertex == self._vertex, f"a trigger for {trigger.vertex} reached {self._vertex}"
+        )
         invariant(
             checkpoint_id > self._newest,
             f"checkpoint {checkpoint_id} is triggered after checkpoint {self._newest}",
@@ -59,7 +62,8 @@ class WaitingTriggers:
         self._alignments[checkpoint_id] = aligned
 
     def wants_step(self, checkpoint_id: int) -> bool:
-        """Whether a step is still to carry this checkpoint's barrier to the operators (PROTOCOL P6)."""
+        """Whether a step is still to carry this checkpoint's barrier to the operators
+        (PROTOCOL P6)."""
         return self._prepares and self.carried < checkpoint_id
 
     def take(self, checkpoint_id: int) -> Aligned | None:
