@@ -330,6 +330,16 @@ def test_imports_point_one_way() -> None:
     assert source_breaches("arrows") == []
 
 
+def test_the_command_line_loads_no_library_that_takes_long() -> None:
+    """A start waits for none of them: each is loaded where it is needed, beside the JVM."""
+    code = (
+        "import sys, weir, weir.cli.run; weir.Job, weir.sinks, weir.sources, weir.operators;"
+        " print(sorted({'numpy', 'pandas', 'pyarrow', 'pyspark', 'fastapi'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_only_the_spark_folder_imports_spark() -> None:
     """No module outside weir/spark imports pyspark or py4j at run time, not even late."""
     assert source_breaches("spark") == []

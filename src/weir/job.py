@@ -1,12 +1,11 @@
 """``Job`` and ``Stream``: how a user writes a pipeline.
 
 A job is a graph of named steps around ordinary PySpark code: any streaming DataFrame is a source,
-any function from DataFrames to a DataFrame a transformation (MISSION F3). Nothing runs while the
-graph is built; ``weir run FILE`` or ``Job.run()`` runs it. Names matter: state is found again by
-them, so a step keeps its name over restarts. A step that was given a ``uid`` may be renamed: the
-uid takes the place of the name wherever state is matched, also as the id of the vertex that ends
-with the step, and the name is only what people see. A step that has run without one gets its old
-name for uid when it is renamed::
+any function from DataFrames to a DataFrame is a transformation (MISSION F3). Nothing runs while the
+graph is built; ``weir run FILE`` or ``Job.run()`` runs it. State is matched by step name, so a step
+must keep its name across restarts. A step with a ``uid`` may be renamed: the uid replaces the name
+wherever state is matched, also as the id of the vertex that ends with the step, and the name is
+only shown to people. To rename a step that has run without a uid, give it its old name as uid::
 
     job = weir.Job("orders")
     orders = job.source("orders", lambda spark: spark.readStream.schema(SCHEMA).parquet("landing/"))
@@ -28,7 +27,7 @@ from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
 from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import KEY_GROUPS, Operator
 from weir.sinks.base import Sink
-from weir.sources.files import FileSource
+from weir.sources.base import SplitSource
 from weir.storage.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFunction:
-    """What ``Stream.process`` was given, or the two sides of a source that has readers."""
+    """The arguments of ``Stream.process``, or the reader and enumerator of a ``weir.sources``."""
 
     operator: Operator
     coordinator: OperatorCoordinator | None
@@ -54,7 +53,7 @@ class Job:
     """A pipeline under coordinated checkpoints.
 
     Args:
-        name: Names the job in the checkpoint directory: running a job of the same name again
+        name: Identifies the job in the checkpoint directory: running a job of the same name again
             resumes it.
         conf: Configuration as text: Flink's keys, ``weir.*`` and ``spark.*``. ``--conf`` overrides
             it.
@@ -78,25 +77,26 @@ class Job:
     def source(
         self,
         name: str,
-        source: SourceFunction | FileSource,
+        source: SourceFunction | SplitSource,
         *,
         bounded: bool = False,
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """A source: ``source(spark)`` returns a streaming DataFrame, or it is one of
-        ``weir.sources``.
+        """Add a source.
 
-        With ``bounded=True`` what is there when the job starts is the whole input: it is processed,
-        every window and timer fires, the last rows are committed, and the job finishes. Raises
-        ``PipelineError`` if the name or ``uid`` (by which state is found, see above) is taken. One
-        of ``weir.sources`` says itself whether it is bounded, and is read by ``parallelism``
-        subtasks (by default ``parallelism.default``).
+        ``source`` is a function that takes the Spark session and returns a streaming DataFrame, or
+        one of ``weir.sources``. With ``bounded=True`` the input is whatever is there when the job
+        starts: it is processed, every window and timer fires, the last rows are committed, and the
+        job finishes. A source from ``weir.sources`` has its own ``bounded`` argument and is read by
+        ``parallelism`` subtasks (by default ``parallelism.default``). Raises ``PipelineError`` if
+        the name or ``uid`` (by which state is matched, see above) is taken.
         """
-        if isinstance(source, FileSource):
+        if isinstance(source, SplitSource):
             if bounded:
                 raise PipelineError(
-                    f"Source {name!r} is a FileSource: give that bounded=True, not the step."
+                    f"Source {name!r} is a {type(source).__name__}: give that bounded=True, not the"
+                    " step."
                 )
             return self._read_by_subtasks(name, source, parallelism, uid)
         if parallelism is not None:
@@ -117,12 +117,11 @@ class Job:
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """A transformation: ``function`` takes one DataFrame for each input and returns a
-        DataFrame.
+        """Add a transformation: ``function`` takes one DataFrame per input and returns a DataFrame.
 
         ``parallelism`` is the number of state partitions of the query that the step is chained
-        into, in place of ``parallelism.default``; it may change with each restore. ``uid`` is the
-        id by which state is found (see above).
+        into, and overrides ``parallelism.default``; it may change with each restore. ``uid`` is the
+        id by which state is matched (see above).
         """
         streams = [inputs] if isinstance(inputs, Stream) else list(inputs)
         if not streams:
@@ -150,7 +149,7 @@ class Job:
         key_by: str | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """Python code in the stream: see ``Stream.process``."""
+        """Add a Python operator: see ``Stream.process``."""
         self._check_streams(name, [stream])
         if not isinstance(operator, Operator):
             raise PipelineError(
@@ -176,9 +175,9 @@ class Job:
         return self._added_operator(step, function)
 
     def master_hook(self, hook: MasterHook) -> None:
-        """Make the state of something outside of Spark a part of every checkpoint (MISSION A8).
+        """Make the state of something outside of Spark part of every checkpoint (MISSION A8).
 
-        Raises ``PipelineError`` if the job has a hook of this identifier already.
+        Raises ``PipelineError`` if the job already has a hook with this identifier.
         """
         if hook.identifier in self._hooks:
             raise PipelineError(
@@ -197,9 +196,9 @@ class Job:
         takeover: bool = False,
         accept_duplicates: bool = False,
     ) -> JobResult:
-        """Run the job in this process until it ends. ``RunOptions`` says what the keywords mean.
+        """Run the job in this process until it ends. ``RunOptions`` explains the keywords.
 
-        Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it failed.
+        Raises ``WeirError`` if the job cannot start, and ``JobFailedError`` if it failed.
         """
         from weir.run.options import RunOptions
         from weir.run.runner import LoggingListener, run_job
@@ -218,29 +217,31 @@ class Job:
         return result
 
     def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices that the steps are chained into; raises ``PipelineError`` if the graph
-        cannot run."""
+        """The vertices that the steps are chained into.
+
+        Raises ``PipelineError`` if the graph cannot run.
+        """
         return self._graph.vertices()
 
     @property
     def functions(self) -> Mapping[OperatorId, Callable[..., Any]]:
-        """The user's functions of sources and transformations, by the id of the step."""
+        """The user's source and transformation functions, by step id."""
         return self._functions
 
     def listeners(self, vertex: Vertex) -> tuple[CheckpointListener, ...]:
-        """The checkpoint listeners among the functions of a vertex, in the order of its chain."""
+        """The checkpoint listeners among the functions of a vertex, in chain order."""
         functions = (self._functions.get(step.operator_id) for step in vertex.steps)
         found = (listener_of(function) for function in functions if function is not None)
         return tuple(listener for listener in found if listener is not None)
 
     @property
     def operators(self) -> Mapping[OperatorId, ProcessFunction]:
-        """The Python operators, readers of sources included, by the id of the step."""
+        """The Python operators, source readers included, by step id."""
         return self._operators
 
     @property
     def sinks(self) -> Mapping[OperatorId, Sink]:
-        """The sinks, by the id of the step."""
+        """The sinks, by step id."""
         return self._sinks
 
     @property
@@ -265,7 +266,7 @@ class Job:
         return Stream(self, step)
 
     def _read_by_subtasks(
-        self, name: str, source: FileSource, parallelism: int | None, uid: str | None
+        self, name: str, source: SplitSource, parallelism: int | None, uid: str | None
     ) -> Stream:
         step = GraphStep(
             name=name, kind=StepKind.SOURCE, bounded=source.bounded, enumerated=True, uid=uid
@@ -293,8 +294,7 @@ class Job:
 
 
 class Stream:
-    """The output of one step. ``uid`` is the id by which the step's state is found: its name, if it
-    was given no other."""
+    """The output of one step. ``uid`` is the id by which the step's state is matched."""
 
     def __init__(self, job: Job, step: GraphStep) -> None:
         self.job = job
@@ -309,8 +309,10 @@ class Stream:
         parallelism: int | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name. The others as in
-        ``Job.transform``."""
+        """Apply ``function`` (DataFrame -> DataFrame) as a step of this name.
+
+        The keywords are those of ``Job.transform``.
+        """
         return self.job.transform(name, self, function, parallelism=parallelism, uid=uid)
 
     def process(
@@ -323,14 +325,14 @@ class Stream:
         key_by: str | None = None,
         uid: str | None = None,
     ) -> Stream:
-        """Let a Python operator process the stream, in ``parallelism`` subtasks (by default
-        ``parallelism.default``).
+        """Process the stream with a Python operator.
 
-        ``coordinator`` runs in the driver, and exchanges events with the subtasks. With ``key_by``,
-        the name of a column, all records of a key come to one subtask, and the operator may have
-        keyed state. An operator with an ``output_schema`` of its own puts out rows without a
-        watermark: call ``withWatermark`` behind it, not before. ``uid`` is the id by which state is
-        found.
+        It runs in ``parallelism`` subtasks (by default ``parallelism.default``). ``coordinator``
+        runs in the driver and exchanges events with the subtasks. With ``key_by``, the name of a
+        column, all records of a key go to one subtask, and the operator may have keyed state. An
+        operator with its own ``output_schema`` emits rows without a watermark: call
+        ``withWatermark`` downstream of it, not upstream. ``uid`` is the id by which state is
+        matched.
         """
         return self.job.process(
             name,
@@ -343,10 +345,10 @@ class Stream:
         )
 
     def union(self, *others: Stream, name: str | None = None, uid: str | None = None) -> Stream:
-        """The rows of this and other streams, columns matched by name. ``uid`` is the id by which
-        state is found.
+        """The rows of this and other streams, columns matched by name.
 
-        Without a name it has one made of those of its inputs, and with it a uid made of their uids.
+        ``uid`` is the id by which state is matched. Without ``name``, the name is made of the
+        inputs' names and, if ``uid`` is missing too, the uid of their uids.
         """
         streams = [self, *others]
         self.job._check_streams(name or "union", streams)
@@ -360,10 +362,10 @@ class Stream:
         return Stream(self.job, step)
 
     def start_new_chain(self) -> Stream:
-        """Begin a query of its own with this step: a channel stands before it. It is chained with
-        what follows.
+        """Start a new query at this step, with a channel before it.
 
-        The result of the job stays the same (PROTOCOL P25). Raises ``PipelineError`` for a source.
+        Steps that follow may still be chained to it. The result of the job stays the same
+        (PROTOCOL P25). Raises ``PipelineError`` for a source.
         """
         if self.job._graph.is_source(self.uid):
             raise PipelineError(
@@ -374,14 +376,14 @@ class Stream:
         return self
 
     def disable_chaining(self) -> Stream:
-        """Let this step be a query of its own, with channels on both sides."""
+        """Run this step as its own query, with channels on both sides."""
         self.job._graph.cut(self.uid, before=True, behind=True)
         return self
 
     def sink(self, name: str, sink: Sink, *, uid: str | None = None) -> None:
         """Write the stream to a sink (append mode). A step may have several sinks.
 
-        ``uid`` is the id by which the sink's state is found, and under which it commits.
+        ``uid`` is the id by which the sink's state is matched and under which it commits.
         """
         if not isinstance(sink, Sink):
             raise PipelineError(

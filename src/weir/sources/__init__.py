@@ -1,6 +1,6 @@
-"""Sources that Weir reads itself: ``Job.source`` takes them. Others are streaming DataFrames of
-Spark's."""
+"""Sources that Weir reads itself, for ``Job.source``; all others are Spark's."""
 
+from weir.sources.base import SplitSource
 from weir.sources.files import FileSource
 
-__all__ = ["FileSource"]
+__all__ = ["FileSource", "SplitSource"]

@@ -14,6 +14,7 @@ once is what the protocol of operator events makes of that (MISSION C3, C7).
 from __future__ import annotations
 
 from weir.errors import PipelineError
+from weir.sources.base import SplitSource
 from weir.sources.enumerator import FileEnumerator
 from weir.sources.reader import FileReader
 from weir.storage.paths import is_local, normalize
@@ -22,7 +23,7 @@ FORMATS = ("parquet", "json", "csv", "ipc")
 _ON_ERROR = ("fail", "reject")
 
 
-class FileSource:
+class FileSource(SplitSource):
     """Reads each file of a directory once, oldest first; which of them a subtask reads is decided
     as it asks.
 
@@ -38,23 +39,23 @@ class FileSource:
     is said if it is younger than the one that was removed can have been.
 
     Args:
-        path: A local directory. format: ``parquet``, ``json`` (an object a line), ``csv`` (with a
-        header) or ``ipc`` (Arrow's file format). Columns
-            are matched by name, and one that a file lacks is null. In JSON and CSV a timestamp
-            needs its zone.
-        schema: Of the rows, as Spark's DDL text. discovery_interval: Seconds between two looks into
-        the directory. bounded: What is there at the first look is the whole input: it is read, and
-        the job finishes. name_retention: Seconds for which the name of a removed file is kept. They
-        are counted in the modification times of
-            the files that come after it, not by a clock.
+        path: A local directory.
+        format: ``parquet``, ``json`` (an object a line), ``csv`` (with a header) or ``ipc``
+            (Arrow's file format). Columns are matched by name, and one that a file lacks is null.
+            In JSON and CSV a timestamp needs its zone.
+        schema: Of the rows, as Spark's DDL text.
+        discovery_interval: Seconds between two looks into the directory.
+        bounded: What is there at the first look is the whole input: it is read, and the job
+            finishes.
+        name_retention: Seconds for which the name of a removed file is kept. They are counted in
+            the modification times of the files that come after it, not by a clock.
         on_error: What becomes of what cannot be read. ``fail``: the job fails, and says which file.
-        ``reject``: a line of
-            JSON or CSV gives no row, or of the other formats a file, which is listed by
-            ``weir inspect``, by ``GET /jobs/ID/rejects``, and by
-            ``weir send JOB STEP '{"rejects": true}'``; of a text file with more than 1,000 such
-            lines no row is read. Each file is in memory as a whole then.
+            ``reject``: a line of JSON or CSV gives no row, or of the other formats a file, which is
+            listed by ``weir inspect``, by ``GET /jobs/ID/rejects``, and by ``weir send JOB STEP
+            '{"rejects": true}'``; of a text file with more than 1,000 such lines no row is read.
+            Each file is in memory as a whole then.
         max_bytes_per_split_batch: How many bytes of files a subtask is given for a batch; one file
-        at least.
+            at least.
     """
 
     def __init__(
