@@ -1,28 +1,30 @@
-"""The routes of the REST server: Flink's paths, with and without the prefix ``/v1``, over one
-running job.
+"""The REST server's routes: Flink's paths, with and without ``/v1``, for one running job.
 
-Values come from ``JobGateway.view()``, which waits a moment if the job hangs: that is done on a
-thread beside the event loop, one look at a time for all who ask meanwhile. Requests go to the
-gateway, which posts them, and what they trigger is kept in ``AsyncOperations`` until the client has
-polled it. So no answer waits for another one.
+Values come from ``JobGateway.view()``, which waits a moment if the job hangs: so it is called on a
+thread, not on the event loop, one call at a time, shared by all requests that arrive meanwhile.
+Requests go to the gateway, which posts them; the operations that they trigger are kept in
+``AsyncOperations`` until the client has polled the outcome. So no answer waits for another.
 
-A failure of any kind is answered with an error status and ``{"errors": ["one sentence"]}``, which
-is what Flink's clients show. A failed operation answers the poll with 500: Flink's other way of
-saying so needs a Java-serialised exception. 503 is never used, since clients repeat on it.
+Every failure is answered with an error status and ``{"errors": ["one sentence"]}``, which Flink's
+clients show. Polling a failed operation answers 500: Flink's other way of reporting it needs a
+Java-serialised exception. 503 is never used, since clients retry on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import msgspec
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Mount, Route
 
 from weir.core.checkpoints.stats import CheckpointStats, JobView
 from weir.errors import CoordinatorError, StorageError, WeirError
@@ -31,11 +33,11 @@ from weir.rest.guard import quoted, shortened
 from weir.rest.job_json import Json
 from weir.rest.requests import (
     AsyncOperations,
-    CheckpointRequest,
-    CoordinatorRequest,
-    DisposalRequest,
-    SavepointRequest,
-    StopRequest,
+    CheckpointBody,
+    CoordinatorBody,
+    DisposalBody,
+    SavepointBody,
+    StopBody,
     TooManyOperationsError,
 )
 from weir.runtime.concurrency import Clock, in_background
@@ -56,9 +58,7 @@ _COORDINATOR = "coordinator"
 _ID_DIGITS = 19
 
 T = TypeVar("T")
-Body = TypeVar(
-    "Body", CheckpointRequest, SavepointRequest, StopRequest, DisposalRequest, CoordinatorRequest
-)
+Body = TypeVar("Body", CheckpointBody, SavepointBody, StopBody, DisposalBody, CoordinatorBody)
 
 
 def make_app(
@@ -69,9 +69,11 @@ def make_app(
     version: str,
     file_systems: Callable[[str], FileSystem],
     new_trigger_id: Callable[[], str] = lambda: secrets.token_hex(16),
-) -> FastAPI:
-    """The application that serves the job behind ``gateway``. ``file_systems`` hold the savepoints
-    to be disposed of."""
+) -> Starlette:
+    """The application that serves the job behind ``gateway``.
+
+    ``file_systems`` gives the file system of a savepoint to dispose of.
+    """
     handlers = _Handlers(
         gateway,
         operations=operations,
@@ -80,21 +82,32 @@ def make_app(
         file_systems=file_systems,
         new_trigger_id=new_trigger_id,
     )
-    router = APIRouter(default_response_class=JSONResponse)
-    for method, path, handler, status in handlers.routes():
-        router.add_api_route(
-            path, handler, methods=[method], status_code=status, response_model=None
-        )
-    app = FastAPI(title="Weir", version=version, docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(router)
-    app.include_router(router, prefix="/v1")
-    app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_exception_handler(Exception, _answer_any_error)
-    return app
+    routes = [
+        Route(path, _endpoint(handler, status), methods=[method])
+        for method, path, handler, status in handlers.routes()
+    ]
+    return Starlette(
+        routes=[*routes, Mount("/v1", routes=routes)],
+        exception_handlers={HTTPException: _answer_http_error, Exception: _answer_any_error},
+    )
+
+
+def _endpoint(
+    handler: Callable[..., Awaitable[Json]], status: int
+) -> Callable[[Request], Awaitable[JSONResponse]]:
+    """The handler, called with the parts of the path, and with the request if it asks for it."""
+    takes_request = "request" in inspect.signature(handler).parameters
+
+    async def endpoint(request: Request) -> JSONResponse:
+        arguments: dict[str, Any] = {"request": request} if takes_request else {}
+        answer = await handler(**request.path_params, **arguments)
+        return JSONResponse(answer, status_code=status)
+
+    return endpoint
 
 
 class _Handlers:
-    """One method for each route. All run on the server's event loop, and none blocks."""
+    """One method per route. All run on the server's event loop, and none blocks."""
 
     def __init__(
         self,
@@ -112,11 +125,11 @@ class _Handlers:
         self._version = version
         self._file_systems = file_systems
         self._new_trigger_id = new_trigger_id
-        #: The look at the job that is under way, or the newest one; touched on the event loop only.
+        #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[JobView] | None = None
 
     def routes(self) -> list[tuple[str, str, Callable[..., Any], int]]:
-        """Method, path, handler and status of success of every route."""
+        """Method, path, handler and success status of every route."""
         job, checkpoints = "/jobs/{job_id}", "/jobs/{job_id}/checkpoints"
         details = f"{checkpoints}/details/{{checkpoint_id}}"
         return [
@@ -183,15 +196,16 @@ class _Handlers:
         return job_json.execution_result_json(await self._view(job_id), self._clock.wall_ms())
 
     async def rejects(self, job_id: str) -> Json:
-        """Weir's own: what its sources could not read."""
+        """Weir's own route: what the job's sources could not read."""
         return job_json.rejects_json(await self._view(job_id))
 
     async def client_heartbeat(self, job_id: str) -> Json:
         await self._view(job_id)
         return {}
 
-    async def cancel(self, job_id: str, mode: str = "cancel") -> Json:
+    async def cancel(self, job_id: str, request: Request) -> Json:
         view = await self._view(job_id)
+        mode = request.query_params.get("mode", "cancel")
         if mode != "cancel":
             raise HTTPException(
                 400,
@@ -228,7 +242,7 @@ class _Handlers:
 
     async def trigger_checkpoint(self, job_id: str, request: Request) -> Json:
         await self._view(job_id)
-        body = await _body(request, CheckpointRequest)
+        body = await _body(request, CheckpointBody)
         kind = body.checkpoint_type
         return self._trigger(
             _CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind)
@@ -236,7 +250,7 @@ class _Handlers:
 
     async def trigger_savepoint(self, job_id: str, request: Request) -> Json:
         await self._view(job_id)
-        body = await _body(request, SavepointRequest)
+        body = await _body(request, SavepointBody)
         if body.cancel_job:
             raise HTTPException(
                 400,
@@ -250,7 +264,7 @@ class _Handlers:
 
     async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
         await self._view(job_id)
-        body = await _body(request, StopRequest)
+        body = await _body(request, StopBody)
         target, drain = _normalized(body.target_directory), body.drain
         return self._trigger(
             _SAVEPOINT,
@@ -260,9 +274,9 @@ class _Handlers:
         )
 
     async def send_to_coordinator(self, job_id: str, operator: str, request: Request) -> Json:
-        """Weir's own: Flink lets nobody outside of a job talk to its coordinators."""
+        """Weir's own route: in Flink, only the job itself can talk to its coordinators."""
         await self._view(job_id)
-        body = await _body(request, CoordinatorRequest)
+        body = await _body(request, CoordinatorBody)
         try:
             return self._trigger(
                 _COORDINATOR,
@@ -280,9 +294,11 @@ class _Handlers:
         return _poll_json({"answer": found.answer, "checkpointId": found.checkpoint_id})
 
     async def dispose_savepoint(self, request: Request) -> Json:
-        """The path alone does not tell whether some job still needs it, as
-        ``weir.readers.savepoint`` says; this one does know."""
-        body = await _body(request, DisposalRequest)
+        """Dispose of a savepoint, unless this job still needs it.
+
+        Whether other jobs need it cannot be known from its path (see ``weir.readers.savepoint``).
+        """
+        body = await _body(request, DisposalBody)
         try:
             directory = await _beside(lambda: snapshot_directory(body.savepoint_path))
         except StorageError as error:
@@ -301,8 +317,7 @@ class _Handlers:
         )
 
     async def _is_restore_point(self, directory: str) -> bool:
-        """Whether a failover would go back to this snapshot: nothing has completed since the job
-        was restored from it."""
+        """Whether a failover would restore this snapshot: nothing has completed since it was."""
         checkpoints = (await self._newest()).checkpoints
         restored, completed = checkpoints.latest_restored, checkpoints.latest_completed
         if restored is None:
@@ -328,7 +343,7 @@ class _Handlers:
         return _poll_json(None if self._outcome(_DISPOSAL, trigger_id) is None else {})
 
     async def _newest(self) -> JobView:
-        """The newest view, as the gateway gives it."""
+        """The gateway's newest view; concurrent callers share one call."""
         if self._look is None or self._look.done():
             self._look = asyncio.ensure_future(asyncio.to_thread(self._gateway.view))
         return await asyncio.shield(self._look)
@@ -382,7 +397,7 @@ class _Handlers:
             ) from error
 
     def _outcome(self, kind: str, trigger_id: str) -> Any:
-        """What the operation led to, or None while it is in flight."""
+        """The operation's result, or None while it is in flight. Raises 404 and 500."""
         future: Future[Any] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
@@ -405,8 +420,10 @@ class _Handlers:
 
 
 def _normalized(directory: str | None) -> str | None:
-    """A directory that a request names, as Weir spells it: a relative one lies below the driver's.
-    400 for what is none."""
+    """A request's directory in Weir's spelling; relative paths start at the driver's directory.
+
+    Raises 400 if it cannot be a path.
+    """
     if not directory:
         return None
     try:
@@ -416,13 +433,12 @@ def _normalized(directory: str | None) -> str | None:
 
 
 async def _beside(look: Callable[[], T]) -> T:
-    """What a look at a file system answers; a mount that hangs holds up its own request alone."""
+    """Run a file system look-up on its own thread: a hanging mount delays only its own request."""
     return await asyncio.shield(asyncio.wrap_future(in_background(look)))
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
-    """The request's body as a value; an absent one has every default. 400 with the reason if it is
-    malformed."""
+    """The request's body as a value; no body means all defaults. Raises 400 if malformed."""
     text = await request.body()
     try:
         return msgspec.json.decode(text or b"{}", type=kind)
@@ -440,7 +456,7 @@ def _poll_json(operation: Json | None) -> Json:
 
 
 async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
-    """Every refusal: the sentence in Flink's shape."""
+    """Answer a refusal with its sentence, in Flink's format."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = str(error.detail) if isinstance(error, HTTPException) else repr(error)
     if text in ("Not Found", "Method Not Allowed"):
@@ -449,8 +465,7 @@ async def _answer_http_error(request: Request, error: Exception) -> JSONResponse
 
 
 async def _answer_any_error(request: Request, error: Exception) -> JSONResponse:
-    """A request that the gateway refused at once, or a bug: the sentence of the first, the name of
-    the second."""
+    """Answer a request that the gateway refused (its sentence), or a bug (its ``repr``)."""
     text = (
         str(error)
         if isinstance(error, WeirError)
