@@ -1,5 +1,5 @@
-"""One query reads what another one wrote, with its watermark (P7, P25): the blocks, with a driver
-of a few lines."""
+"""A query that reads another query's output with its watermark (P7, P25), driven by a few lines
+here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from weir.spark.channels import (
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
 from weir.spark.output_watermark import output_watermark_ms
-from weir.spark.query_directory import MAX_WATERMARK_MS, QueryDirectory
+from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS, QueryDirectory
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -42,7 +42,7 @@ START_S = int(START.timestamp())
 
 
 class Running:
-    """One run of a query; the test is its driver and answers one planning call at a time."""
+    """One run of a query, driven by the test: one planning call at a time."""
 
     def __init__(self, session: SparkSession, path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ class Running:
 
     @property
     def query(self) -> StreamingQuery:
-        """The query, once it was started."""
+        """The query once it has started."""
         assert self._query is not None
         return self._query
 
@@ -82,7 +82,7 @@ class Running:
     def start(
         self, frame: DataFrame, stage: Callable[[DataFrame, int], None] | None = None
     ) -> Running:
-        """Run the query up to its first planning call; its rows are kept unless ``stage`` takes
+        """Start the query and run to its first planning call; keep its rows unless ``stage`` takes
         them."""
         writer = frame.writeStream.foreachBatch(stage or self._keep).outputMode("append")
         self._query = writer.option("checkpointLocation", str(self.path)).start()
@@ -90,13 +90,13 @@ class Running:
         return self
 
     def step(self, watermarks: Mapping[int, int] | None = None) -> int:
-        """Answer the call that waits; returns the newest position when the next one has come."""
+        """Answer the waiting call; return the newest position once the next call has come."""
         self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks or {}))
         self._wait()
         return max(int(path.name) for path in (self.path / "commits").glob("[0-9]*"))
 
     def rows(self) -> Rows:
-        """All rows of all steps."""
+        """All rows of all batches."""
         return Counter(row for rows in self.steps.values() for row in rows)
 
     def __enter__(self) -> Running:
@@ -132,7 +132,7 @@ class Running:
 
 
 def segment(frame: DataFrame, path: Path) -> list[Path]:
-    """Write rows as Spark writes a batch; returns the files."""
+    """Write rows as Spark writes a batch; return the files."""
     frame.write.parquet(str(path))
     return sorted(path.glob("*.parquet"))
 
@@ -142,8 +142,7 @@ def segment(frame: DataFrame, path: Path) -> list[Path]:
 
 
 def joined(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Each row, with the even numbers that are near in time: an odd one comes half a minute
-    late."""
+    """Each row with the even numbers near in time: an odd one is emitted half a minute late."""
     lefts = left.withWatermark("ts", "20 seconds").alias("l")
     evens = right.filter("id % 2 = 0").withWatermark("ts", "20 seconds").alias("r")
     near = "l.id = r.id AND r.ts BETWEEN l.ts - INTERVAL 30 SECONDS AND l.ts + INTERVAL 30 SECONDS"
@@ -153,7 +152,7 @@ def joined(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def counted(frame: DataFrame) -> DataFrame:
-    """Rows and matches by the minute. The filter is false on nulls, which must not hide the
+    """Rows and matches by minute. The filter is false on nulls, which must not hide the
     watermark."""
     minutes = frame.filter("id >= 0").groupBy(F.window("ts", "1 minute"))
     start = F.col("window.start").cast("long").alias("start")
@@ -161,8 +160,7 @@ def counted(frame: DataFrame) -> DataFrame:
 
 
 def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int, int | None]:
-    """Run the join, one file and one segment a step; returns what it told of its output after
-    each."""
+    """Run the join, one file and one segment per batch; return the output watermark after each."""
     told: dict[int, int | None] = {}
     with Running(spark, tmp_path / "producer") as run:
         source = landing.source(spark)
@@ -182,8 +180,8 @@ def produced(spark: SparkSession, tmp_path: Path, landing: Landing) -> dict[int,
 def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Cut after the join and restarted in the middle, the count equals the batch computation, row
-    for row (P25)."""
+    """Cut after the join and restarted in the middle, it equals the batch computation, row for row
+    (P25)."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
     told = produced(spark, tmp_path, landing)
@@ -211,7 +209,7 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
                 ms = told[position]
                 run.step({} if ms is None else {0: ms})
             if positions[-1] == 3:
-                run.step({0: MAX_WATERMARK_MS})
+                run.step({0: SPARK_MAX_WATERMARK_MS})
                 run.step()
             rows += run.rows()
     assert dropped > 0, (
@@ -219,7 +217,7 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
     )
     table = landing.table(spark)
     expected = Counter(tuple(row) for row in counted(joined(table, table)).collect())
-    # The producer has put out everything before its last watermark, which closed four minutes.
+    # The producer emitted everything before its last watermark, which closed four minutes.
     cut = START_S + 4 * 60
     assert {row: n for row, n in rows.items() if row[0] < cut} == {
         row: n for row, n in expected.items() if row[0] < cut
@@ -231,8 +229,7 @@ def test_a_windowed_count_behind_a_channel_keeps_what_an_outer_join_emits_late(
 def test_a_join_of_two_channels_loses_no_row_when_one_has_none_in_a_batch(
     spark: SparkSession, tmp_path: Path, first: int
 ) -> None:
-    """Of nulls that it can see the optimizer would conclude that the key of the other side is null
-    too."""
+    """If the optimizer sees only nulls, it concludes that the other side's key is null too."""
     ids = [
         StructField("id", LongType()),
         StructField("ts", TimestampType(), True, {EVENT_TIME: 60_000}),
@@ -284,14 +281,14 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
         run.start(fives.select(F.col("window.start").cast("long") - START_S, "sum(n)").union(ids))
         run.admit(0, early, 0)
         run.admit(0, names, 2)
-        run.step({0: MAX_WATERMARK_MS, 1: (START_S + 60) * 1000})
+        run.step({0: SPARK_MAX_WATERMARK_MS, 1: (START_S + 60) * 1000})
         run.step({1: (START_S + 299) * 1000})
         assert run.rows() == Counter([(-1, 0)])
         run.admit(0, late, 1)
         run.step({1: (START_S + 600) * 1000})
         run.step()
         assert run.rows() == Counter([(-1, 0), (0, 30), (300, 30)])
-        run.step({1: MAX_WATERMARK_MS})
+        run.step({1: SPARK_MAX_WATERMARK_MS})
         run.step()
     assert run.rows() == Counter([(-1, 0), (0, 30), (300, 30), (600, 12)])
 
@@ -299,12 +296,12 @@ def test_a_channel_that_has_ended_holds_back_no_other_and_windows_keep_their_eve
 def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """To the millisecond in any time zone; a run's first batch comes by itself, a replayed one says
+    """To the millisecond in any time zone; a run's first batch needs no trigger, a replayed one is
     the same (P25)."""
 
     def told(run: Running) -> list[list[tuple[Any, ...]]]:
         run.start(run.control().select("channel", F.unix_millis("watermark")))
-        answers: list[dict[int, int]] = [{}, {0: 1_000}, {0: 999, 1: MAX_WATERMARK_MS}, {}]
+        answers: list[dict[int, int]] = [{}, {0: 1_000}, {0: 999, 1: SPARK_MAX_WATERMARK_MS}, {}]
         for answer in answers:
             run.step(answer)
         assert output_watermark_ms(run.query, 5) == 5
@@ -313,8 +310,8 @@ def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         with Running(spark, tmp_path / "query") as run:
-            assert told(run) == [[], [(0, 1_000)], [(1, MAX_WATERMARK_MS)]]
-        everything = [(0, 1_000), (1, MAX_WATERMARK_MS)]
+            assert told(run) == [[], [(0, 1_000)], [(1, SPARK_MAX_WATERMARK_MS)]]
+        everything = [(0, 1_000), (1, SPARK_MAX_WATERMARK_MS)]
         with Running(spark, tmp_path / "query") as run:
             assert told(run) == [everything]
         (tmp_path / "query" / "commits" / "3").unlink()
@@ -329,13 +326,18 @@ def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
 # ----------------------------------------------------------------------------------------------
 
 EVERY_TYPE = """
-    cast(1 as byte) `a.b`, cast(-2 as short) `with space`, 3 `quo``te`, 4L `ünï ;,{}()=`, cast('NaN' as float) f, -0.0D d,
-    cast('12345678901234567890.123456789012345678' as decimal(38,18)) de, 'x' s, X'00FF' bi, true bo,
+    cast(1 as byte) `a.b`, cast(-2 as short) `with space`, 3 `quo``te`, 4L `ünï ;,{}()=`,
+    cast('NaN' as float) f, -0.0D d,
+    cast('12345678901234567890.123456789012345678' as decimal(38,18)) de,
+    'x' s, X'00FF' bi, true bo,
     date'0001-01-01' old, date'1582-10-15' da, timestamp'1850-01-01 00:00:00.123456Z' t1,
     timestamp'0001-01-03 00:00:00Z' t2, timestamp_ntz'1800-05-05 01:02:03.000001' t3,
-    timestamp_ntz'9999-12-31 23:59:59.999999' t4, 'x' collate UNICODE_CI co, parse_json('{"a": [1, null]}') va,
-    array(named_struct('x y', 1, 'z.w', array(cast(null as string)))) ar, map('k', cast(null as int)) ma,
-    named_struct('in', named_struct('deep', decimal(1.5))) st, cast(null as string) nu, 1 channel, 2 watermark
+    timestamp_ntz'9999-12-31 23:59:59.999999' t4, 'x' collate UNICODE_CI co,
+    parse_json('{"a": [1, null]}') va,
+    array(named_struct('x y', 1, 'z.w', array(cast(null as string)))) ar,
+    map('k', cast(null as int)) ma,
+    named_struct('in', named_struct('deep', decimal(1.5))) st,
+    cast(null as string) nu, 1 channel, 2 watermark
 """
 
 
@@ -368,7 +370,7 @@ def test_rows_of_every_type_and_column_name_arrive_as_they_were(
     ],
 )
 def test_a_column_that_cannot_travel_is_refused_by_name(spark: SparkSession, ddl: str) -> None:
-    """One sentence with the step, the column and the way out."""
+    """The error names the step, the column and the way out."""
     column = ddl.split(maxsplit=1)[0]
     with pytest.raises(
         PipelineError, match=rf"Column '{column}' of step 'made' .* cast the column, or drop"
@@ -377,7 +379,7 @@ def test_a_column_that_cannot_travel_is_refused_by_name(spark: SparkSession, ddl
 
 
 def test_names_that_differ_by_case_only_are_refused(spark: SparkSession) -> None:
-    """Spark could not tell them apart in the files."""
+    """Spark could not distinguish them in the files."""
     with pytest.raises(PipelineError, match="two columns named 'id'"):
         check_channel_schema("made", StructType.fromDDL("id long, ID long"))
 
@@ -389,8 +391,8 @@ def test_names_that_differ_by_case_only_are_refused(spark: SparkSession) -> None
 def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Its offset is the position, the query has no other log of it, and committed segments may be
-    gone (P3, P7)."""
+    """Its offset is the position, no other log exists, and committed segments may be deleted (P3,
+    P7)."""
     landing = Landing(tmp_path / "in", rows_per_file=2)
     landing.land(10)
     admitted: list[list[int]] = [[0], [1, 2, 3], [7], [8, 9]]
@@ -414,7 +416,7 @@ def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(
 def test_spark_reads_of_a_segment_only_what_the_query_uses(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Columns are pruned and filters are pushed down, as for Spark's own file source."""
+    """Columns are pruned and filters pushed down, as for Spark's own file source."""
     plans: list[str] = []
 
     def stage(rows: DataFrame, batch: int) -> None:
@@ -437,8 +439,7 @@ def test_spark_reads_of_a_segment_only_what_the_query_uses(
 def test_a_channel_read_twice_by_one_query_is_one_source(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A stream joined with itself has two places in the plan, and reads both at the same
-    position."""
+    """A stream joined with itself appears twice in the plan, and both read at the same position."""
     rows = spark.range(10)
     with Running(spark, tmp_path / "query") as run:
         once = run.channel(rows.schema)
@@ -453,7 +454,7 @@ def test_a_channel_read_twice_by_one_query_is_one_source(
 def test_six_channels_are_read_at_what_one_answer_admits(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Above four sources Spark asks in the order of a hash map; each batch is exact all the same
+    """With more than four sources Spark asks in the order of a hash map; each batch is still exact
     (P7)."""
     with Running(spark, tmp_path / "query") as run:
         control = run.control()
@@ -472,7 +473,7 @@ def test_six_channels_are_read_at_what_one_answer_admits(
 def test_a_segment_whose_file_has_vanished_fails_the_query(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark would list it as no file, and the rows would be missing without a word."""
+    """Spark would list it as no file, and its rows would be silently missing."""
     with Running(spark, tmp_path / "query") as run:
         run.start(run.channel(SCHEMA))
         run.admit(0, [tmp_path / "gone.parquet"])
@@ -485,7 +486,7 @@ def test_a_segment_whose_file_has_vanished_fails_the_query(
 def test_a_checkpoint_that_knows_no_position_of_the_channel_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """One sentence, and no row is read from the wrong place."""
+    """The error is one sentence, and no row is read from the wrong position."""
     landing = Landing(tmp_path / "in")
     landing.land(1)
     with Running(spark, tmp_path / "query") as run:

@@ -1,9 +1,9 @@
 """``weir inspect``: what a checkpoint or savepoint holds.
 
-Without ``--operator`` all of it comes from the metadata. What a Python operator keeps is read from
-the snapshot's files. Neither starts a JVM. For any other operator, and for ``--sql``, a Spark
-session on this machine reads the keyed state of the operator's vertex
-(``weir/spark/state_reader.py`` says which frames these are and how they are named).
+Without ``--operator`` everything comes from the metadata. A Python operator's state is read from
+the snapshot's files. Neither starts a JVM. For any other operator, and for ``--sql``, a local Spark
+session reads the keyed state of the operator's vertex (``weir/spark/state_reader.py`` defines the
+frames and their names).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weir.cli.tables import make_table, shown_time
 from weir.coordinators.rejects import rejects_in
 from weir.core.types import CompletedCheckpoint, TaskState
 from weir.readers.savepoint import SavedOperatorState, read_savepoint
-from weir.spark.query_directory import MAX_WATERMARK_MS
+from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 from weir.spark.state_reader import contents_of, first_rows, query_frames, rows_as_json, with_store
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.file_systems import FileSystems
@@ -32,22 +32,21 @@ from weir.storage.paths import normalize
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-#: Rows of a table, where ``--limit`` does not say how many.
+#: Rows shown of a table without ``--limit``.
 _TABLE_ROWS = 20
-#: What is shown of a reject.
+#: The columns shown of a reject.
 _REJECT = ("file", "line", "why")
 
 
 def read_metadata(path: str) -> CompletedCheckpoint:
-    """What lies at a path of a local file system, without a JVM."""
+    """The checkpoint or savepoint at a path of the local file system, read without a JVM."""
     directory = normalize(path)
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=directory, job_id="")
     return storage.read(directory)
 
 
 def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
-    """``weir inspect PATH``: the checkpoint as a whole, then vertices, offsets, keyed state,
-    pending commits and files."""
+    """``weir inspect PATH``: the whole checkpoint, vertices, offsets, state, commits and files."""
     head = Text(
         f"{checkpoint.kind.value} {checkpoint.checkpoint_id} of job {checkpoint.job_id}, attempt"
         f" {checkpoint.attempt}\npath       {checkpoint.external_path}\ntriggered "
@@ -118,8 +117,7 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
 
 
 def inspection_json(checkpoint: CompletedCheckpoint) -> str:
-    """``weir inspect --json PATH``: everything that the metadata says, with its path, and what it
-    means for each vertex."""
+    """``weir inspect --json PATH``: the whole metadata with its path, decoded for each vertex."""
     fields: dict[str, Any] = msgspec.to_builtins(checkpoint)
     fields["vertices"] = [
         {"vertex": task.vertex, **msgspec.to_builtins(contents_of(task, checkpoint.external_path))}
@@ -129,8 +127,7 @@ def inspection_json(checkpoint: CompletedCheckpoint) -> str:
 
 
 def state_table(path: str, operator: str, *, sql: str | None, limit: int | None) -> Group:
-    """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer to a
-    query."""
+    """``weir inspect PATH --operator NAME``: the first rows of each store, or of the answer."""
     rows_max = _TABLE_ROWS if limit is None else limit
     parts: list[RenderableType] = []
     own = _own_state(path, operator) if sql is None else None
@@ -158,8 +155,10 @@ def state_table(path: str, operator: str, *, sql: str | None, limit: int | None)
 
 
 def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) -> Iterator[str]:
-    """``weir inspect PATH --operator NAME --json``: each row as an object; a row of the state names
-    its store."""
+    """``weir inspect PATH --operator NAME --json``: each row as an object.
+
+    Rows of the state name their store; rows of a query's answer do not.
+    """
     own = _own_state(path, operator) if sql is None else None
     if own is not None:
         for name, columns, values in _stores(own):
@@ -174,8 +173,7 @@ def state_json(path: str, operator: str, *, sql: str | None, limit: int | None) 
 
 
 def _own_state(path: str, operator: str) -> SavedOperatorState | None:
-    """What a Python operator and its coordinator keep; None if it is another operator, or keeps
-    nothing."""
+    """The state of a Python operator and its coordinator; None for other operators or if empty."""
     with read_savepoint(path) as savepoint:
         state = savepoint.operator_state(operator)
     kept = state.lists or state.keyed or state.coordinator is not None
@@ -185,7 +183,7 @@ def _own_state(path: str, operator: str) -> SavedOperatorState | None:
 def _stores(
     state: SavedOperatorState,
 ) -> Iterator[tuple[str, tuple[str, ...], Iterable[tuple[Any, ...]]]]:
-    """Name, columns and rows of each list, of each keyed state, and of the coordinator's state."""
+    """Name, columns and rows of each list, keyed state, rejects and the coordinator's state."""
     for name, lists in state.lists.items():
         rows = ((subtask, item) for subtask, items in enumerate(lists) for item in items)
         yield name, ("subtask", "item"), rows
@@ -211,7 +209,7 @@ def _as_text(value: Any) -> str:
 
 @contextmanager
 def _asked(path: str, operator: str, sql: str | None) -> Iterator[dict[str, DataFrame]]:
-    """The operator's frames by their names, or the answer of a query over them."""
+    """The operator's frames by name, or the answer of a query over them."""
     with read_savepoint(path) as savepoint:
         frames = savepoint.keyed_state(operator)
         yield frames if sql is None else {"answer": query_frames(frames, sql)}
@@ -222,8 +220,7 @@ def _operator(name: str, fully_finished: bool) -> str:
 
 
 def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
-    """Epochs of what each sink has staged and not confirmed; None where the next checkpoint
-    decides."""
+    """Epochs of each sink's unconfirmed commits; None if the next checkpoint assigns the epoch."""
     epochs: dict[str, list[int | None]] = {}
     for committable in task.committables:
         epochs.setdefault(committable.sink, []).append(committable.epoch)
@@ -231,9 +228,9 @@ def _pending_commits(task: TaskState) -> dict[str, list[int | None]]:
 
 
 def _event_time(watermark_ms: int | None) -> str:
-    """A watermark in UTC, since event times have nothing to do with this machine's clock."""
+    """A watermark in UTC: event times do not depend on this machine's time zone."""
     if not watermark_ms:
         return "none"
-    if watermark_ms >= MAX_WATERMARK_MS:
+    if watermark_ms >= SPARK_MAX_WATERMARK_MS:
         return "end of input"
     return datetime.fromtimestamp(watermark_ms / 1000, UTC).isoformat(timespec="milliseconds")

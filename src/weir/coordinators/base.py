@@ -1,10 +1,9 @@
-"""``OperatorCoordinator``: a part of an operator that runs in the driver, once for all of its
-subtasks (MISSION C1).
+"""``OperatorCoordinator``: the part of an operator that runs in the driver (MISSION C1).
 
-A coordinator and the subtasks of its operator tell each other events. Weir sees to it that both
-sides agree after every failure: an event that was sent before the coordinator's snapshot for a
-checkpoint is handled by the subtask before its own snapshot for the same checkpoint, one that was
-sent after it is not (PROTOCOL P2).
+There is one for all subtasks of the operator, and they exchange events with it. Weir ensures that
+both sides agree after every failure: an event sent before the coordinator's snapshot for a
+checkpoint is handled by the subtask before its own snapshot for that checkpoint; an event sent
+after it is not (PROTOCOL P2).
 """
 
 from __future__ import annotations
@@ -17,53 +16,64 @@ from weir.core.types import OperatorId, Payload
 
 
 class CoordinatorContext(Protocol):
-    """What a coordinator may ask for. Everything but ``run_in_coordinator`` is called on the
-    coordinator's own thread."""
+    """The services available to a coordinator.
+
+    All members except ``run_in_coordinator`` are used on the coordinator's own thread.
+    """
 
     @property
     def operator_id(self) -> OperatorId:
-        """The operator that is coordinated."""
+        """The coordinated operator."""
         ...
 
     @property
     def current_parallelism(self) -> int:
-        """How many subtasks the operator has in this attempt."""
+        """The number of the operator's subtasks in this attempt."""
         ...
 
     def send_event(self, subtask: int, event: Payload) -> None:
-        """Send an event, JSON values, to one subtask. Events arrive in the order in which they are
-        sent, each exactly once in the history that counts. A subtask handles it before the records
-        of its next batch; one is forced if it rests."""
+        """Send an event, a map of JSON values, to one subtask.
+
+        Events arrive in the order in which they are sent, each with exactly-once effect on state. A
+        subtask handles an event before the records of its next batch; an idle subtask gets a batch
+        for it.
+        """
         ...
 
     def fail_job(self, message: str) -> None:
-        """The job cannot go on like this: it is restored from its newest checkpoint."""
+        """Fail the job; it is restored from its newest checkpoint."""
         ...
 
     def run_in_coordinator(self, function: Callable[[], None]) -> None:
-        """Run a short function on the coordinator's thread, after all that waits. From any thread;
-        nothing happens if the job was restored meanwhile."""
+        """Queue a short function to run on the coordinator's thread. From any thread.
+
+        It does not run if the job is restored first.
+        """
         ...
 
     def call_async(
         self, work: Callable[[], Any], then: Callable[[Any, BaseException | None], None]
     ) -> None:
-        """Run something that blocks beside the coordinator, and come back with
-        ``then(result, error)``."""
+        """Run blocking work on another thread, then ``then(result, error)`` on the coordinator's.
+
+        ``then`` is not called if the job is restored first.
+        """
         ...
 
     def schedule(self, delay_ms: int, function: Callable[[], None]) -> None:
-        """Run a function on the coordinator's thread after so long, unless the job is restored
-        before."""
+        """Run a function on the coordinator's thread after ``delay_ms`` milliseconds.
+
+        It does not run if the job is restored first.
+        """
         ...
 
 
 class OperatorCoordinator(abc.ABC):
-    """Derive a coordinator from it, and hand an instance to ``Stream.process``.
+    """Base class of coordinators; pass an instance to ``Stream.process``.
 
-    Calls never overlap, and come on one thread of the coordinator's own: one that is slow holds up
-    nothing but itself, and the checkpoints that wait for its snapshot. An exception fails the job,
-    which is then restored from its newest checkpoint.
+    Calls never overlap, and never run on the job's main thread: a slow coordinator delays only
+    itself, and the checkpoints that wait for its snapshot. An exception fails the job, which is
+    then restored from its newest checkpoint.
     """
 
     def start(self, context: CoordinatorContext) -> None:
@@ -71,28 +81,35 @@ class OperatorCoordinator(abc.ABC):
         self.context = context
 
     def close(self) -> None:
-        """The driver ends: give back what is held. Not called if it is killed."""
+        """The driver ends: release resources. Not called if the driver is killed."""
         return
 
     @abc.abstractmethod
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """A subtask has sent an event. Each counts once: what this call changes and sends is in the
-        same checkpoints as the fact that the event was handled (MISSION C7)."""
+        """Handle an event from a subtask.
+
+        Each event takes effect once: the changes that this call makes and the events it sends are
+        in the same checkpoints as the fact that the event was handled (MISSION C7).
+        """
 
     def handle_request(self, request: Payload) -> Payload | None:
-        """Somebody outside of the job asks for something: ``weir send``, or REST. What is returned
-        is the answer, which is given once a completed checkpoint has what the request has changed:
-        it survives whatever comes then. A request that is refused raises ``ValueError``,
-        ``TypeError`` or ``LookupError``, before anything has changed."""
+        """Handle a request from outside the job (``weir send`` or REST), and return the answer.
+
+        The answer is delivered once a completed checkpoint contains the changes of the request, so
+        they survive any later failure. To refuse a request, raise ``ValueError``, ``TypeError`` or
+        ``LookupError`` before changing anything.
+        """
         raise ValueError(f"{type(self).__name__} takes no requests: {request}")
 
     @abc.abstractmethod
     def checkpoint_coordinator(self, checkpoint_id: int) -> Payload | None:
-        """The coordinator's state as JSON values, or None for nothing. It must not be changed
-        afterwards."""
+        """Return the coordinator's state as a map of JSON values, or None for no state.
+
+        The returned value must not be changed afterwards.
+        """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is durable. Ids grow; a call can be missing after a failure."""
+        """The checkpoint is durable. Ids grow; a call can be lost in a failure."""
         return
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -101,20 +118,25 @@ class OperatorCoordinator(abc.ABC):
 
     @abc.abstractmethod
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Called at the begin of every attempt: forget all, and go on from the state that was
-        returned for this checkpoint (None if there was none), or from the begin (both None). Events
-        that were sent later never arrived."""
+        """Discard everything and resume from the state returned for this checkpoint.
+
+        Called at the start of every attempt. ``state`` is None if the checkpoint has none for this
+        coordinator; both are None for a start without a checkpoint. Events sent after the
+        checkpoint never arrived.
+        """
 
     def subtask_reset(self, subtask: int, checkpoint_id: int | None) -> None:
-        """One subtask alone went back to a checkpoint. Not under Spark, where all subtasks of a
-        query fail together and ``reset_to_checkpoint`` is called (PROTOCOL P39)."""
+        """A single subtask was reset to a checkpoint.
+
+        Does not happen under Spark, where all subtasks of a query fail together and
+        ``reset_to_checkpoint`` is called (PROTOCOL P39).
+        """
         return
 
     def execution_attempt_ready(self, subtask: int, attempt: int) -> None:
-        """A subtask runs. Events that are sent before wait for it."""
+        """A subtask is running. Events sent earlier have waited for it."""
         return
 
     def execution_attempt_failed(self, subtask: int, attempt: int, message: str) -> None:
-        """A subtask failed; events that it had not handled for good by the newest completed
-        checkpoint are lost to it."""
+        """A subtask failed. Events whose handling is in no completed checkpoint are lost."""
         return

@@ -1,10 +1,9 @@
-"""``BroadcastRules``: rules that are changed from outside while a job runs, and are the same in
-every subtask.
+"""``BroadcastRules``: rules that every subtask shares and that can be changed while a job runs.
 
-A rule has a name and a value, any JSON. A change is sent to every subtask and reaches it at a batch
-boundary; the rules are in the coordinator's checkpoints and in those of the subtasks
+A rule has a name and a value, any JSON. A change is sent to every subtask and takes effect at a
+batch boundary. The rules are in the coordinator's snapshots and in those of the subtasks
 (``weir.operators.RulesOperator``), so after a recovery each subtask has the rules of the
-checkpoint, and the later changes once and in their order.
+checkpoint, and gets each later change once and in order.
 """
 
 from __future__ import annotations
@@ -21,21 +20,23 @@ _NEW_RULES = ("refuse", "accept")
 
 
 class BroadcastRules(OperatorCoordinator):
-    """Takes the requests ``{"set": {name: value, ...}}``, ``{"remove": [name, ...]}``, both in one,
-    and ``{}``. It answers with all rules as they are then.
+    """A coordinator whose rules are changed by requests.
+
+    It takes the requests ``{"set": {name: value, ...}}``, ``{"remove": [name, ...]}``, both in one,
+    and ``{}``, and answers with all rules after the change.
 
     Args:
-        rules: They hold from the begin of the job; a restored job has those of its checkpoint.
-        new_rules: What becomes of a request that sets a rule of a name that is neither among
-            ``rules`` nor in force. ``refuse``: it is refused, since it may be a typing error, and
-            no operator would ever see the change. ``accept``: it is a new rule. Where there are no
-            ``rules``, every name is accepted.
+        rules: The rules at the start of the job; a restored job has those of its checkpoint.
+        new_rules: How to treat a request that sets a rule whose name is neither among ``rules`` nor
+            in force. ``refuse``: refuse it, since the name may be mistyped, and then no operator
+            would look at the rule. ``accept``: add it as a new rule. Without ``rules``, every name
+            is accepted.
     """
 
     def __init__(
         self, rules: Mapping[str, Any] | None = None, *, new_rules: str = "refuse"
     ) -> None:
-        """Raises ``PipelineError`` for what cannot be."""
+        """Raises ``PipelineError`` for invalid arguments."""
         if new_rules not in _NEW_RULES:
             raise PipelineError(
                 f"BroadcastRules has new_rules={new_rules!r}: choose one of"
@@ -51,8 +52,7 @@ class BroadcastRules(OperatorCoordinator):
         self._rules: dict[str, Any] = {}
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """The rules of the checkpoint, which the subtasks have already; or the first ones, which
-        they are sent."""
+        """Take the checkpoint's rules, which the subtasks have too, or send the initial rules."""
         self._rules = dict(self._initial if state is None else state["rules"])
         if state is None and self._rules:
             self._send({"set": self._rules})
@@ -62,13 +62,13 @@ class BroadcastRules(OperatorCoordinator):
         return {"rules": self._rules}
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """Operators have nothing to say."""
+        """Raise ``ValueError``: no events are expected from operators."""
         raise ValueError(
             f"subtask {subtask} has sent {event}, but {type(self).__name__} expects no events"
         )
 
     def handle_request(self, request: Payload) -> Payload:
-        """Change rules."""
+        """Set and remove rules; return all rules. Raises ``ValueError`` for an invalid request."""
         unknown = sorted(request.keys() - {"set", "remove"})
         changed, removed = request.get("set", {}), request.get("remove", [])
         fits = isinstance(changed, dict) and isinstance(removed, list)

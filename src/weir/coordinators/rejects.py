@@ -1,8 +1,7 @@
-"""Rejects: what a source could not read, as its coordinator keeps it in checkpoints, for whoever
-looks.
+"""``Rejects``: input that a source could not read, as its coordinator keeps it in checkpoints.
 
-A coordinator's state that has ``rejects``, a list of maps, is shown with it by ``weir inspect`` and
-by REST; ``rejected`` is their number where not all of them are kept.
+If a coordinator's state has ``rejects``, a list of maps, ``weir inspect`` and REST show them;
+``rejected`` is their total number, if not all of them are kept.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from weir.core.types import OperatorId, Payload
 
 @dataclass(frozen=True, kw_only=True)
 class Rejects:
-    """Of one operator."""
+    """The rejects of one operator."""
 
     operator: OperatorId
-    #: How many there were.
+    #: The total number, including those that are not kept.
     count: int
-    #: The newest, oldest first.
+    #: The newest ones, oldest first.
     newest: tuple[Payload, ...]
 
 
@@ -30,8 +29,7 @@ def rejects_in(states: Mapping[OperatorId, Payload]) -> list[Rejects]:
     for operator, state in states.items():
         newest = state.get("rejects")
         if isinstance(newest, list) and all(isinstance(one, dict) for one in newest):
-            # Anyone may have written it, also a coordinator that means something else by these
-            # names.
+            # Any coordinator may use these names, perhaps for something else.
             said = state.get("rejected")
             count = said if type(said) is int else len(newest)
             found.append(Rejects(operator=operator, count=count, newest=tuple(newest)))

@@ -1,8 +1,8 @@
-"""``OpenRequests``: what people have asked one coordinator for, until a checkpoint has it.
+"""``OpenRequests``: requests to one coordinator that no completed checkpoint contains yet.
 
-An answer is a promise: it is given when what the request has changed is durable, not when it was
+An answer is a promise: it is given when the changes of the request are durable, not when they are
 made. So each request waits for the first snapshot that the coordinator takes after it, and then for
-a completed checkpoint from that one on.
+the completion of that checkpoint or a later one.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ Answer = Future[CoordinatorAnswer]
 class _Open:
     answer: Payload | None
     future: Answer
-    #: The first snapshot that has it; None until one is taken.
+    #: The checkpoint id of the first snapshot that contains its changes; None before.
     snapshot: int | None = None
 
 
 class OpenRequests:
-    """Of one coordinator, on its own thread."""
+    """The open requests of one coordinator; used only on its own thread."""
 
     def __init__(self, operator: OperatorId) -> None:
         self._operator = operator
         self._open: list[_Open] = []
 
     def handled(self, answer: Payload | None, future: Answer) -> None:
-        """The coordinator has done it."""
+        """The coordinator has handled a request; its answer waits for a checkpoint."""
         self._open.append(_Open(answer, future))
 
     def snapshot(self, checkpoint_id: int) -> None:
-        """The coordinator takes a snapshot, which has all that it has done."""
+        """The coordinator takes a snapshot, which contains all requests handled so far."""
         for one in self._open:
             one.snapshot = checkpoint_id if one.snapshot is None else one.snapshot
 
     def completed(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable."""
+        """A checkpoint is durable: answer the requests that it contains."""
         for one in self._open:
             if one.snapshot is not None and one.snapshot <= checkpoint_id:
                 _settle(
@@ -51,19 +51,19 @@ class OpenRequests:
         self._open = [one for one in self._open if not one.future.done()]
 
     def restored(self, checkpoint_id: int | None) -> None:
-        """The job went back to a checkpoint, and forgot what that does not have."""
+        """The job was restored: answer the requests in the checkpoint, and fail the rest."""
         self.completed(checkpoint_id or 0)
         self._fail("the job was restored from a checkpoint that does not have it: send it again")
 
     def end(self) -> None:
-        """The driver ends."""
+        """The driver ends: fail all open requests."""
         self._fail(
             "the job has ended before a checkpoint had it: see what it goes on from, and send it"
             " again"
         )
 
     def refuse(self, future: Answer, why: str) -> None:
-        """Nothing was done."""
+        """Fail a request, since it was not carried out."""
         _settle(
             future,
             CoordinatorError(
@@ -84,5 +84,5 @@ def _settle(future: Answer, result: CoordinatorAnswer | CoordinatorError) -> Non
         else:
             future.set_exception(result)
     except InvalidStateError:
-        # The asker gave up waiting and cancelled the future.
+        # The requester gave up and cancelled the future, or the future was settled before.
         return

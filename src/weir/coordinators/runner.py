@@ -1,10 +1,9 @@
-"""``CoordinatorRunner``: lets the coordinators of one job do what the job master asks, each for
-itself, in strict order.
+"""``CoordinatorRunner``: runs the coordinators of one job, each on its own queue, in strict order.
 
-Each coordinator has a queue of its own, and at most one thread works on it. So what a coordinator
-sends is posted before the answer of a snapshot that it takes later, which is what the protocol
-stands on (MISSION C3, C8), and one that is slow holds up nobody else. Whatever it left to do when
-the job was restored belongs to an attempt that is over, and is dropped.
+Each coordinator has its own queue, and at most one thread works on it. So the events that a
+coordinator sends are posted before the answer of a snapshot that it takes later, as the protocol
+requires (MISSION C3, C8), and a slow coordinator delays no other. Work that is left in the queue
+when the job is restored belongs to an ended attempt and is dropped.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from weir.runtime.ports import CoordinatorAnswer
 
 _log = logging.getLogger(__name__)
 
-#: How long the driver's end waits for coordinators to close.
+#: How long the end of the driver waits for coordinators to close, in seconds.
 _CLOSING_S = 10.0
-#: Ids of checkpoints that are over; of an older one the snapshot is taken in vain.
+#: How many ended checkpoints to remember. A snapshot of a forgotten one is taken in vain.
 _REMEMBERED = 64
 
 Post = Callable[[CoordinatorEvent], None]
@@ -66,14 +65,16 @@ class CoordinatorRunner:
         }
 
     def tell(self, effect: CoordinatorEffect, post: Post) -> None:
-        """Let a coordinator do this after all that it was told before."""
+        """Queue an effect for its coordinator, after all earlier ones."""
         self._coordinators[effect.operator].tell(effect, post)
 
     def request(
         self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]
     ) -> None:
-        """Let a coordinator handle what somebody outside of the job asks for. Raises
-        ``CoordinatorError`` if it has none."""
+        """Queue a request from outside the job for an operator's coordinator.
+
+        Raises ``CoordinatorError`` if the operator has no coordinator.
+        """
         if operator not in self._coordinators:
             known = ", ".join(self._coordinators) or "none"
             raise CoordinatorError(
@@ -82,7 +83,7 @@ class CoordinatorRunner:
         self._coordinators[operator].request(request, answer)
 
     def close(self) -> None:
-        """Let every coordinator close; waits for it, but not for ever."""
+        """Close every coordinator; wait for it, at most ``_CLOSING_S`` seconds in total."""
         for one in self._coordinators.values():
             one.begin_close()
         patience_s = _CLOSING_S
@@ -93,7 +94,7 @@ class CoordinatorRunner:
                     one.operator_id,
                     _CLOSING_S,
                 )
-                # All others have had that time too.
+                # The others have had that time too.
                 patience_s = 0.0
 
 
@@ -109,38 +110,40 @@ class _Coordinated:
         self._waits = waits
         self._lock = waits.lock()
         self._queue: deque[Callable[[], None]] = deque()
-        #: Somebody works on the queue.
+        #: Whether a thread is working on the queue.
         self._working = False
         self._started = False
-        #: Checkpoints that are over, the newest ones.
+        #: The newest ended checkpoints, completed or aborted.
         self._over: deque[int] = deque(maxlen=_REMEMBERED)
         self.closed = waits.event()
-        #: The attempt for which it works, 0 before the first and after a failure; what belongs to
-        #: another is dropped.
+        #: The current attempt; 0 before the first and after a failure. Work of another attempt is
+        #: dropped.
         self._attempt = 0
         self._parallelism = 0
         self._requests = OpenRequests(name)
         self._post: Post = lambda event: None
 
-    # -- from the job's main thread
+    # ---- from the job's main thread
 
     def tell(self, effect: CoordinatorEffect, post: Post) -> None:
-        """Do this after all that waits. A snapshot that nobody wants any more is not taken when its
-        turn comes: a coordinator that is slower than the checkpoints' timeout would never catch
-        up."""
+        """Queue an effect.
+
+        A snapshot whose checkpoint has ended by its turn is skipped. Otherwise a coordinator slower
+        than the checkpoint timeout would never catch up.
+        """
         if isinstance(effect, NotifyCoordinator):
             self._over.append(effect.checkpoint_id)
         self._enqueue(lambda: self._guarded(partial(self._do, effect, post)))
 
     def request(self, request: Payload, answer: Future[CoordinatorAnswer]) -> None:
-        """Somebody outside of the job asks for something. From any thread."""
+        """Queue a request from outside the job. From any thread."""
         self._enqueue(lambda: self._guarded(partial(self._handle_request, request, answer)))
 
     def begin_close(self) -> None:
-        """Close behind all that waits."""
+        """Queue the close of the coordinator."""
         self._enqueue(self._close)
 
-    # -- the context
+    # ---- the context
 
     @property
     def operator_id(self) -> OperatorId:
@@ -153,8 +156,11 @@ class _Coordinated:
         return self._parallelism
 
     def send_event(self, subtask: int, event: Payload) -> None:
-        """See ``CoordinatorContext``. Raises ``CoordinatorError`` for a subtask that does not
-        exist, and for an event that JSON does not keep."""
+        """See ``CoordinatorContext``.
+
+        Raises ``CoordinatorError`` for a subtask that does not exist, and for an event that JSON
+        cannot represent.
+        """
         if not 0 <= subtask < self._parallelism:
             raise CoordinatorError(
                 f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the"
@@ -207,7 +213,7 @@ class _Coordinated:
 
         self._workers.submit_aside(run)
 
-    # -- the queue
+    # ---- the queue
 
     def _in_attempt(self, attempt: int, function: Callable[[], None]) -> None:
         def run() -> None:
@@ -238,7 +244,7 @@ class _Coordinated:
             function()
         except (Exception, SystemExit) as error:
             if not self._attempt:
-                # Nobody waits for it any more.
+                # The attempt has ended: nobody waits for this.
                 _log.warning("The coordinator of %r failed.", self._name, exc_info=True)
             else:
                 self._failed(
@@ -269,7 +275,7 @@ class _Coordinated:
             why = str(error) if isinstance(error, ValueError) else describe(error)
             self._requests.refuse(future, why)
         except Exception as error:
-            # Part of it may be done: that is undone with the job, which is restored.
+            # The request may have been carried out in part: restoring the job undoes that.
             self._requests.refuse(future, describe(error))
             raise
         else:
@@ -286,7 +292,7 @@ class _Coordinated:
         finally:
             self.closed.set()
 
-    # -- what it is told
+    # ---- effects of the job master
 
     def _do(self, effect: CoordinatorEffect, post: Post) -> None:
         if isinstance(effect, ResetCoordinator):
@@ -353,8 +359,7 @@ class _Coordinated:
         )
 
     def _json(self, value: Payload, what: str) -> Payload:
-        """The value as it is read back: an equal copy, which the coordinator cannot change any
-        more."""
+        """The value as JSON reads it back: an equal copy that the coordinator cannot change."""
         try:
             if not isinstance(value, dict):
                 raise ValueError(f"it is not a map but {type(value).__name__}")

@@ -1,2 +1,4 @@
-"""The protocol core: machines that take events and the time and return effects. No Spark, clock,
-thread or chance."""
+"""The protocol core: state machines that take events and the time, and return effects.
+
+No Spark, no clock, no threads, no randomness.
+"""

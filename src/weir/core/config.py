@@ -1,4 +1,4 @@
-"""The settings of the core as checked values. ``weir/config`` reads them from Flink's keys."""
+"""The core's settings as validated values; ``weir/config`` reads them from Flink's keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from weir.errors import ConfigurationError
 
 
 class RetainExternalized(enum.Enum):
-    """What happens to the retained checkpoints when a job is cancelled
-    (``externalized-checkpoint-retention``).
+    """What happens to a cancelled job's checkpoints (``externalized-checkpoint-retention``).
 
-    Running the command of a failed or suspended job again resumes it (PROTOCOL P20), so in these
-    cases checkpoints stay whatever is configured; NO_EXTERNALIZED_CHECKPOINTS therefore means the
+    A failed or suspended job resumes when its command is run again (PROTOCOL P20), so its
+    checkpoints are kept whatever is configured; NO_EXTERNALIZED_CHECKPOINTS therefore means the
     same as DELETE_ON_CANCELLATION.
     """
 
@@ -29,29 +28,30 @@ class RetainExternalized(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """Flink's ``execution.checkpointing.*``. Defaults are Flink's but for interval and retention
-    (PROTOCOL P42)."""
+    """Flink's ``execution.checkpointing.*``.
+
+    Defaults are Flink's except for interval, retention and incremental (PROTOCOL P42).
+    """
 
     #: None: no periodic checkpoints.
     interval_ms: int | None = 10_000
     timeout_ms: int = 600_000
     min_pause_ms: int = 0
     max_concurrent_checkpoints: int = 1
-    #: Consecutive failed checkpoints that the job survives.
+    #: How many consecutive failed checkpoints the job survives.
     tolerable_failed_checkpoints: int = 0
     num_retained: int = 1
     #: Whether a checkpoint may refer to files of earlier ones.
     incremental: bool = True
-    #: How long after its first barrier at a task a checkpoint's barriers may overtake records;
-    #: None: they never may.
+    #: How long a task aligns after a checkpoint's first barrier before the checkpoint's barriers
+    #: may overtake records; None: they never may.
     aligned_timeout_ms: int | None = None
     retention: RetainExternalized = RetainExternalized.RETAIN_ON_CANCELLATION
-    #: Entries of the checkpoint history (``web.checkpoints.history``).
+    #: Entries in the checkpoint history (``web.checkpoints.history``).
     history_size: int = 10
 
     def __post_init__(self) -> None:
-        """Check each value and their relations; raises ``ConfigurationError`` with one clear
-        sentence."""
+        """Check each value; raises ``ConfigurationError`` with a one-sentence message."""
         prefix = "execution.checkpointing"
         if self.interval_ms is not None and self.interval_ms < 10:
             raise ConfigurationError(
@@ -75,7 +75,7 @@ class CheckpointConfig:
 
     @property
     def effective_interval_ms(self) -> int | None:
-        """The interval, raised to the minimum pause if that is longer (PROTOCOL P38)."""
+        """The interval, or the minimum pause if that is longer (PROTOCOL P38)."""
         return None if self.interval_ms is None else max(self.interval_ms, self.min_pause_ms)
 
 
@@ -89,8 +89,10 @@ class RestartStrategyType(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class RestartConfig:
-    """Flink's ``restart-strategy.*`` with Flink's defaults (exponential-delay while checkpointing
-    is on)."""
+    """Flink's ``restart-strategy.*`` with Flink's defaults.
+
+    With checkpointing on, Flink defaults to exponential-delay. ``give_up_after_ms`` is Weir's own.
+    """
 
     type: RestartStrategyType = RestartStrategyType.EXPONENTIAL_DELAY
     fixed_delay_attempts: int = 1
@@ -98,19 +100,18 @@ class RestartConfig:
     initial_backoff_ms: int = 1_000
     max_backoff_ms: int = 60_000
     backoff_multiplier: float = 1.5
-    #: A job that ran this long starts again with the initial backoff.
+    #: After a run this long, the next failure starts over with the initial backoff.
     reset_backoff_threshold_ms: int = 3_600_000
-    #: The delay is varied by at most this part of it, up or down.
+    #: Maximum jitter in either direction, as a fraction of the delay.
     jitter_factor: float = 0.1
-    #: None: without end.
+    #: None: unlimited.
     attempts_before_reset_backoff: int | None = None
-    #: How long a failure of one cause may come again and again, with no completed checkpoint
-    #: between; None: without end.
+    #: How long failures of one cause may repeat without a completed checkpoint in between before
+    #: the job is given up; None: forever.
     give_up_after_ms: int | None = 600_000
 
     def __post_init__(self) -> None:
-        """Check each value and their relations; raises ``ConfigurationError`` with one clear
-        sentence."""
+        """Check the values and their relations; raises ``ConfigurationError`` with a sentence."""
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise ConfigurationError(
                 f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms} ms)"

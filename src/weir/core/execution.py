@@ -1,8 +1,7 @@
-"""The tasks of the running attempt as the job master sees them (what is left of Flink's
-``ExecutionGraph``).
+"""The running attempt's tasks as the job master sees them (a reduced ``ExecutionGraph``).
 
-The job master is the only writer; the checkpoint coordinator reads it to plan a checkpoint and to
-know whom to tell.
+The job master is the only writer; the checkpoint coordinator reads it to plan checkpoints and to
+find the tasks to notify.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ _ENDED = frozenset({TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED}
 
 
 class AttemptPhase(enum.Enum):
-    """How far the newest attempt is."""
+    """The phase of the newest attempt."""
 
-    #: Its tasks do not exist, or exist no more.
+    #: Its tasks do not exist yet, or no longer.
     NONE = "NONE"
-    #: ``BeginAttempt`` is under way.
+    #: ``BeginAttempt`` is in progress.
     BEGINNING = "BEGINNING"
     #: Its tasks exist.
     UP = "UP"
-    #: ``StopTasks`` is under way.
+    #: ``StopTasks`` is in progress.
     STOPPING = "STOPPING"
 
 
 class Execution:
-    """Attempt number, and the status of every task in it."""
+    """The attempt's number, its phase, and the status of each of its tasks."""
 
     def __init__(
         self,
@@ -41,29 +40,29 @@ class Execution:
     ) -> None:
         invariant(vertices, "a job has at least one vertex")
         self._operators = dict(vertices)
-        #: The tasks whose channels a task reads.
+        #: For each task, the tasks whose channels it reads.
         self.producers = MappingProxyType(dict(producers))
-        #: 0 before the first attempt began.
+        #: 0 before the first attempt has begun.
         self._attempt = 0
         self.phase = AttemptPhase.NONE
         self._status = dict.fromkeys(self._operators, TaskStatus.INITIALIZING)
-        #: How many tasks are in each status. Law: what counting ``_status`` gives.
+        #: How many tasks are in each status. Law: equals the counts in ``_status``.
         self._counts = Counter(self._status.values())
-        #: Whether messages may go to the tasks: from the begin of the attempt until they are told
-        #: to stop.
+        #: Whether messages may be sent to the tasks: from the start of the attempt until the tasks
+        #: are stopped.
         self._live = False
-        #: Tasks whose records are all processed, and that no checkpoint completed since covers
-        #: (PROTOCOL P29), in the order in which they began to wait.
+        #: Tasks that have processed all their records and are not yet covered by a completed
+        #: checkpoint (PROTOCOL P29), in the order in which they began to wait.
         self._needs_final_checkpoint: dict[VertexId, None] = {}
 
     @property
     def attempt(self) -> int:
-        """The number of the running attempt, or of the last one that ran."""
+        """The number of the running attempt, or of the last one that ran; 0 before the first."""
         return self._attempt
 
     @property
     def live(self) -> bool:
-        """Whether messages may go to the tasks."""
+        """Whether messages may be sent to the tasks."""
         return self._live
 
     @property
@@ -73,30 +72,31 @@ class Execution:
 
     @property
     def statuses(self) -> Mapping[VertexId, TaskStatus]:
-        """The status of every task, in the order of the job graph."""
+        """The status of every task, in job graph order."""
         return MappingProxyType(self._status)
 
     @property
     def all_finished(self) -> bool:
-        """Whether every task is FINISHED, so that the job is."""
+        """Whether every task, and therefore the job, is FINISHED."""
         return self._counts[TaskStatus.FINISHED] == len(self._status)
 
     @property
     def all_ended_records(self) -> bool:
-        """Whether no task will process another record (MISSION E3: a final checkpoint is due at
-        once)."""
+        """Whether no task will process another record.
+
+        A final checkpoint is then due at once (MISSION E3).
+        """
         waiting = self._counts[TaskStatus.WAITING_FOR_FINAL_CHECKPOINT]
         return waiting + self._counts[TaskStatus.FINISHED] == len(self._status)
 
     @property
     def all_started(self) -> bool:
-        """Whether no task of the attempt is initializing any more."""
+        """Whether no task of the attempt is still initializing."""
         return not self._counts[TaskStatus.INITIALIZING]
 
     @property
     def can_be_checkpointed(self) -> bool:
-        """Whether there is a task to trigger, and every other one that cannot be is FINISHED
-        (MISSION A4)."""
+        """Whether some task can be triggered and all that cannot are FINISHED (MISSION A4)."""
         triggerable = sum(n for status, n in self._counts.items() if status.can_be_triggered)
         return triggerable > 0 and triggerable + self._counts[TaskStatus.FINISHED] == len(
             self._status
@@ -104,11 +104,10 @@ class Execution:
 
     @property
     def last_to_wait(self) -> VertexId | None:
-        """Of the tasks that need a final checkpoint, the one that began to wait last; None if there
-        is none.
+        """The task that was the last to start waiting for a final checkpoint; None if none waits.
 
-        A checkpoint that covers it covers all of them, since they were waiting already when it was
-        triggered.
+        A checkpoint that covers it covers the others too, since they were already waiting when the
+        checkpoint was triggered.
         """
         return next(reversed(self._needs_final_checkpoint), None)
 
@@ -117,8 +116,10 @@ class Execution:
         return self._operators[vertex]
 
     def finished_state(self, vertex: VertexId, last: Mapping[VertexId, int]) -> TaskState:
-        """What the metadata says of a task that is FINISHED (MISSION D4). ``last`` are the
-        positions in the newest completed checkpoint."""
+        """The metadata entry of a FINISHED task (MISSION D4).
+
+        ``last`` holds the positions in the newest completed checkpoint.
+        """
         operators = tuple(
             OperatorState(operator_id=o.operator_id, name=o.name, fully_finished=True)
             for o in self._operators[vertex]
@@ -128,12 +129,11 @@ class Execution:
         return TaskState(vertex=vertex, position=position, operators=operators, inputs=inputs)
 
     def receivers(self, vertices: tuple[VertexId, ...]) -> tuple[VertexId, ...]:
-        """Those of ``vertices`` that a message can reach: none once the tasks are told to stop."""
+        """Those of ``vertices`` that a message can reach; none once the tasks are being stopped."""
         return tuple(v for v in vertices if self._live and self._status[v] not in _ENDED)
 
     def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
-        """A new attempt: each task initializes, unless it was fully finished in ``restored``
-        (MISSION D5)."""
+        """Start an attempt: each task not fully finished in ``restored`` initializes (D5)."""
         invariant(self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} began unasked")
         invariant(attempt > self._attempt, f"attempt {attempt} follows attempt {self._attempt}")
         self._attempt = attempt
@@ -149,12 +149,12 @@ class Execution:
         self._counts = Counter(self._status.values())
 
     def stop(self) -> None:
-        """No message may go to the tasks any more."""
+        """Send no more messages to the tasks."""
         self._live = False
         self._needs_final_checkpoint.clear()
 
     def set_status(self, vertex: VertexId, status: TaskStatus) -> None:
-        """A task reported its status; a task that has ended stays as it ended."""
+        """Record the status that a task reported; a task that has ended keeps its status."""
         invariant(vertex in self._status, f"the job has no task {vertex!r}")
         if self._status[vertex] in _ENDED:
             return
@@ -167,8 +167,10 @@ class Execution:
             self._needs_final_checkpoint.pop(vertex, None)
 
     def released(self, vertices: frozenset[VertexId]) -> None:
-        """A checkpoint that was triggered while ``vertices`` waited has completed: they commit and
-        finish."""
+        """Release ``vertices``: a checkpoint triggered while they waited has completed.
+
+        They commit and finish.
+        """
         for vertex in vertices:
             self._needs_final_checkpoint.pop(vertex, None)
 

@@ -1,21 +1,26 @@
 """The graph of steps that a user builds, and how it is cut into vertices.
 
-A vertex is a tree of chained steps that ends in one step, and runs as one task. Where it is cut a
-*channel* stands: the vertex before it writes, each vertex behind it reads. A step ends a vertex if
+A vertex is a tree of chained steps that ends in one step and runs as one task. Where two vertices
+meet there is a *channel*: the upstream vertex writes it, each downstream vertex reads it. A step
+ends a vertex if
 
-1. its output feeds a further step and anything else, another step or a sink: one query has one
+1. its output feeds a further step and something else, another step or a sink: a query has one
    output (PROTOCOL P1);
 2. the user asks for it (``start_new_chain``, ``disable_chaining``);
-3. the step behind it could not share a query with it: bounded and unbounded sources never share one
-   (P33), nor do a source and a channel, since what a task may read of its channels is decided in
-   each planning call, and what Spark reads of its own sources is not; a source that Python readers
-   read shares one with no other input, since they alone end its records; and where rows of a Python
-   operator meet others, they come through a channel;
+3. the next step cannot share a query with it:
+
+   - bounded and unbounded sources never share one (P33);
+   - a source and a channel never share one: each planning call decides what a task may read from
+     its channels, but not what Spark reads from its own sources;
+   - a source read by Python readers shares one with no other input, since only the readers know
+     when its records end;
+   - rows of a Python operator go through a channel where they meet other rows;
+
 4. only sinks follow.
 
-A step has a *name*, which is what people see, and an *id*, by which its state is found again: its
-``uid`` where it was given one, else its name. A vertex has the id of its last step. So a step that
-keeps its uid may be renamed.
+A step has a *name*, which users see, and an *id*, by which its state is found after a restart: its
+``uid`` if it has one, its name otherwise. A step that keeps its uid can therefore be renamed. A
+vertex has the id of its last step.
 """
 
 from __future__ import annotations
@@ -42,8 +47,7 @@ class StepKind(enum.Enum):
 
 
 class ChainEnd(enum.Enum):
-    """Why a vertex ends with its last step. Of several reasons it is the first in this order that
-    counts."""
+    """Why a vertex ends with its last step. If several reasons apply, the first checked is kept."""
 
     ONLY_SINKS = "only sinks follow"
     SEVERAL_READERS = "its output feeds several"
@@ -56,63 +60,64 @@ class ChainEnd(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class GraphStep:
-    """One named step. ``inputs`` are the ids of the steps that it reads, in order."""
+    """One named step; ``inputs`` are the ids of the steps it reads, in order."""
 
     name: str
     kind: StepKind
     inputs: tuple[OperatorId, ...] = ()
-    #: What stands for the name where state is matched; None: the name itself.
+    #: Replaces the name when state is matched; None: the name is used.
     uid: OperatorId | None = None
-    #: How many state partitions it asks for; None: as the configuration says.
+    #: How many state partitions it asks for; None: as configured.
     parallelism: int | None = None
-    #: Of a source: whether its input ends, and whether Python readers with a split enumerator read
-    #: it, instead of Spark.
+    #: For a source: whether its input ends, and whether it is read by Python readers with a split
+    #: enumerator instead of by Spark.
     bounded: bool = False
     enumerated: bool = False
-    #: Whether it may share a vertex with the steps that it reads, and with the step that reads it.
+    #: Whether it may share a vertex with the steps it reads, and with the step that reads it.
     chains_backward: bool = True
     chains_forward: bool = True
 
     @property
     def operator_id(self) -> OperatorId:
-        """By which its state is found."""
+        """The id by which its state is found."""
         return self.name if self.uid is None else self.uid
 
     @property
     def label(self) -> str:
-        """What the metadata of checkpoints and the view of a job call it."""
+        """Its label in checkpoint metadata and in the job view."""
         return f"{self.kind.value} {self.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Vertex:
-    """A chain of steps that runs as one task. It has the id of its last step, on which its sinks
-    hang."""
+    """A chain of steps that runs as one task, named by the id of its last step, which sinks read.
+
+    A vertex that reads channels (``inputs``) has no sources.
+    """
 
     name: VertexId
-    #: Sources, transformations and unions in an order in which inputs come first. An input that is
-    #: no step of the vertex is the vertex of that name, read through its channel.
+    #: Sources, transformations and unions, inputs first. An input that is not a step of the vertex
+    #: is the vertex of that name, read through its channel.
     steps: tuple[GraphStep, ...]
     sinks: tuple[OperatorId, ...]
-    #: What people call its sinks, in the same order.
+    #: The names of its sinks, in the same order.
     sink_names: tuple[str, ...]
-    #: Whether its records end by themselves.
+    #: Whether all of its inputs end.
     bounded: bool
     end: ChainEnd
-    #: Vertices whose channels it reads, in the order of their first use. A vertex with inputs has
-    #: no sources.
+    #: Vertices whose channels it reads, in order of first use.
     inputs: tuple[VertexId, ...] = ()
-    #: How many state partitions its steps ask for; None: as the configuration says.
+    #: How many state partitions its steps ask for; None: as configured.
     parallelism: int | None = None
 
     @property
     def is_enumerated(self) -> bool:
-        """Whether Python readers read its source: only they know when its records end."""
+        """Whether Python readers read its source; only they know when its records end."""
         return any(step.enumerated for step in self.steps)
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
-        """Its operators as the metadata of checkpoints names them, sinks included."""
+        """Its operators as named in checkpoint metadata, sinks included."""
         sinks = zip(self.sinks, self.sink_names, strict=True)
         labels = [(step.operator_id, step.label) for step in self.steps]
         labels += [(sink, f"{StepKind.SINK.value} {name}") for sink, name in sinks]
@@ -122,13 +127,12 @@ class Vertex:
 
 
 def step_name(operator: OperatorState) -> str:
-    """What people call the step of an operator: its label without the kind."""
+    """The name of an operator's step: its label without the kind."""
     return operator.name.partition(" ")[2] or operator.name
 
 
 def source_names(operators: Iterable[OperatorState]) -> tuple[OperatorId, ...]:
-    """The ids of the sources among the operators of a vertex, in their order, told by the label of
-    a step."""
+    """The ids of the sources among a vertex's operators, in order, recognised by their labels."""
     return tuple(
         operator.operator_id
         for operator in operators
@@ -143,7 +147,10 @@ class JobGraph:
         self._steps: dict[OperatorId, GraphStep] = {}
 
     def add(self, step: GraphStep) -> None:
-        """Add a step; raises ``PipelineError`` if its name or uid is taken or cannot be one."""
+        """Add a step.
+
+        Raises ``PipelineError`` if its name or uid is taken or invalid, or its parallelism is.
+        """
         for what, one in (("name", step.name), ("uid", step.operator_id)):
             if not _NAME.fullmatch(one):
                 raise PipelineError(
@@ -181,7 +188,7 @@ class JobGraph:
         return self._steps[name].kind is StepKind.SOURCE
 
     def cut(self, name: OperatorId, *, before: bool = False, behind: bool = False) -> None:
-        """Begin a vertex with a step (``before``) or end one with it (``behind``)."""
+        """Cut the chain upstream (``before``) or downstream (``behind``) of a step."""
         step = self._steps[name]
         self._steps[name] = replace(
             step,
@@ -190,8 +197,10 @@ class JobGraph:
         )
 
     def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices, each behind those whose channels it reads. Raises ``PipelineError`` if the
-        graph cannot run."""
+        """The vertices, each after those whose channels it reads.
+
+        Raises ``PipelineError`` if the graph cannot run.
+        """
         if not any(step.kind is StepKind.SOURCE for step in self._steps.values()):
             raise PipelineError("The job has no source: begin with job.source(name, function).")
         readers = self._readers()
@@ -209,7 +218,7 @@ class JobGraph:
         return tuple(vertices)
 
     def _readers(self) -> dict[OperatorId, list[GraphStep]]:
-        """What reads each step that is no sink."""
+        """The readers of each step that is not a sink."""
         readers: dict[OperatorId, list[GraphStep]] = {
             step.operator_id: [] for step in self._steps.values() if step.kind is not StepKind.SINK
         }
@@ -225,8 +234,7 @@ class JobGraph:
         return readers
 
     def _ends(self, readers: dict[OperatorId, list[GraphStep]]) -> dict[OperatorId, ChainEnd]:
-        """The steps that end a vertex, and why. Steps stand in an order in which inputs come
-        first."""
+        """The steps that end a vertex, and why. Relies on steps being ordered inputs first."""
         ends: dict[OperatorId, ChainEnd] = {}
         for name, found in readers.items():
             if all(reader.kind is StepKind.SINK for reader in found):
@@ -234,12 +242,12 @@ class JobGraph:
             elif len(found) > 1:
                 ends[name] = ChainEnd.SEVERAL_READERS
         roots: dict[OperatorId, _Roots | OperatorId] = {}
-        #: Steps with a Python operator in front of them in the same query.
+        #: Steps whose query has a Python operator upstream of their output.
         processed: set[OperatorId] = set()
         for name in readers:
             step = self._steps[name]
             if step.kind is StepKind.SOURCE:
-                # One with readers of its own is like no other.
+                # A source with its own readers shares a query with no other input.
                 ordinary = _Roots.BOUNDED if step.bounded else _Roots.UNBOUNDED
                 roots[name] = name if step.enumerated else ordinary
                 continue
@@ -292,9 +300,12 @@ class JobGraph:
 def _cut_behind_operators(
     step: GraphStep, processed: set[OperatorId], ends: dict[OperatorId, ChainEnd]
 ) -> None:
-    """Where a step has several inputs, rows of a Python operator come through a channel: Spark
-    numbers the partitions of a union through, and partition i is subtask i. ``processed`` are steps
-    with an operator in front in the same query."""
+    """Put a channel between a Python operator and a step with several inputs.
+
+    Spark numbers a union's partitions consecutively across its inputs, but partition i must be
+    subtask i. ``processed`` are the steps whose output comes from a Python operator in the same
+    query.
+    """
     behind = [one for one in step.inputs if one in processed]
     if len(step.inputs) > 1:
         for one in behind:
@@ -304,7 +315,10 @@ def _cut_behind_operators(
 
 
 def _parallelism(steps: Iterable[GraphStep]) -> int | None:
-    """What the steps of a vertex ask for; they share one query, and so must agree."""
+    """The parallelism that the steps of a vertex ask for.
+
+    They share one query, so they must agree. Raises ``PipelineError`` otherwise.
+    """
     asking = {step.parallelism: step.name for step in steps if step.parallelism is not None}
     if len(asking) > 1:
         (first, one), (second, another), *_ = asking.items()
@@ -326,7 +340,7 @@ def _why_cut(met: set[_Roots | OperatorId]) -> ChainEnd:
 
 
 class _Roots(enum.Enum):
-    """What the vertex of a step reads."""
+    """What the vertex of a step reads: bounded sources, unbounded sources or channels."""
 
     BOUNDED = enum.auto()
     UNBOUNDED = enum.auto()

@@ -1,9 +1,9 @@
-"""Values of users' code that become JSON: what would be read back different is refused by its place
-(MISSION B7, C).
+"""User values stored as JSON; a value that JSON would change is refused (MISSION B7, C).
 
-JSON makes ``null`` of NaN, text of a date and of a ``Decimal``, a list of a tuple, and text of a
-number that is a key. Code that goes on with what it gave would differ, without a word, from code
-that was restored. So every such value is read back when it is written, and must be equal.
+JSON turns NaN into ``null``, dates and ``Decimal`` into text, tuples into lists, and numeric keys
+into text. A job that keeps running would then silently differ from one that was restored. So every
+such value is decoded again when it is written, and must compare equal. The error names the part
+that changed and its place.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from typing import Any
 
 import msgspec
 
-#: What JSON does keep, for messages.
+#: What JSON preserves, for messages.
 KEPT = "text, finite numbers, booleans, None, lists, and maps with text as keys"
 
-#: What msgspec raises for a value that it cannot write, or not read back.
+#: What msgspec raises for a value that it cannot encode or decode.
 _ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 
 
 def read_back(value: Any) -> Any:
-    """What is read back of a value: an equal copy. Raises ``ValueError``, whose text names the part
-    that is not equal."""
+    """The value encoded and decoded: an equal copy.
+
+    Raises ``ValueError`` naming the part that changed.
+    """
     try:
         read = msgspec.json.decode(msgspec.json.encode(value))
         same = read == value
@@ -35,8 +37,11 @@ def read_back(value: Any) -> Any:
 
 
 def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
-    """Each value as JSON. ``known`` has what was read back of those of the last call, so that only
-    others are read; all are compared. Raises ``ValueError`` as ``read_back`` does."""
+    """Encode each value as JSON.
+
+    ``known`` caches the decoded values of the last call, so only new ones are decoded; all are
+    compared. Raises ``ValueError`` as ``read_back`` does.
+    """
     try:
         encoded = [msgspec.json.encode(value) for value in values]
         read = [known[data] if data in known else msgspec.json.decode(data) for data in encoded]
@@ -51,8 +56,7 @@ def encode_each(values: list[Any], known: dict[bytes, Any]) -> list[bytes]:
 
 
 def changed_part(value: Any) -> str | None:
-    """The first part of a value that JSON does not keep, with its type and place; None if it is
-    read back equal."""
+    """The first part of a value that JSON changes, with its type and place; None if none does."""
     try:
         return _changed_part(value, "")
     except RecursionError:

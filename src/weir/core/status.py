@@ -1,14 +1,14 @@
-"""The status of a job, of a task and of a task's operators, and how far a task's records are.
+"""The status of a job, of a task, of its operators and of its records.
 
-The tables are the machines: a move that is not listed raises and leaves the status as it was. The
-diagrams in ``docs/ARCHITECTURE.md`` are drawn from ``JOB_STATUS_TRANSITIONS``,
+The tables are the state machines: a transition that is not listed raises and leaves the status
+unchanged. The diagrams in ``docs/ARCHITECTURE.md`` are drawn from ``JOB_STATUS_TRANSITIONS``,
 ``TASK_STATUS_TRANSITIONS`` and ``OPERATOR_STATUS_TRANSITIONS`` (PROTOCOL P37; Flink's ``JobStatus``
 and ``ExecutionState``).
 
-The operators of a chain move together as the protocol sees them: the port finishes and closes them
-one after another, in the order of the chain, and reports when the last one is done. An operator is
-FINISHED only where its input has ended or the job is drained; a stop without a drain closes it as
-it is, with its windows and timers in the state.
+To the protocol, the operators of a chain change status together: the port finishes and closes them
+one after another, in chain order, and reports when the last one is done. An operator becomes
+FINISHED only if its input has ended or the job is drained; a stop without a drain closes it as it
+is, with its windows and timers kept in the state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weir.errors import invariant
 
 
 class JobStatus(enum.Enum):
-    """Where a job stands. Names are those of Flink's REST API."""
+    """The status of a job, named as in Flink's REST API."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
@@ -30,17 +30,17 @@ class JobStatus(enum.Enum):
     FAILED = "FAILED"
     CANCELED = "CANCELED"
     FINISHED = "FINISHED"
-    #: The driver went away on request; running the command again resumes the job.
+    #: The driver exited on request; running the command again resumes the job.
     SUSPENDED = "SUSPENDED"
 
     @property
     def is_terminal(self) -> bool:
-        """Whether this driver has nothing more to do for the job."""
+        """Whether this driver is done with the job."""
         return not JOB_STATUS_TRANSITIONS[self]
 
 
-#: CREATED -> FAILED: the first attempt cannot begin at all. RUNNING -> SUSPENDED etc.: SIGTERM at
-#: any time.
+#: CREATED -> FAILED: the first attempt cannot begin at all. RUNNING -> SUSPENDED and the like:
+#: SIGTERM may come at any time.
 JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset(
         {
@@ -75,7 +75,7 @@ JOB_STATUS_TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 
 
 def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
-    """``target``, if the table lists the move from ``status`` to it; else an ``InvariantError``."""
+    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
     invariant(
         target in JOB_STATUS_TRANSITIONS[status],
         f"a job cannot go from {status.name} to {target.name}",
@@ -84,7 +84,7 @@ def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
 
 
 class Goal(enum.Enum):
-    """Where the job is going."""
+    """What the job is heading for."""
 
     RUN = "RUN"
     FINISH = "FINISH"
@@ -110,7 +110,7 @@ TASK_STATUS_TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
 
 
 def next_task_status(status: TaskStatus, target: TaskStatus) -> TaskStatus:
-    """``target``, if the table lists the move from ``status`` to it; else an ``InvariantError``."""
+    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
     invariant(
         target in TASK_STATUS_TRANSITIONS[status],
         f"a task cannot go from {status.name} to {target.name}",
@@ -119,7 +119,7 @@ def next_task_status(status: TaskStatus, target: TaskStatus) -> TaskStatus:
 
 
 def has_ended(status: TaskStatus) -> bool:
-    """Whether no move leads on from ``status``."""
+    """Whether no transition leads out of ``status``."""
     return not TASK_STATUS_TRANSITIONS[status]
 
 
@@ -127,27 +127,27 @@ class Records(enum.Enum):
     """How far a task is with its records; each but STOPPED follows the one before."""
 
     FLOWING = "FLOWING"
-    #: The input is used up; the drain has not begun.
+    #: The input is exhausted; the drain has not begun.
     ENDED = "ENDED"
     DRAINING = "DRAINING"
     DRAINED = "DRAINED"
-    #: Follows FLOWING: the job is stopped without a drain. Windows and timers stay in the state
-    #: (MISSION E2).
+    #: Follows FLOWING: the job is being stopped without a drain. Windows and timers stay in the
+    #: state (MISSION E2).
     STOPPED = "STOPPED"
 
     @property
     def may_step(self) -> bool:
-        """Whether a step can be under way or planned."""
+        """Whether a batch can be running or planned."""
         return self in (Records.FLOWING, Records.DRAINING)
 
 
 class OperatorStatus(enum.Enum):
-    """Where the operators of a chain stand."""
+    """The status of a chain's operators."""
 
     RUNNING = "RUNNING"
-    #: ``finish`` is done: all that they held back is put out.
+    #: ``finish`` is done: everything they buffered is emitted.
     FINISHED = "FINISHED"
-    #: ``close`` is done: what they held is given back.
+    #: ``close`` is done: their resources are released.
     CLOSED = "CLOSED"
     #: The task failed before they were closed.
     FAILED = "FAILED"
@@ -165,7 +165,7 @@ OPERATOR_STATUS_TRANSITIONS: dict[OperatorStatus, frozenset[OperatorStatus]] = {
 
 
 def next_operator_status(status: OperatorStatus, target: OperatorStatus) -> OperatorStatus:
-    """``target``, if the table lists the move from ``status`` to it; else an ``InvariantError``."""
+    """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
     invariant(
         target in OPERATOR_STATUS_TRANSITIONS[status],
         f"operators cannot go from {status.name} to {target.name}",

@@ -1,2 +1,1 @@
-"""What of a job must last: its records, its checkpoints, and what its sinks commit. Needs no
-Spark."""
+"""The durable part of a job: its records, checkpoints and sink commits. Does not need Spark."""

@@ -1,12 +1,12 @@
 """Master hooks and checkpoint listeners: user code that takes part in checkpoints.
 
-A ``MasterHook`` stands for something outside of the job whose state is part of its checkpoints
-(MISSION A8, PROTOCOL P44), such as a position in a system that Spark knows nothing of, or a lock
-that must be taken anew. It has a trigger and a restore, and is not notified of completion: what
-must happen then is a sink's business.
+A ``MasterHook`` adds the state of something outside the job to its checkpoints (MISSION A8,
+PROTOCOL P44), such as a position in a system that Spark does not know, or a lock that must be
+acquired again. It has ``trigger`` and ``restore``, and is not notified of completion: what must
+happen on completion belongs in a sink.
 
-A ``CheckpointListener`` is notified how checkpoints ended (MISSION E6; PROTOCOL P13, P36). A
-function of a step takes part by being one, or a bound method of one. A function that was wrapped
+A ``CheckpointListener`` is notified of completed and aborted checkpoints (MISSION E6; PROTOCOL P13,
+P36). A step's function takes part if it is a listener or a bound method of one. A function wrapped
 with ``functools.partial`` or ``functools.wraps`` is unwrapped until a listener is found (P43).
 """
 
@@ -28,33 +28,35 @@ if TYPE_CHECKING:
 
 
 class MasterHook(abc.ABC):
-    """Called in the driver, never two calls of one hook at once (Flink's
-    ``MasterTriggerRestoreHook``).
+    """A hook that is called in the driver (Flink's ``MasterTriggerRestoreHook``).
 
-    A call that has not come back when its checkpoint times out goes on by itself; until it ends the
-    hook fails every further checkpoint, and no attempt can begin.
+    Calls to one hook never overlap. A call that has not returned when its checkpoint times out
+    keeps running; until it returns, the hook fails every further checkpoint, and no attempt can
+    start.
     """
 
     @property
     @abc.abstractmethod
     def identifier(self) -> str:
-        """Names the hook's state in checkpoints: unique in the job, and the same in every run."""
+        """The key of the hook's state in checkpoints: unique in the job, and stable across runs."""
 
     @abc.abstractmethod
     def trigger(self, checkpoint_id: int, timestamp_ms: int) -> Payload | None:
-        """The hook's state as JSON values, or None for nothing. Called before the checkpoint's
-        barriers start.
+        """Return the hook's state as JSON values, or None for no state.
 
-        May block, at most for the checkpoint's timeout. An exception fails the checkpoint.
+        Called before the checkpoint's barriers are emitted. May block, at most for the checkpoint's
+        timeout. An exception fails the checkpoint.
         """
 
     @abc.abstractmethod
     def restore(self, checkpoint_id: int, state: Payload | None) -> None:
-        """An attempt goes on from this checkpoint; ``state`` is what ``trigger`` returned for it,
-        or None."""
+        """An attempt resumes from this checkpoint.
+
+        ``state`` is what ``trigger`` returned for it, or None.
+        """
 
     def reset(self) -> None:
-        """An attempt begins without a checkpoint."""
+        """An attempt starts without a checkpoint."""
         return
 
 
@@ -67,18 +69,22 @@ class MasterHooks:
         self._hooks: Mapping[str, MasterHook] = {hook.identifier: hook for hook in hooks}
         self._allow_non_restored_state = allow_non_restored_state
         self._lock = waits.lock()
-        #: Hooks that are being called.
+        #: Hooks with a call in progress.
         self._called: set[str] = set()
 
     def trigger(self, effect: TriggerHook) -> Payload | None:
-        """Ask one hook for its state. Raises what the hook raises, and ``HookError`` if it has not
-        come back from an earlier call."""
+        """Ask one hook for its state.
+
+        Raises what the hook raises, and ``HookError`` if an earlier call has not returned.
+        """
         with self._calling(effect.identifier) as hook:
             return hook.trigger(effect.checkpoint_id, effect.timestamp_ms)
 
     def restore(self, checkpoint: CompletedCheckpoint | None) -> None:
-        """Bring every hook to the checkpoint. Raises ``JobError`` for a state that no hook claims,
-        unless allowed."""
+        """Restore every hook from the checkpoint, or reset it if there is none.
+
+        Raises ``JobError`` for a state that no hook claims, unless that is allowed.
+        """
         if checkpoint is None:
             for identifier in self._hooks:
                 with self._calling(identifier) as hook:
@@ -97,7 +103,7 @@ class MasterHooks:
 
     @contextmanager
     def _calling(self, identifier: str) -> Iterator[MasterHook]:
-        """The hook, for one call."""
+        """The hook, for one call. Raises ``HookError`` if another call is in progress."""
         with self._lock:
             if identifier in self._called:
                 raise HookError(
@@ -112,7 +118,9 @@ class MasterHooks:
 
 
 class CheckpointListener:
-    """Derive the function of a source or transformation from it, to be told in the driver how checkpoints ended::
+    """Base class for functions of sources and transformations that follow checkpoints.
+
+    The driver notifies it of completed and aborted checkpoints::
 
         class Enrich(weir.CheckpointListener):
             def __call__(self, frame):
@@ -121,25 +129,27 @@ class CheckpointListener:
             def notify_checkpoint_complete(self, checkpoint_id):
                 self.audit.write(f"checkpoint {checkpoint_id} is complete")
 
-    Calls to the listeners of one query never overlap, and completed checkpoints come in the order
-    of their ids. A call can be missing after a failure, so a later one must make up for it; what
-    must not be missing belongs in a sink. An exception fails the task.
-    ``requires_final_checkpoint``: whether a bounded job must not end before the listener was told
-    of a checkpoint that has the last records.
+    Calls to the listeners of one query never overlap, and completed checkpoints are reported in
+    ascending order. A call can be lost in a failure, so a later one must make up for it; what must
+    not be lost belongs in a sink. An exception fails the task. ``requires_final_checkpoint``:
+    whether a bounded job must not end before the listener was notified of a checkpoint that covers
+    the last records.
     """
 
     requires_final_checkpoint: bool = True
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """The checkpoint is durable, and the sinks of the same query have committed it. Not called
-        for a savepoint that the job goes on after (PROTOCOL P14)."""
+        """The checkpoint is durable, and the sinks of the same query have committed it.
+
+        Not called for a savepoint after which the job continues (PROTOCOL P14).
+        """
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint will never complete. What it was to have belongs to the next one."""
+        """The checkpoint will never complete. The next one covers what it would have covered."""
 
 
 def listener_of(function: Callable[..., Any]) -> CheckpointListener | None:
-    """The listener that a user's function is, is a method of, or wraps; None if there is none."""
+    """The listener that a user's function is, is a method of, or wraps; None otherwise."""
     while True:
         for candidate in (function, getattr(function, "__self__", None)):
             if isinstance(candidate, CheckpointListener):
@@ -162,12 +172,12 @@ class CheckpointListeners:
         self._locks = {vertex: waits.lock() for vertex in listeners}
 
     def complete(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Tell those of a vertex. Raises ``ListenerError`` if one of them raises."""
+        """Notify a vertex's listeners of completion. Raises ``ListenerError`` if one raises."""
         for listener in self._listeners.get(vertex, ()):
             self._tell(vertex, listener.notify_checkpoint_complete, checkpoint_id, "completed")
 
     def aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Tell those of a vertex. Raises ``ListenerError`` if one of them raises."""
+        """Notify a vertex's listeners of an abort. Raises ``ListenerError`` if one raises."""
         for listener in self._listeners.get(vertex, ()):
             self._tell(vertex, listener.notify_checkpoint_aborted, checkpoint_id, "was aborted")
 

@@ -1,13 +1,20 @@
-"""``DurableJob``: the records, checkpoints and commits of one job, in the order in which they must
-happen.
+"""``DurableJob``: orders the durable operations of one job: records, checkpoints and commits.
 
-What happens when::
+The order within each operation::
 
-    begin_attempt      targets looked at -> record "attempt began" -> restore point verified, mapped, known to the targets
-                       -> hooks -> commit again -> clean -> orphans
-    allocate           the next id of the counter, and a savepoint's directory
-    record_checkpoint  _metadata, then the job log's next number (PROTOCOL P17), then a claimed snapshot may go
-    commit_sinks       ``sink_port``, with retries, then listeners; after the first one clean once more
+    begin_attempt      1. read the targets' newest commits
+                       2. record "attempt began"
+                       3. verify the restore point, map it to the pipeline, and check that it
+                          covers the rows at the targets
+                       4. restore hooks
+                       5. commit again
+                       6. clean the targets
+                       7. delete orphans
+    allocate           the counter's next id, and a savepoint's directory
+    record_checkpoint  _metadata, then the job log's next number (PROTOCOL P17), then the deletion
+                       of a claimed snapshot
+    commit_sinks       ``sink_port``, with retries, then listeners; after the attempt's first
+                       commit, clean once more
     record_end         the job log's next number, then deletions
 """
 
@@ -78,9 +85,10 @@ from weir.storage.job_log import (
 )
 from weir.storage.paths import lies_in, parent
 
-#: How often a live driver may complete a checkpoint while it is being fenced.
+#: How often to retry the record of an attempt, since the driver being fenced may complete
+#: checkpoints meanwhile.
 _BEGIN_TRIES = 20
-#: What people are told when a newer attempt was found in the job log.
+#: The message for people when the job log has a newer attempt.
 FENCED = "another driver has taken over the job: this one ends and touches no file"
 
 _log = logging.getLogger(__name__)
@@ -94,14 +102,14 @@ _END_STATUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DurableSettings:
-    """What it needs beside its collaborators."""
+    """Settings of a ``DurableJob``."""
 
     job_name: str
     savepoint_directory: str
     #: Where the job's queries keep their files until it ends.
     working_directory: str
-    #: The savepoint or foreign checkpoint that a new job begins from, and the checksum of its
-    #: ``_metadata``.
+    #: The savepoint or another job's checkpoint from which a new job starts, and the checksum of
+    #: its ``_metadata``.
     from_savepoint: str | None
     snapshot_checksum: str | None = None
     accept_duplicates: bool
@@ -129,9 +137,11 @@ class DurableJob:
         restored: Callable[[CompletedCheckpoint], None],
         state_mapping: StateMapping,
     ) -> None:
-        """``token`` draws 16 random hexadecimal digits. ``note`` is told what people should know,
-        ``restored`` what an attempt goes on from. ``state_mapping`` refuses a checkpoint that does
-        not fit the pipeline."""
+        """``token`` draws 16 random hexadecimal digits.
+
+        ``note`` gets messages for people, ``restored`` the checkpoint from which an attempt
+        resumes. ``state_mapping`` refuses a checkpoint that does not fit the pipeline.
+        """
         self._storage = storage
         self._sinks = sinks
         self._hooks = hooks
@@ -150,18 +160,18 @@ class DurableJob:
         self._lock = waits.lock()
         self._attempt = 0
         self._ancestors: dict[JobId, int] = {}
-        #: An attempt is being won: the targets are looked at, or its record is written.
+        #: Whether an attempt's record is being won: targets are read, or the record is written.
         self._winning = False
         self._cleaned_attempt = 0
         self._claim_is_over = False
 
     @property
     def attempt(self) -> int:
-        """The newest attempt that this driver began; 0 before the first."""
+        """The newest attempt that this driver started; 0 before the first."""
         return self._attempt
 
     def begin_attempt(self) -> AttemptStart:
-        """Win the record "attempt began", restore and commit again."""
+        """Win the record "attempt began", restore, and repeat the commits."""
         self._winning = True
         try:
             record, allocated = self._win_attempt(own_commits(self._sinks, self._storage.job_id))
@@ -195,33 +205,36 @@ class DurableJob:
             self._commit_again(checkpoint, record)
         older = older_checkpoints(record, checkpoint, self._storage)
         if older is not None:
-            # Not while a newer checkpoint, that could not be used now, may have something staged.
+            # Only now: a newer checkpoint that could not be used may still need staged files.
             self._sinks.clean(record.attempt)
-            # What drivers that died in the middle of a checkpoint or of a deletion left behind.
+            # Files of drivers that died during a checkpoint or a deletion.
             kept = [*older, *([checkpoint] if checkpoint is not None else [])]
             own = [known for known in kept if known.job_id == record.job_id]
             self._storage.discard_orphans(own, up_to=allocated)
         return AttemptStart(attempt=record.attempt, restored=checkpoint, older=older or ())
 
     def resume(self) -> None:
-        """An attempt is about to begin."""
+        """An attempt is about to start."""
         self._sinks.resume()
 
     def stop(self) -> None:
-        """Give up waiting between two tries of a commit."""
+        """Stop waiting between retries of a commit."""
         self._sinks.stop()
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let the sinks of the task commit the epoch, and tell listeners; then once more clean what
-        came late."""
+        """Commit the epoch in the task's sinks, and notify listeners.
+
+        After the attempt's first commit, clean the targets again: executors of older attempts may
+        have written late.
+        """
         attempt = self._attempt
         self._sinks.commit(effect.checkpoint_id, effect.payloads)
         if attempt != self._attempt:
-            # It hung, and another attempt has begun since.
+            # The commit hung, and another attempt has started since.
             return
         self._listeners.complete(effect.vertex, effect.checkpoint_id)
         with self._lock:
-            # Not for a newer attempt, which has to commit again first.
+            # Not if a newer attempt has started: it has to repeat its commits first.
             first = self._cleaned_attempt < attempt == self._attempt
             if first:
                 self._cleaned_attempt = attempt
@@ -229,11 +242,11 @@ class DurableJob:
             self._sinks.clean(attempt)
 
     def tell_aborted(self, effect: TellAborted) -> None:
-        """Tell the listeners of the task that a checkpoint is over."""
+        """Notify the task's listeners that a checkpoint was aborted."""
         self._listeners.aborted(effect.vertex, effect.checkpoint_id)
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
-        """The next checkpoint id, and the directory of a savepoint."""
+        """Allocate the next checkpoint id and, for a savepoint, its directory."""
         checkpoint_id = self._storage.next_checkpoint_id()
         if not effect.kind.is_savepoint:
             return checkpoint_id, None
@@ -246,8 +259,10 @@ class DurableJob:
         return self._hooks.trigger(effect)
 
     def record_checkpoint(self, effect: RecordCheckpoint) -> CheckpointRecorded:
-        """Write the metadata, then win the record. An intermediate savepoint needs no record
-        (PROTOCOL P14)."""
+        """Write the metadata, then win the record.
+
+        An intermediate savepoint needs no record (PROTOCOL P14).
+        """
         n = effect.checkpoint_id
         checkpoint = CompletedCheckpoint(
             job_id=self._storage.job_id,
@@ -291,13 +306,13 @@ class DurableJob:
         )
 
     def discard(self, effect: DiscardCheckpoint) -> None:
-        """Delete what only this checkpoint has."""
+        """Delete the files that only this checkpoint uses."""
         self._storage.discard(
             effect.checkpoint_id, effect.files, effect.target, subsumed=effect.subsumed
         )
 
     def record_end(self, effect: RecordEnd) -> Recorded:
-        """Record how the job ended, then delete what nobody needs any more."""
+        """Record how the job ended, then delete files that nobody needs any more."""
         if self._winning:
             raise StorageError(
                 "The record of an attempt is still being written, or targets of sinks are looked at"
@@ -305,7 +320,7 @@ class DurableJob:
                 " directory or a target does not answer."
             )
         if self._writer is None:
-            # No attempt ever began: what the log says of the job is still so.
+            # No attempt ever started: the log's newest record still holds.
             return Recorded.WON
         writer, newest = self._writing()
         status = RecordStatus.STOPPED if effect.savepoint else _END_STATUS[effect.status]
@@ -324,15 +339,14 @@ class DurableJob:
                 if effect.delete_checkpoints:
                     self._storage.discard_all(known.checkpoint_id for known in newest.checkpoints)
                 if status in (RecordStatus.FINISHED, RecordStatus.STOPPED):
-                    # Everything is committed: what is still staged are steps without rows.
+                    # Everything is committed: what is still staged are batches without rows.
                     self._sinks.clean(self._attempt + 1)
         return outcome
 
-    # -- inside
-    # ------------------------------------------------------------------------------------------
+    # ---- internals
 
     def _check_lasts(self, target: str) -> None:
-        """Raise ``StorageError`` for savepoints in a directory in which the job itself deletes."""
+        """Raise ``StorageError`` for savepoints below a directory where the job deletes files."""
         found = self._storage.fs(target).real_path(target)
         for place in (self._storage.job_directory, self._settings.working_directory):
             if lies_in(found, self._storage.fs(place).real_path(place)):
@@ -342,11 +356,11 @@ class DurableJob:
                 )
 
     def _win_attempt(self, committed: Sequence[UnknownCommit]) -> tuple[JobRecord, int]:
-        """Win the record "attempt began"; also says which checkpoint id was the newest before it.
+        """Win the record "attempt began"; also return the newest checkpoint id before it.
 
-        ``committed`` is what the job had committed before its records were read; raises
-        ``DuplicatesError`` if they do not go as far. Where that is accepted, ids and attempts go on
-        above what the targets have (PROTOCOL P19).
+        ``committed`` are the job's commits, looked up before its records were read. Raises
+        ``DuplicatesError`` if the records end before them. If the user accepts that, ids and
+        attempts continue above those at the targets (PROTOCOL P19).
         """
         for _ in range(_BEGIN_TRIES):
             newest = self._log.newest()
@@ -356,7 +370,7 @@ class DurableJob:
             beyond = [one for one in committed if one.commit.checkpoint_id > completed]
             for one in beyond:
                 self._settle_beyond(one.target, one.sink, one.commit.checkpoint_id, completed)
-            # Before the record: an attempt that begins after this one gets higher ids.
+            # Before the record: an attempt that starts after this one gets higher ids.
             allocated = self._storage.newest_checkpoint_id()
             if (
                 self._writer is not None
@@ -387,8 +401,8 @@ class DurableJob:
                 now = self._log.newest()
                 if newest is None or now is None or now.attempt != newest.attempt:
                     raise
-                # The driver that is to be fenced has completed a checkpoint meanwhile: read on
-                # (PROTOCOL P17).
+                # The driver being fenced has completed a checkpoint meanwhile: read its record and
+                # try again (PROTOCOL P17).
         raise JobFencedError(
             f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt},"
             " ends."
@@ -401,8 +415,10 @@ class DurableJob:
         )
 
     def _origin(self, newest: JobRecord | None) -> Origin | None:
-        """What the job was begun from, for readers of its tables. It is in each record, since the
-        snapshot may go."""
+        """The snapshot from which the job was started, for readers of its tables.
+
+        It is kept in every record, since the snapshot may be deleted.
+        """
         path, checksum = self._settings.from_savepoint, self._settings.snapshot_checksum
         if newest is not None:
             path, checksum = path or newest.restored_from, newest.restored_checksum
@@ -416,8 +432,7 @@ class DurableJob:
         return Origin(job_id=snapshot.job_id, checkpoint_id=snapshot.checkpoint_id)
 
     def _check_goes_on(self, newest: JobRecord | None) -> None:
-        """Raise ``JobEndedError`` if the job has come to its end since it was decided to run it
-        (PROTOCOL P20)."""
+        """Raise ``JobEndedError`` if the job has ended since this driver started (PROTOCOL P20)."""
         if newest is not None and newest.status not in (RecordStatus.RUNNING, RecordStatus.FAILED):
             raise JobEndedError(
                 f"Job {self._settings.job_name} ({self._storage.job_id}) was {newest.status.value}"
@@ -431,8 +446,11 @@ class DurableJob:
         return self._writer, self._writer.newest
 
     def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
-        """Win the next number. A number that stays in doubt may be ours or not: this driver must
-        act no more."""
+        """Win the next number of the job log.
+
+        If an error leaves it unknown whether the number was won, this driver must not act any more:
+        it counts as fenced.
+        """
         try:
             return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
@@ -440,14 +458,13 @@ class DurableJob:
             return Recorded.FENCED
 
     def _subsume_claimed(self, record: JobRecord) -> None:
-        """Delete the claimed snapshot once as many checkpoints of the job's own are retained as
-        there may be."""
+        """Delete the claimed snapshot once ``num_retained`` own checkpoints are retained."""
         fs = self._storage.fs(self._storage.job_directory)
         place = fs.real_path(self._storage.job_directory)
         own = [known for known in record.checkpoints if lies_in(fs.real_path(known.path), place)]
         if self._claim_is_over or not record.claimed or len(own) < self._settings.num_retained:
-            # What lies at that path once it is deleted is somebody else's: the next record says so
-            # to later drivers.
+            # Once the claimed snapshot is deleted, files at its path belong to somebody else. The
+            # next record says so to later drivers (``claim_is_over``).
             return
         if record.restored_from is not None:
             self._storage.discard_claimed(
@@ -458,8 +475,7 @@ class DurableJob:
         self._claim_is_over = True
 
     def _check_targets_are_there(self, record: JobRecord | None) -> None:
-        """Raise ``StorageError`` for a target at which rows of the job were visible, and which is
-        gone."""
+        """Raise ``StorageError`` if a target that had visible rows of the job is gone."""
         if record is None or self._settings.accept_duplicates:
             return
         for sink, target in self._sinks.vanished(record.written):
@@ -471,8 +487,10 @@ class DurableJob:
             )
 
     def _settle_beyond(self, target: str, sink: OperatorId, committed: int, completed: int) -> None:
-        """A target has an epoch of the job beyond its records: refuse, or go on above it
-        (PROTOCOL P19, P21)."""
+        """A target has an epoch of the job beyond its records: refuse, or continue above it.
+
+        Raises ``DuplicatesError`` unless duplicates are accepted (PROTOCOL P19, P21).
+        """
         if not self._settings.accept_duplicates:
             raise DuplicatesError(
                 older_records(target, sink, committed, completed, self._storage.job_directory)
@@ -480,28 +498,31 @@ class DurableJob:
         self._storage.skip_checkpoint_ids(committed)
 
     def _rows_before(self, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
-        """The rows of other jobs that lie at the targets before this one's (PROTOCOL P21).
+        """Rows of other jobs that precede this job's at the targets: by job, the last checkpoint.
 
-        Raises ``DuplicatesError`` if it does not know of some, and they are not accepted.
+        Raises ``DuplicatesError`` for rows that the checkpoint does not know of, unless they are
+        accepted (PROTOCOL P21).
         """
         own, known = self._storage.job_id, known_rows(checkpoint)
         foreign = checkpoint is not None and checkpoint.job_id != own
         ancestors = {job_id: up_to for job_id, up_to in known.items() if job_id != own}
-        # Its own rows have been looked at: they end where its records do, or that is accepted.
+        # Its own rows have been checked: they end with its records, or more was accepted.
         known = {**ancestors, own: sys.maxsize}
         unknown = unknown_commits(self._sinks, own, known, of_any_name=foreign)
         if self._settings.accept_duplicates:
             return {**ancestors, **accepted(unknown)}
         first = next(unknown, None)
-        # It holds a sink while it is asked.
+        # The generator holds a sink's lock until it is closed.
         unknown.close()
         if first is not None:
             raise DuplicatesError(begun_elsewhere(first, checkpoint if foreign else None))
         return ancestors
 
     def _check_newest(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
-        """Raise ``DuplicatesError`` if another job, of which the checkpoint is, has gone on at
-        these targets (P21)."""
+        """Raise ``DuplicatesError`` if the checkpoint's own job has committed beyond it (P21).
+
+        Only for a checkpoint of another job, and unless duplicates are accepted.
+        """
         if checkpoint.job_id == self._storage.job_id or self._settings.accept_duplicates:
             return
         self._sinks.open(checkpoint.job_id, record.attempt)
@@ -509,7 +530,7 @@ class DurableJob:
         self._sinks.open(self._storage.job_id, record.attempt)
 
     def _commit_again(self, checkpoint: CompletedCheckpoint, record: JobRecord) -> None:
-        """A checkpoint of another job commits under that job's transaction ids (PROTOCOL P19)."""
+        """Repeat the checkpoint's commits; another job's under its own transaction ids (P19)."""
         foreign = checkpoint.job_id != self._storage.job_id
         if foreign:
             self._sinks.open(checkpoint.job_id, record.attempt)
@@ -518,21 +539,21 @@ class DurableJob:
             self._sinks.open(self._storage.job_id, record.attempt)
 
     def _put_back(self, checkpoint: CompletedCheckpoint, handle: StateHandle, path: str) -> None:
-        """Copy staged output out of a savepoint, durably."""
+        """Copy staged output from a savepoint back to where it was staged, durably."""
         fs = self._storage.fs(path)
         fs.make_directory(parent(path))
         self._transfer.link_or_copy(self._storage.file_path(checkpoint, handle), path)
         try:
             fs.sync([path])
         except LostWriteError:
-            # The next attempt has to put it back again.
+            # So that the next attempt puts it back again.
             fs.delete(path)
             raise
 
 
 @contextmanager
 def _only_logged(what: str) -> Iterator[None]:
-    """For deletions after a record that was won: the record counts, whatever becomes of them."""
+    """For deletions after a won record: the record counts even if they fail."""
     try:
         yield
     except Exception as error:

@@ -1,10 +1,12 @@
-"""Which checkpoint a job goes on from (PROTOCOL P20, P21, P40), and which files no checkpoint needs
-any more.
+"""Chooses the checkpoint from which a job resumes (PROTOCOL P20, P21, P40).
 
-The newest record of the job log names the retained checkpoints. The newest one whose files are all
-as recorded is used. If that is not the newest of all, going back must not write rows twice: it is
-allowed only if no sink has committed beyond it, or if the user accepts duplicates. Until the first
-checkpoint of a job that began from a savepoint, that savepoint is its restore point.
+The newest record of the job log names the retained checkpoints. The job resumes from the newest one
+whose files are all as recorded. If that is not the newest of all, going back must not write rows
+twice: it is allowed only if no sink has committed beyond it, or if the user accepts duplicates. A
+job that started from a savepoint resumes from that savepoint until its first checkpoint completes.
+
+``older_checkpoints`` returns the retained checkpoints before it, from which the caller derives the
+files that no checkpoint needs.
 """
 
 from __future__ import annotations
@@ -29,10 +31,10 @@ def restore_point(
     accept_duplicates: bool,
     note: Callable[[str], None],
 ) -> CompletedCheckpoint | None:
-    """The verified checkpoint or savepoint to go on from; None for a job that has none yet.
+    """The verified checkpoint or savepoint to resume from; None for a job that has none yet.
 
     Raises ``CheckpointDamagedError`` or ``CheckpointNotFoundError`` if none can be used, and
-    ``DuplicatesError`` if the only usable one lies before what a sink has committed.
+    ``DuplicatesError`` if a sink has committed beyond the newest usable one.
     """
     damage: StorageError | None = None
     damaged_id = 0
@@ -41,8 +43,8 @@ def restore_point(
             checkpoint = storage.read(reference.path, expected_checksum=reference.checksum)
             storage.verify(checkpoint)
         except (CheckpointDamagedError, CheckpointNotFoundError) as error:
-            # Any other error says nothing of the checkpoint: it fails the attempt, and the next one
-            # looks again.
+            # Any other error says nothing about the checkpoint: it fails the attempt, and the next
+            # attempt tries again.
             note(str(error))
             if damage is None:
                 damage, damaged_id = error, reference.checkpoint_id
@@ -69,8 +71,8 @@ def older_checkpoints(
 ) -> tuple[CompletedCheckpoint, ...] | None:
     """The retained checkpoints before ``restored``, oldest first.
 
-    None if one of them cannot be read or ``restored`` is not the newest: then nothing may be called
-    unneeded.
+    None if one of them cannot be read or ``restored`` is not the newest: then no file may be
+    considered unneeded.
     """
     newest = record.checkpoints[-1].checkpoint_id if record.checkpoints else None
     if newest is not None and (restored is None or restored.checkpoint_id != newest):

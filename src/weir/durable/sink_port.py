@@ -1,15 +1,17 @@
-"""The sinks of a job as the port drives them: one lock each, flush in snapshots, commit with
-retries.
+"""``SinkPort``: drives the sinks of a job: one lock each, flush in snapshots, commit with retries.
 
-A failed commit is retried with exponential backoff. When retries are used up the task fails, and
-the restored job commits again what its checkpoint had staged (PROTOCOL P13). Staged files that are
-gone are told by a look at each, at two moments. Before a snapshot, the attempt fails: it began from
-a checkpoint that does not need them, and the next one stages those rows again. Before a commit,
-nothing can bring them back: the job fails for good, and nothing is made visible.
+A failed commit is retried with exponential backoff. When retries are used up, the task fails, and
+the restored job commits again what its checkpoint had staged (PROTOCOL P13). Missing staged files
+are detected by checking each one, at two moments:
 
-A commit that hangs is left behind when its attempt ends. Until it comes back no other attempt can
-open its sink; then it ends without another try, and without a commit to the sinks after it, since
-these belong to the newer attempt.
+1. Before a snapshot. The attempt fails: it was restored from a checkpoint that does not need the
+   files, and the next attempt stages those rows again.
+2. Before a commit. Nothing can bring the rows back: the job fails for good, and nothing is made
+   visible.
+
+A commit that hangs is abandoned when its attempt ends. Until it returns, no other attempt can open
+its sink. It then ends without a retry and without committing to the remaining sinks, since these
+belong to the newer attempt.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ from weir.storage.paths import normalize
 
 _log = logging.getLogger(__name__)
 
-#: Copies a staged file into a savepoint, given its path and a key that is unique in the savepoint.
+#: Copies a staged file into a savepoint, given its path and a key unique in the savepoint.
 KeepFile: TypeAlias = Callable[[str, str], StateHandle]
-#: Copies a savepoint's file to where a sink staged it, durably.
+#: Copies a file of a savepoint back to where a sink staged it, durably.
 PutBack: TypeAlias = Callable[[StateHandle, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitRetries:
-    """``weir.sink.commit.*``."""
+    """The settings ``weir.sink.commit.*``."""
 
     attempts: int
     initial_backoff_ms: int
@@ -74,18 +76,20 @@ class SinkPort:
         waits: Waits,
         job_directory: str | None = None,
     ) -> None:
-        """``job_directory``: where the job keeps its records; sinks may tell it to readers of their
-        targets."""
+        """``job_directory``: where the job keeps its records.
+
+        Sinks may publish it to readers of their targets.
+        """
         self._sinks = sinks
         self.job_name = job_name
         self._job_directory = job_directory
         self._file_system = file_system
         self._retries = retries
         self._locks = {name: waits.lock() for name in sinks}
-        #: What each sink is doing, of those that do something.
+        #: The call in progress at each busy sink, for messages.
         self._busy: dict[OperatorId, str] = {}
         self._waits = waits
-        #: The attempt's own: set once it is over.
+        #: One event per attempt, set when the attempt ends.
         self._stopping: Event = waits.event()
         self._rows_committed = dict.fromkeys(sinks, 0)
 
@@ -95,15 +99,17 @@ class SinkPort:
             sink.check(self._context(job_id, name, 0))
 
     def open(self, job_id: JobId, attempt: int) -> None:
-        """Prepare every target for the attempt. Raises ``SinkError`` if one hangs in what an
-        earlier attempt asked of it."""
+        """Prepare every target for the attempt.
+
+        Raises ``SinkError`` if a sink still hangs in a call of an earlier attempt.
+        """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
             with self._using(name, "opening its target"):
                 sink.open(self._context(job_id, name, attempt))
 
     def resume(self) -> None:
-        """An attempt begins: what the one before it left behind is not to go on."""
+        """An attempt starts: commits abandoned by the one before it must not continue."""
         self._stopping = self._waits.event()
 
     def stop(self) -> None:
@@ -113,11 +119,11 @@ class SinkPort:
     def flush(
         self, committables: Sequence[Committable], keep: KeepFile | None = None
     ) -> tuple[Committable, ...]:
-        """Make staged output durable; the result has completed payloads, in the same order.
+        """Make staged output durable; return it with completed payloads, in the same order.
 
-        With ``keep`` it also has a copy of every staged file (PROTOCOL P14). No commit moves one
-        meanwhile. Raises ``LostWriteError`` if a staged file is gone, was cut short or could not be
-        synced.
+        With ``keep``, also copy every staged file (PROTOCOL P14). The sink's lock keeps commits
+        from moving files meanwhile. Raises ``LostWriteError`` if a staged file is gone, was
+        truncated or could not be synced.
         """
         flushed = list(committables)
         for name, sink in self._sinks.items():
@@ -139,10 +145,10 @@ class SinkPort:
         return tuple(flushed)
 
     def commit(self, epoch: int, payloads: Mapping[OperatorId, Sequence[Payload]]) -> None:
-        """Let each named sink commit the epoch.
+        """Commit the epoch in each named sink.
 
-        Raises what a sink raised last when its retries are used up, and ``SinkError`` if another
-        attempt has begun since.
+        Raises a sink's last error when its retries are used up, and ``SinkError`` if another
+        attempt has started since.
         """
         stopping = self._stopping
         for name, items in payloads.items():
@@ -153,7 +159,7 @@ class SinkPort:
             self._commit_one(name, epoch, items, stopping)
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
-        """Let each named sink stage what it held back, as of step ``position`` (MISSION E2)."""
+        """Let each named sink stage what it held back, as of batch ``position`` (MISSION E2)."""
         committables = []
         for name in names:
             with self._using(name, "finishing"):
@@ -163,7 +169,7 @@ class SinkPort:
         return tuple(committables)
 
     def close(self, names: Sequence[OperatorId]) -> None:
-        """Let each named sink give back what it holds (MISSION E5)."""
+        """Close each named sink, so that it releases its resources (MISSION E5)."""
         for name in names:
             with self._using(name, "closing"):
                 self._sinks[name].close()
@@ -171,11 +177,11 @@ class SinkPort:
     def commit_again(
         self, checkpoint: CompletedCheckpoint, put_back: PutBack, *, foreign: bool = False
     ) -> None:
-        """Commit what the checkpoint had pending, sink by sink, epoch by epoch (PROTOCOL P5, P13).
+        """Commit the checkpoint's pending output, sink by sink, epoch by epoch (PROTOCOL P5, P13).
 
-        What a savepoint has copies of is put back first where it is missing (P14). One of another
-        job (``foreign``) may be restored at other targets: what is missing there and has no copy
-        raises ``JobError``.
+        Missing staged files of which a savepoint has copies are put back first (P14). A checkpoint
+        of another job (``foreign``) may be restored with other targets: a staged file that is
+        missing there and has no copy raises ``JobError``.
         """
         pending: dict[OperatorId, dict[int, list[Committable]]] = {}
         for task in checkpoint.tasks:
@@ -197,14 +203,13 @@ class SinkPort:
                 )
 
     def clean(self, attempt: int) -> None:
-        """Delete what older attempts staged and nobody committed (PROTOCOL P22)."""
+        """Delete files that older attempts staged and nobody committed (PROTOCOL P22)."""
         for name, sink in self._sinks.items():
             with self._using(name, "cleaning its target"):
                 sink.clean(attempt)
 
     def check_not_beyond(self, checkpoint_id: int, damaged_id: int) -> None:
-        """Raises ``DuplicatesError`` if a sink has committed beyond the older checkpoint
-        (PROTOCOL P21)."""
+        """Raise ``DuplicatesError`` if a sink has committed beyond the older checkpoint (P21)."""
         for name, _, newest in self.committed_beyond(checkpoint_id):
             raise DuplicatesError(
                 f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id}"
@@ -214,8 +219,7 @@ class SinkPort:
             )
 
     def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
-        """Raises ``DuplicatesError`` if the job that the checkpoint was taken of has committed
-        beyond it (PROTOCOL P21)."""
+        """Raise ``DuplicatesError`` if the checkpoint's own job has committed beyond it (P21)."""
         for name, target, newest in self.committed_beyond(checkpoint.checkpoint_id):
             raise DuplicatesError(
                 f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job"
@@ -225,11 +229,10 @@ class SinkPort:
             )
 
     def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
-        """Each sink, its target for messages, and what the target says of who committed to it,
-        newest first.
+        """Each sink, its target for messages, and the commits recorded there, newest first.
 
-        Needs no ``open``: it is asked before the job has begun. Raises ``SinkError`` as ``open``
-        does.
+        Works before ``open``, since it is called before the job has started. Raises ``SinkError``
+        like ``open``.
         """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
@@ -237,8 +240,7 @@ class SinkPort:
                 yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
-        """Sinks that are known to have committed a later epoch, with the target for messages and
-        the newest epoch."""
+        """Sinks with a later committed epoch: the sink, its target for messages, that epoch."""
         for name, sink in self._sinks.items():
             with self._using(name, "telling its newest commit"):
                 newest = sink.newest_committed()
@@ -246,14 +248,13 @@ class SinkPort:
                 yield name, sink.describe(), newest
 
     def written(self) -> dict[OperatorId, str]:
-        """The landmarks of the targets at which this process has made rows visible, by sink."""
+        """By sink, the landmarks of the targets where this process has made rows visible."""
         return {
             name: mark for name, mark in self._landmarks().items() if self._rows_committed[name]
         }
 
     def vanished(self, written: Mapping[OperatorId, str]) -> Iterator[tuple[OperatorId, str]]:
-        """Sinks with their targets, as messages name them, whose landmark was ``written`` and is
-        not there."""
+        """Sinks, with their targets for messages, whose landmark is in ``written`` but is gone."""
         for name, mark in self._landmarks().items():
             if written.get(name) == mark and self._file_system(mark).status(mark) is None:
                 yield name, self._sinks[name].describe()
@@ -263,7 +264,7 @@ class SinkPort:
         return {name: normalize(mark) for name, mark in marks.items() if mark is not None}
 
     def tables(self) -> dict[OperatorId, str]:
-        """The Delta table that each sink appends to, of those that do."""
+        """The Delta table of each sink that appends to one."""
         paths = {name: sink.table_path() for name, sink in self._sinks.items()}
         return {name: normalize(path) for name, path in paths.items() if path is not None}
 
@@ -293,7 +294,7 @@ class SinkPort:
                 for path, copy in zip(paths, item.files or [None] * len(paths), strict=True):
                     found = self._file_system(path).status(path)
                     if found is not None and copy is not None and found.size == copy.size:
-                        # Who put it back may have died before it was durable.
+                        # A driver may have put it back and died before it was durable.
                         self._file_system(path).sync([path])
                     elif copy is not None:
                         put_back(copy, path)
@@ -355,11 +356,11 @@ class SinkPort:
                 f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of"
                 " an earlier attempt, so no other one can begin: see why it hangs, or suspend the"
                 " job (Ctrl-C) and run it again."
-            ) from TimeoutError(doing)  # It may come back: no cause for which a job is given up.
+            ) from TimeoutError(doing)  # A passing error: the call may still return.
 
     @contextmanager
     def _using(self, name: OperatorId, doing: str) -> Iterator[None]:
-        """While nothing else is asked of the sink."""
+        """Hold the sink's lock, and note what it is doing."""
         with self._locks[name]:
             self._busy[name] = doing
             try:
@@ -379,17 +380,16 @@ class SinkPort:
 
 
 def _check_staged(sink: Sink, item: Committable) -> None:
-    """Raises ``LostWriteError`` if what is to be part of a snapshot cannot be committed any
-    more."""
+    """Raise ``LostWriteError`` if a committable of a snapshot can no longer be committed."""
     if item.epoch is not None:
-        # A completed checkpoint has it: its commit looks for itself, and may have moved it.
+        # A completed checkpoint covers it: its commit checks the files, and may have moved them.
         return
     damage = sink.damaged(item.payload)
     if damage is None:
         return
     newest = sink.newest_committed()
     if item.barrier is not None and newest is not None and newest >= item.barrier:
-        return  # its checkpoint has completed since, and it is committed
+        return  # its checkpoint has completed since, and was committed
     raise LostWriteError(
         f"What {sink.describe()} staged in step {item.position} cannot be part of a checkpoint,"
         f" since {damage}: its rows are computed again from the last one. Let nothing else delete"
@@ -398,11 +398,17 @@ def _check_staged(sink: Sink, item: Committable) -> None:
 
 
 def _epoch(item: Committable, checkpoint: CompletedCheckpoint) -> int:
-    """Under which id it is committed. An intermediate savepoint may have overtaken the checkpoint
-    that was to commit it: if that completed, or a later one, the job it was taken of has committed
-    it under an id from its barrier on (P14, P19). The other way round a later checkpoint may have
-    completed first: the id is none beyond the savepoint's, since what is committed there counts as
-    what the job went on with (P21)."""
+    """The epoch under which a checkpoint's committable is committed.
+
+    For an intermediate savepoint it is bounded twice:
+
+    1. The savepoint may have overtaken the checkpoint that was to commit the item. If that
+       checkpoint, or a later one, completed, the savepoint's job has committed the item under an id
+       at or after its barrier. So an item without an epoch gets its barrier's id (P14, P19).
+    2. A later checkpoint may have completed before the savepoint. The id never exceeds the
+       savepoint's, since commits beyond that count as rows that the original job wrote after the
+       savepoint (P21).
+    """
     if checkpoint.kind is not SnapshotKind.SAVEPOINT:
         return checkpoint.checkpoint_id if item.epoch is None else item.epoch
     first = item.barrier if item.epoch is None else item.epoch

@@ -1,29 +1,35 @@
-"""Whether the state of a checkpoint fits the pipeline that is to go on from it (Flink's state
-assignment; MISSION D5).
+"""Checks that the state of a checkpoint fits the pipeline (Flink's state assignment; MISSION D5).
 
-State is found again by names. A vertex is one query with one directory, named after the step that
-its sinks hang on, so all of its state goes to the vertex of the same name or nowhere. A vertex
-without state reads its input from the start, and what it writes is doubled in every sink that was
-there before. So this file refuses, in this order:
+State is matched by name. A vertex is one query with one directory, named after the step to which
+its sinks are attached, so all of its state goes to the vertex of the same name or nowhere. A vertex
+without state reads its input from the start, and its output is duplicated in every sink that
+existed before. So changes are answered as follows, and checked in this order:
 
-============================================  =========================================================================
-what has changed                              answer
-============================================  =========================================================================
-a step belongs to another vertex              refused always: it would begin from nothing, in sinks that are not empty
-a vertex that has finished has a new step     refused always: it is not started again, so no row would reach the step
-a vertex has other sources, or another order  refused always: a query keeps how far it has read by the order of sources
-a vertex reads other channels                 refused always: it keeps their watermarks by their order; one that has
-                                              finished reads no more (MISSION D5)
-all has finished, and a vertex is new         refused always (PROTOCOL P35)
-a new vertex reads one that has finished      refused always: no row would reach it
-a step is gone, or an operator's coordinator  refused, unless state may be left behind: ``--allow-non-restored-state``
-a step is new in a vertex that goes on        accepted: it begins without state, and a sink with the rows from now on
-a vertex is new, with all of its steps        accepted: it begins from nothing, a channel with the rows from now on
-============================================  =========================================================================
+======================================  ============================================================
+change                                  answer
+======================================  ============================================================
+a step belongs to another vertex        always refused: it would start without state, in sinks that
+                                        are not empty
+a finished vertex has a new step        always refused: the vertex is not started again, so no row
+                                        would reach the step
+a vertex has other sources, or another  always refused: a query keeps its read positions by the
+order                                   order of its sources
+a vertex reads other channels           always refused: it keeps their watermarks by their order; a
+                                        finished vertex reads no more (MISSION D5)
+a new vertex reads a finished one       always refused: no row would reach it
+everything has finished, and a vertex   always refused (PROTOCOL P35)
+is new
+a step or a coordinator was removed     refused unless ``--allow-non-restored-state`` permits to
+                                        drop its state
+a running vertex has a new step         accepted: the step starts without state, and a sink with the
+                                        rows from now on
+a vertex is new, with all of its steps  accepted: it starts without state, and a channel with the
+                                        rows from now on
+======================================  ============================================================
 
-Whether a stateful transformation still fits its own state is Spark's to check when the query
-starts. Nothing is committed or deleted before this check: a pipeline that is put back as it was
-goes on as if it had never been changed.
+Spark itself checks, when the query starts, that a stateful transformation fits its own state.
+Nothing is committed or deleted before this check: if the pipeline is changed back, the job resumes
+as if it had never been changed.
 """
 
 from __future__ import annotations
@@ -44,22 +50,21 @@ _KEEP_THE_CHAIN = (
 
 @dataclass(frozen=True, kw_only=True)
 class StateMapping:
-    """The pipeline as far as state is matched with it."""
+    """The parts of the pipeline that checkpointed state is matched with."""
 
-    #: The operators of each vertex, sources first and sinks last, as ``Vertex.operators`` has them.
+    #: The operators of each vertex, sources first and sinks last, as in ``Vertex.operators``.
     vertices: Mapping[VertexId, tuple[OperatorState, ...]]
-    #: ``execution.state-recovery.ignore-unclaimed-state``: the state of a step that is gone may be
-    #: left behind.
+    #: ``execution.state-recovery.ignore-unclaimed-state``: whether the state of a removed step may
+    #: be dropped.
     allow_non_restored_state: bool
-    #: The vertices whose channels each vertex reads, in order; a vertex that reads none may be
+    #: The vertices whose channels each vertex reads, in order; vertices that read none may be
     #: missing.
     inputs: Mapping[VertexId, tuple[VertexId, ...]] = field(default_factory=dict)
-    #: Operators that have a coordinator.
+    #: The operators that have a coordinator.
     coordinated: frozenset[OperatorId] = frozenset()
 
     def check(self, checkpoint: CompletedCheckpoint) -> None:
-        """Raises ``JobError`` unless every state of the checkpoint has its place in the
-        pipeline."""
+        """Raise ``JobError`` unless every state of the checkpoint has its place in the pipeline."""
         homes = {
             operator.operator_id: vertex
             for vertex, operators in self.vertices.items()
@@ -101,8 +106,10 @@ class StateMapping:
     def _check_not_added_to_finished(
         self, checkpoint: CompletedCheckpoint, task: TaskState
     ) -> None:
-        """A fully finished operator must have no new one before it; one behind it would get no row
-        (MISSION D5)."""
+        """A fully finished vertex must have no new operator (MISSION D5).
+
+        Upstream of a finished operator none may be added; downstream it would get no rows.
+        """
         if not any(operator.fully_finished for operator in task.operators):
             return
         known = set(_ids(task.operators))

@@ -1,18 +1,18 @@
-"""Whether a job's targets hold rows that it does not know of, before it adds its own (PROTOCOL P19,
-P21).
+"""Detects rows at a job's targets that the job does not know of (PROTOCOL P19, P21).
 
-What a job goes on from says which rows lie at its targets already: by job, up to which checkpoint.
-A commit beyond that was made by somebody who went on elsewhere, and what the job is about to write
-would be there twice, or be left out::
+The checkpoint or savepoint from which a job resumes says which rows its targets already have: for
+each job, up to which checkpoint. A commit beyond that was made by a job that continued elsewhere,
+and the rows that this job is about to write would be duplicated or left out::
 
-    goes on from                      knows                           does not know
-    checkpoint 10 on record           its own rows up to 10           its own commit 14: the records are an older copy
-    savepoint 7 of job A              A up to 7, and A's ancestors    A's commit 8, and any job's that came after 7
-    nothing                           nothing                         commits of a job of its own name
+    resumes from             knows                         does not know
+    checkpoint 10 on record  its own rows up to 10         its own commit 14: the records are an
+                                                           older copy
+    savepoint 7 of job A     A up to 7, and A's ancestors  A's commit 8, and any job's after 7
+    nothing                  nothing                       commits of a job of its own name
 
-The newest commits of a target decide, back to the first that is known. Jobs of other names may
-write to the same target: they matter only where a snapshot is begun from, since they may have begun
-from it too.
+A target's commits are checked from the newest back to the first known one. Jobs of other names may
+write to the same target: their commits matter only if this job starts from a snapshot, since those
+jobs may have started from it too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ACCEPT = "or accept that rows are there twice with --accept-duplicates"
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownCommit:
-    """A commit at a target that is no part of what the job goes on from."""
+    """A commit at a target that is not part of the checkpoint from which the job resumes."""
 
     sink: OperatorId
     #: The target, for messages.
@@ -39,8 +39,7 @@ class UnknownCommit:
 
 
 def known_rows(checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
-    """Up to which checkpoint of which jobs rows are part of what goes on from this one; None: from
-    nothing."""
+    """By job, up to which checkpoint its rows are part of this checkpoint; empty for None."""
     if checkpoint is None:
         return {}
     return {**checkpoint.ancestors, checkpoint.job_id: checkpoint.checkpoint_id}
@@ -49,8 +48,10 @@ def known_rows(checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
 def unknown_commits(
     sinks: SinkPort, job_id: JobId, known: Mapping[JobId, int], *, of_any_name: bool
 ) -> Generator[UnknownCommit, None, None]:
-    """Commits beyond ``known``, of jobs in it and of others: those of the job's name, or
-    ``of_any_name``."""
+    """Commits beyond ``known``: of the jobs in it, and of other jobs of the same name.
+
+    With ``of_any_name``, of all jobs.
+    """
     for sink, target, commits in sinks.commits(job_id):
         for commit in commits:
             if commit.checkpoint_id <= known.get(commit.job_id, 0):
@@ -60,10 +61,10 @@ def unknown_commits(
 
 
 def own_commits(sinks: SinkPort, job_id: JobId) -> list[UnknownCommit]:
-    """The job's newest commit at each target, where no later one is of another job of its name.
+    """The job's newest commit at each target, unless another job of its name committed later.
 
-    To be looked up before the job's records are: a driver that still lives completes and commits
-    meanwhile.
+    Look these up before the job's records: a driver that is still alive completes checkpoints and
+    commits meanwhile.
     """
     found = []
     for sink, target, commits in sinks.commits(job_id):
@@ -78,15 +79,17 @@ def own_commits(sinks: SinkPort, job_id: JobId) -> list[UnknownCommit]:
 def check_before_begin(
     sinks: SinkPort, job_id: JobId, snapshot: CompletedCheckpoint | None
 ) -> None:
-    """Raises ``DuplicatesError`` if a job that begins from ``snapshot``, or from nothing, would
-    double rows."""
+    """Raise ``DuplicatesError`` if a job that starts from ``snapshot`` would duplicate rows.
+
+    None: the job starts from nothing.
+    """
     of_any_name = snapshot is not None
     for unknown in unknown_commits(sinks, job_id, known_rows(snapshot), of_any_name=of_any_name):
         raise DuplicatesError(begun_elsewhere(unknown, snapshot))
 
 
 def accepted(unknown: Iterator[UnknownCommit]) -> dict[JobId, int]:
-    """The same as ``known_rows`` for what a user accepted."""
+    """Like ``known_rows``, for the commits that a user accepted."""
     found: dict[JobId, int] = {}
     for one in unknown:
         found[one.commit.job_id] = max(found.get(one.commit.job_id, 0), one.commit.checkpoint_id)
@@ -96,7 +99,7 @@ def accepted(unknown: Iterator[UnknownCommit]) -> dict[JobId, int]:
 def older_records(
     target: str, sink: OperatorId, committed: int, completed: int, directory: str
 ) -> str:
-    """What to say where a target has a commit of the job beyond its records."""
+    """The message for a target with a commit of the job beyond its records."""
     newest = f"end with checkpoint {completed}" if completed else "have no completed checkpoint"
     return (
         f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but its"
@@ -106,8 +109,10 @@ def older_records(
 
 
 def begun_elsewhere(unknown: UnknownCommit, snapshot: CompletedCheckpoint | None) -> str:
-    """What to say where a target has rows that what the job begins from (a ``snapshot``, or
-    nothing) does not know of."""
+    """The message for a target with rows that are not part of ``snapshot``.
+
+    None: the job starts from nothing.
+    """
     commit = unknown.commit
     place = f" (its records are in {commit.job_directory})" if commit.job_directory else ""
     where = f"{unknown.target} (sink {unknown.sink!r})"

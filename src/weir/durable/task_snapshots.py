@@ -1,20 +1,19 @@
 """``TaskSnapshots``: takes the snapshots of one task of one attempt (PROTOCOL P3, P4, P27, P43).
 
-*Synchronous part* (the query rests): small entries are read into memory; state files that the base
-does not have get a second name at once, where there are links, so that no clean-up can take them
-away. *Asynchronous part* (records flow): what does not lie in the checkpoint directory yet is
-copied there, staged output is flushed, new files get their checksum and are synced. Without links,
-a file that vanished before it was copied fails the snapshot (P4).
+*Synchronous part* (the query is held in a planning call): small entries are read into memory. State
+files that the base does not have are hard-linked at once, if the file system has links, so that no
+clean-up can delete them. *Asynchronous part* (records flow): files not yet in the checkpoint
+directory are copied there, staged output is flushed, and new files are checksummed and synced.
+Without links, a file that vanished before it was copied fails the snapshot (P4).
 
-Incremental: the base is the newest checkpoint whose completion the task was notified of. Files of
-the base are referred to, not written again. What checkpoint n writes lies in ``shared/n/`` and
-nowhere else, so an aborted one can be deleted by its id, also when a straggler wrote late (P43).
+*Incremental*. The base is the newest checkpoint of whose completion the task was notified. Files of
+the base are referenced, not written again. Checkpoint n writes only to ``shared/n/``, so an aborted
+one can be deleted by its id, even when a straggler wrote late (P43).
 
-Segments in flight (unaligned checkpoints, P27) are taken as state files of the consumer's: they are
-linked at once where there are links, and written once, however many checkpoints refer to them.
+*Segments in flight* (unaligned checkpoints, P27) are treated as state files of the consumer: they
+are linked at once if there are links, and written once, however many checkpoints refer to them.
 
-What a query's state is made of, a ``RestingQuery`` says: Spark's directory, or the simulator's
-model of it.
+A ``RestingQuery`` provides the state of a query: Spark's directory, or the simulator's model of it.
 """
 
 from __future__ import annotations
@@ -42,48 +41,51 @@ from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 
-#: Of a file's name in a checkpoint; longer ones get a digest in place of their end, since file
-#: systems take 255 bytes.
+#: Maximum length of a file name in a checkpoint, in characters; a digest replaces the rest of a
+#: longer one, since file systems allow 255 bytes.
 _NAME_CHARACTERS = 200
 
-#: Flushes staged output of all sinks of the task, and completes its payloads; with a function, also
-#: keeps its files.
+#: Flushes the staged output of all sinks of the task, and completes its payloads; given a function,
+#: also keeps copies of its files.
 Flush = Callable[[Sequence[Committable], KeepFile | None], tuple[Committable, ...]]
 
 
 class RestingQuery(Protocol):
-    """The state of a query. Everything but ``copy`` and ``unpin`` is called only while the query
-    rests."""
+    """The state of a query.
+
+    All methods except ``copy`` and ``unpin`` are called only while the query is held in a planning
+    call.
+    """
 
     def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The small entries of its state after batch ``position``, and the keys of all its other
-        files."""
+        """The small entries of the state after batch ``position``, and the keys of its files."""
         ...
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """Of a segment in flight: the payload that a snapshot keeps, and where its files are, by
-        key."""
+        """The payload that a snapshot keeps of a segment in flight, and its files' paths by key."""
         ...
 
     def file(self, key: str) -> str:
-        """Where the file of a key is."""
+        """The path of the file with this key."""
         ...
 
     def is_unchanged(self, handle: StateHandle) -> bool:
-        """Whether the file of this key is still the one that an earlier checkpoint has."""
+        """Whether the file of this handle's key is still the one in the earlier checkpoint."""
         ...
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """Make ``directory``, if ``below`` is there, and say where its files get their second names
-        at once: in it, or in a directory of their own; None where there are no links."""
+        """Create ``directory`` if ``below`` exists; return where to hard-link new files at once.
+
+        That is ``directory``, or a separate directory next to the query's; None without links.
+        """
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Give a file a second name or a copy. Raises ``StorageError`` if it has vanished."""
+        """Link or copy a file. Raises ``StorageError`` if it has vanished."""
         ...
 
     def unpin(self, directory: str) -> None:
-        """Delete a directory of second names."""
+        """Delete a separate directory of links."""
         ...
 
 
@@ -92,17 +94,18 @@ class _Pending:
     """A snapshot between its parts."""
 
     effect: TakeSnapshot
-    #: Directory of new files, and its path as handles name it ("" for a savepoint's own directory).
+    #: Directory of new files, and its prefix in the paths of handles ("" for a savepoint's own
+    #: directory).
     directory: str
     prefix: str
     entries: dict[str, str] = field(default_factory=dict)
     in_flight: list[InFlightSegment] = field(default_factory=list)
-    #: Where files are that do not lie in the query's directory, by key.
+    #: Paths of files outside the query's directory (segments in flight), by key.
     sources: dict[str, str] = field(default_factory=dict)
     reused: list[StateHandle] = field(default_factory=list)
     #: Keys of new files.
     new: list[str] = field(default_factory=list)
-    #: Directory in which the new files have a second name already; None where there are no links.
+    #: Directory in which the new files are already linked; None without links.
     pinned: str | None = None
     start_delay_ms: int = 0
     sync_duration_ms: int = 0
@@ -124,8 +127,7 @@ class TaskSnapshots:
         clock: Clock,
         waits: Waits,
     ) -> None:
-        """``base`` are the handles of the restored checkpoint, if later checkpoints may refer to
-        them."""
+        """``base``: handles of the restored checkpoint, if later checkpoints may refer to them."""
         self._vertex = vertex
         self._operators = operators
         self._inputs = inputs
@@ -136,14 +138,14 @@ class TaskSnapshots:
         self._lock = waits.lock()
         self._base = {handle.key: handle for handle in base}
         self._pending: dict[int, _Pending] = {}
-        #: Those whose last part has ended, until their checkpoint completed or they are dropped: it
-        #: may be over already.
+        #: Snapshots whose last part has ended, until their checkpoint completes or they are dropped
+        #: (their checkpoint may have been aborted already).
         self._written: dict[int, _Pending] = {}
-        #: Files of acknowledged snapshots whose checkpoint is still open.
+        #: Files of acknowledged snapshots whose checkpoint is still pending.
         self._acknowledged: dict[int, tuple[StateHandle, ...]] = {}
 
     def take(self, effect: TakeSnapshot) -> None:
-        """The synchronous part."""
+        """Run the synchronous part."""
         begun_ms = self._clock.now_ms()
         pending = self._new(effect)
         with self._lock:
@@ -168,7 +170,7 @@ class TaskSnapshots:
         pending.sync_duration_ms = self._clock.now_ms() - begun_ms
 
     def proceed(self, checkpoint_id: int) -> tuple[TaskState, SnapshotMetrics]:
-        """The asynchronous part. Raises ``StorageError`` if a file has vanished."""
+        """Run the asynchronous part. Raises ``StorageError`` if a file has vanished."""
         begun_ms = self._clock.now_ms()
         with self._lock:
             pending = self._pending[checkpoint_id]
@@ -208,7 +210,7 @@ class TaskSnapshots:
         return state, metrics
 
     def drop(self, checkpoint_id: int) -> None:
-        """Forget a snapshot whose checkpoint is over, and delete the files that it wrote."""
+        """Forget an aborted or failed snapshot, and delete the files that it wrote."""
         with self._lock:
             pending = self._pending.pop(checkpoint_id, None) or self._written.pop(
                 checkpoint_id, None
@@ -220,11 +222,10 @@ class TaskSnapshots:
                 self._fs(pending).delete(self._target(pending, key))
 
     def confirm(self, checkpoint_id: int) -> None:
-        """The checkpoint completed: it is the base of the next one, and older snapshots are
-        over."""
+        """The checkpoint completed: it is the base of the next one. Forget older snapshots."""
         with self._lock:
             files = self._acknowledged.get(checkpoint_id)
-            # One of an older checkpoint may still have to be dropped, with the files that it wrote.
+            # Not the older ones: they may still have to be dropped, with the files that they wrote.
             self._written.pop(checkpoint_id, None)
             for older in [known for known in self._acknowledged if known <= checkpoint_id]:
                 del self._acknowledged[older]
@@ -241,7 +242,7 @@ class TaskSnapshots:
         return _Pending(effect=effect, directory=directory, prefix=prefix, start_delay_ms=delay_ms)
 
     def _pin(self, pending: _Pending) -> None:
-        """Give the new files a second name on their own file system, if it has links."""
+        """Hard-link the new files on their own file system, if it has links."""
         if not pending.new:
             return
         effect = pending.effect
@@ -268,7 +269,7 @@ class TaskSnapshots:
         return pending.sources.get(key) or self._query.file(key)
 
     def _keep(self, pending: _Pending, staged: str, key: str) -> StateHandle:
-        """A copy of a staged file in the savepoint."""
+        """Copy a staged file into the savepoint."""
         key = f"staged/{key}"
         self._query.copy(staged, self._target(pending, key))
         pending.new.append(key)
@@ -286,8 +287,7 @@ class TaskSnapshots:
         return join(pending.directory, self._file_name(key))
 
     def _file_name(self, key: str) -> str:
-        """A flat name, so that a checkpoint's new files lie in one directory and need one directory
-        sync."""
+        """A flat name: a checkpoint's new files share one directory and need one directory sync."""
         name = f"{self._vertex}~{key.replace('/', '~')}"
         if len(name) <= _NAME_CHARACTERS:
             return name

@@ -1,8 +1,8 @@
 """``Operator``: Python code in the stream, with state and events (MISSION B7, C).
 
-An operator runs in Spark's Python workers, as so many subtasks as its parallelism says. Each batch
-of the query is handed to it as Arrow record batches. Spark may run the next batch of a subtask in
-another process: what must not be lost belongs into state, which is handed over behind each batch
+An operator runs in Spark's Python workers, with one subtask per unit of parallelism. It gets each
+batch of the query as Arrow record batches. Spark may run a subtask's next batch in another process,
+so data that must survive belongs in state, which is handed over after each batch
 (``snapshot_state``).
 """
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     Batches = Iterable[pa.RecordBatch] | None
     PandasFrames = Iterable[pd.DataFrame] | None
 
-#: Into how many groups keys are divided. Fixed in the first batch of a job: a checkpoint has its
-#: state by group.
+#: The number of key groups. Fixed with a job's first batch, since checkpoints hold state by group.
 KEY_GROUPS = 128
 
 
 class OperatorContext(Protocol):
-    """Where a subtask runs."""
+    """The environment of a subtask."""
 
     @property
     def operator_id(self) -> OperatorId:
@@ -37,105 +36,120 @@ class OperatorContext(Protocol):
 
     @property
     def subtask(self) -> int:
-        """Which of the subtasks it is, from 0 on."""
+        """The index of this subtask, from 0."""
         ...
 
     @property
     def parallelism(self) -> int:
-        """How many subtasks there are."""
+        """The number of subtasks."""
         ...
 
     @property
     def output_schema(self) -> pa.Schema:
-        """The schema of what goes downstream, as Arrow has it."""
+        """The Arrow schema of the output."""
         ...
 
     def send_event_to_coordinator(self, event: Payload) -> None:
-        """Send an event, JSON values, to the operator's coordinator, which handles each exactly
-        once in the history that counts, after the batch is complete."""
+        """Send an event, a map of JSON values, to the operator's coordinator.
+
+        The coordinator handles it after the batch is complete, with exactly-once effect on its
+        state.
+        """
         ...
 
     def end_input(self) -> None:
-        """Of a reader of a bounded source: nothing is left for this subtask to read. Once all
-        subtasks have said so in this attempt, in whichever batches, the records end."""
+        """For a reader of a bounded source: this subtask has nothing left to read.
+
+        Once all subtasks have called this in the attempt, in any batches, the records end.
+        """
         ...
 
 
 class Operator:
-    """Derive an operator from it, and hand an instance to ``Stream.process``. It travels to Spark's
-    workers, so what it has been given must be of a kind that can (no open files, no locks): open
-    such things in ``open``.
+    """Base class of operators; pass an instance to ``Stream.process``.
+
+    The instance is pickled to Spark's workers, so its attributes must be picklable (no open files,
+    no locks): acquire such resources in ``open``.
 
     The calls of one batch, in order: ``handle_operator_event`` for each event, ``process_batch``
-    for each Arrow batch, then ``end_batch``, at the end of the input ``end_input`` and ``finish``,
-    before a barrier ``prepare_snapshot_pre_barrier``, then ``snapshot_state``. Whatever a call
-    returns or yields goes downstream.
+    for each Arrow batch, then ``end_batch``; at the end of the input ``end_input`` and ``finish``;
+    before a barrier ``prepare_snapshot_pre_barrier``; then ``snapshot_state``. Batches that a call
+    returns or yields go downstream.
     """
 
-    #: The schema of what goes downstream, as Spark's DDL text; None: as what comes in. What is put
-    #: out must have these columns, by name, and values that fit their types: else the job fails for
-    #: good, and says which column it was.
+    #: The schema of the output, as Spark DDL; None: the same as the input. Output must have these
+    #: columns, by name, with values that fit their types: otherwise the job fails for good, and the
+    #: error names the column.
     output_schema: str | None = None
 
     @property
     def prepares_for_barriers(self) -> bool:
-        """Whether it has a ``prepare_snapshot_pre_barrier``: each checkpoint then has a batch
-        before its barrier."""
+        """Whether it overrides ``prepare_snapshot_pre_barrier``.
+
+        If so, each checkpoint has a batch before its barrier.
+        """
         return type(self).prepare_snapshot_pre_barrier is not Operator.prepare_snapshot_pre_barrier
 
     def open(self, context: OperatorContext) -> None:
-        """A process begins to run this subtask. Keep the context if it is needed later."""
+        """A process starts to run this subtask. An override must keep the context if needed."""
         self.context = context
 
     def initialize_state(self, state: StateStore) -> None:
-        """After ``open``: ask for the states, which have what was kept last."""
+        """Called after ``open``: get the states, which hold the values of the last snapshot."""
 
     def handle_operator_event(self, event: Payload) -> None:
-        """An event of the coordinator's, before the records of the batch."""
+        """Handle an event from the coordinator, before the records of the batch."""
 
     def process_batch(self, batch: pa.RecordBatch) -> Batches:
         """Process some records."""
         raise NotImplementedError(f"{type(self).__name__} has no process_batch")
 
     def end_batch(self) -> Batches:
-        """Once in every batch, behind its records, also if it has none."""
+        """Called once per batch after its records, even if it has none."""
 
     def end_input(self) -> Batches:
-        """No record comes any more: the input has ended, or the job is drained."""
+        """No more records will come: the input has ended, or the job is drained."""
 
     def finish(self) -> Batches:
-        """After ``end_input``: put out what is held back."""
+        """Called after ``end_input``: emit everything that was held back."""
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Batches:
-        """Before the snapshot of a checkpoint: what goes downstream now is still before its barrier
-        (PROTOCOL P6). Called in a batch of its own, which is forced for each checkpoint if an
-        operator has this method. An exception fails the job."""
+        """Emit rows before a checkpoint's barrier (PROTOCOL P6).
+
+        Called in a batch of its own, which is forced for each checkpoint if any operator overrides
+        this method. An exception fails the job.
+        """
 
     def snapshot_state(self, state: StateStore) -> None:
-        """Bring the states up to date: behind every batch, since a checkpoint may follow it, and
-        another process the next. ``state.checkpoint_id`` is set in a batch that prepares for a
-        barrier: then an exception fails the checkpoint, else the job."""
+        """Bring the states up to date.
+
+        Called after every batch, since a checkpoint may follow it, and the next batch may run in
+        another process. ``state.checkpoint_id`` is set in a batch that prepares for a barrier: then
+        an exception fails the checkpoint, otherwise the job.
+        """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """A checkpoint is durable. Told with the next batch, if there is one."""
+        """A checkpoint is durable. Called with the next batch, if there is one."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """A checkpoint will never complete, whether its barrier had come or not. Told with the next
-        batch, if there is one."""
+        """A checkpoint will never complete, whether or not its barrier had arrived.
+
+        Called with the next batch, if there is one.
+        """
 
     def close(self) -> None:
-        """The process ends its work for this subtask. Not called if it is killed."""
+        """The process stops running this subtask. Not called if the process is killed."""
 
 
 class PandasOperator(Operator):
-    """An operator that is given pandas DataFrames."""
+    """An operator that processes pandas DataFrames."""
 
     def process_frame(self, frame: pd.DataFrame) -> PandasFrames:
         """Process some records."""
         raise NotImplementedError(f"{type(self).__name__} has no process_frame")
 
     def process_batch(self, batch: pa.RecordBatch) -> Batches:
-        """The batch as a DataFrame."""
+        """Pass the batch to ``process_frame`` as a DataFrame."""
         import pyarrow as pa
 
         from weir.operators.output import to_pandas
@@ -149,13 +163,15 @@ class PandasOperator(Operator):
 
 
 class ListCheckpointed:
-    """A shorter way to list state: an ``Operator`` that is also one of these needs neither
-    ``initialize_state`` nor ``snapshot_state``."""
+    """A mix-in for operators whose only state is one list.
+
+    An ``Operator`` with it needs neither ``initialize_state`` nor ``snapshot_state``.
+    """
 
     def snapshot_list(self, checkpoint_id: int | None) -> list[Any] | None:
-        """The elements to keep, JSON values; None stands for no elements (PROTOCOL P43)."""
+        """Return the elements to keep, JSON values; None means no elements (PROTOCOL P43)."""
         raise NotImplementedError(f"{type(self).__name__} has no snapshot_list")
 
     def restore_list(self, elements: list[Any]) -> None:
-        """The elements that were kept, dealt out anew if the parallelism has changed."""
+        """Take the kept elements, redistributed if the parallelism has changed."""
         raise NotImplementedError(f"{type(self).__name__} has no restore_list")

@@ -1,14 +1,13 @@
 """Keyed state of Python operators (MISSION B7): values by key, and raw bytes by key group.
 
-``KeyedState`` holds one value for each key, read and written for whole Arrow arrays of keys at
-once. What costs in Python is a call for each key, so there is none: keys are looked up by Arrow,
-values are gathered and scattered by NumPy. A subtask holds the keys of its key groups; a group is
-written only when one of its values has changed. As for Spark, ``0.0`` and ``-0.0`` are one key, and
-so are all NaN.
+``KeyedState`` holds one value per key, and reads and writes whole Arrow arrays of keys at once. A
+Python call per key would be too slow, so there is none: Arrow looks up keys, NumPy gathers and
+scatters values. A subtask holds the keys of its key groups; a group is written only when one of its
+values has changed. As in Spark, ``0.0`` and ``-0.0`` are the same key, and so are all NaN.
 
-``RawKeyedState`` holds bytes for each key group, of which only the operator knows what they mean
-(raw state): an index, a sketch, a model of a library's own. Raw state that belongs to the subtask
-instead is a list of bytes: ``list_state(name, BYTES)``.
+``RawKeyedState`` holds bytes per key group, which only the operator can interpret (raw state): an
+index, a sketch, a library's own model. Raw state that belongs to the subtask is a list of bytes
+instead: ``list_state(name, BYTES)``.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from weir.operators.output import to_python
 
 
 class KeyedState:
-    """The values of one name, of the keys of one subtask."""
+    """The keyed values of one state name in one subtask."""
 
     def __init__(
         self, name: str, value_type: pa.DataType, default: Any, groups: Mapping[int, bytes]
     ) -> None:
-        """``groups`` is what was handed over: an Arrow stream with the columns key and value for
-        each key group."""
+        """``groups``: the restored state, by key group, as Arrow streams with key and value."""
         self._name = name
         self._value_type = value_type
         self._default = pa.scalar(default, value_type)
@@ -40,7 +38,7 @@ class KeyedState:
         self._values = self._to_numpy(pa.array([], value_type))
         self._groups = np.empty(0, np.int16)
         self._changed = np.zeros(KEY_GROUPS, bool)
-        #: Keys of the batch that is processed, and their groups.
+        #: The keys of the current batch, and their groups.
         self._current: tuple[pa.Array, np.ndarray[Any, Any]] | None = None
         if groups:
             self._load(groups)
@@ -54,9 +52,11 @@ class KeyedState:
         return self._to_arrow(values)
 
     def put(self, keys: pa.Array, values: pa.Array) -> None:
-        """Give each key a value. Keys are those of the batch that is processed, each once. Raises
-        ``OperatorStateError`` for another key, for one with two values, and for values that cannot
-        be kept."""
+        """Set the value of each key. Keys must be of the current batch, each at most once.
+
+        Raises ``OperatorStateError`` for another key, for a key with two values, and for values
+        that cannot be kept.
+        """
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(
                 f"The keyed state {self._name!r} is given a null, but has the default"
@@ -74,14 +74,14 @@ class KeyedState:
         self._values[places] = array
         self._changed[self._groups[places]] = True
 
-    # -- for the runtime
+    # ---- for the runtime
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
-        """A batch is processed: its keys and their key groups."""
+        """A batch starts, with these keys and their key groups."""
         self._current = (_normal(keys), groups.to_numpy(zero_copy_only=False).astype(np.int16))
 
     def changed_groups(self) -> dict[int, bytes]:
-        """Every group with a value that has changed since the last call, as bytes."""
+        """The groups with values that changed since the last call, encoded."""
         changed = np.flatnonzero(self._changed)
         self._changed[:] = False
         if not len(changed) or self._keys is None:
@@ -98,10 +98,10 @@ class KeyedState:
             for group, start, end in zip(changed, starts, ends, strict=True)
         }
 
-    # -- inside
+    # ---- internals
 
     def _places(self, keys: pa.Array) -> np.ndarray[Any, Any]:
-        """Where each key stands; -1 for one that has no value."""
+        """The index of each key; -1 for a key without a value."""
         if self._keys is None:
             return np.full(len(keys), -1, np.int64)
         found = pc.index_in(keys, value_set=self._keys)
@@ -111,7 +111,7 @@ class KeyedState:
         return places
 
     def _add(self, keys: pa.Array) -> np.ndarray[Any, Any]:
-        """Make room for new keys; where they stand."""
+        """Append new keys with default values; return their indexes."""
         if self._current is None:
             raise OperatorStateError(
                 f"The keyed state {self._name!r} cannot be written: give the step key_by, and write"
@@ -137,8 +137,11 @@ class KeyedState:
         return np.arange(first, first + len(keys))
 
     def _check_once(self, places: np.ndarray[Any, Any], keys: pa.Array) -> None:
-        """Each place is written by one key: the last that writes its number there finds it again,
-        any other does not."""
+        """Raise ``OperatorStateError`` unless all places differ.
+
+        Each key writes its number to its place; if keys share a place, only the last of them finds
+        its number there again.
+        """
         numbers = np.arange(len(places))
         written = np.empty(len(self._values), numbers.dtype)
         written[places] = numbers
@@ -174,7 +177,7 @@ class KeyedState:
         return np.repeat(self._to_numpy(pa.array([self._default.as_py()], self._value_type)), count)
 
     def _to_numpy(self, values: pa.Array) -> np.ndarray[Any, Any]:
-        """Numbers without nulls as they are, all else as objects."""
+        """Convert values: numbers without nulls to a numeric array, all others to objects."""
         default_is_null = not self._default.is_valid
         plain = pa.types.is_integer(self._value_type) or pa.types.is_floating(self._value_type)
         if plain and not default_is_null and not values.null_count:
@@ -188,7 +191,7 @@ class KeyedState:
 
 
 def _normal(keys: pa.Array) -> pa.Array:
-    """The keys with one zero and one NaN, which Arrow would tell apart by their bits."""
+    """The keys with a single zero and a single NaN, which Arrow would distinguish by their bits."""
     if not pa.types.is_floating(keys.type):
         return keys
     nan = pa.scalar(float("nan"), keys.type)
@@ -206,16 +209,18 @@ def _encoded(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-#: A group lies in a checkpoint as an Arrow stream with one row, so that it says itself what it is.
+#: The schema of a raw key group in a checkpoint: a self-describing Arrow stream with one row.
 _SCHEMA = pa.schema([("group", pa.int16()), ("raw", pa.binary())])
 
 
 class RawKeyedState:
-    """The bytes of one name, of the key groups of one subtask."""
+    """The raw bytes of one state name, by key group, in one subtask."""
 
     def __init__(self, name: str, groups: Mapping[int, bytes], owned: Container[int]) -> None:
-        """``groups`` is what was handed over, ``owned`` the subtask's. Raises
-        ``OperatorStateError`` if they are not raw."""
+        """``groups``: the restored state; ``owned``: the subtask's key groups.
+
+        Raises ``OperatorStateError`` if the state is not raw.
+        """
         self._name = name
         self._owned = owned
         self._bytes = {group: self._decoded(data) for group, data in groups.items()}
@@ -224,14 +229,18 @@ class RawKeyedState:
 
     @property
     def groups(self) -> list[int]:
-        """The key groups that have bytes here, in order: numbers below 128. They come and go with
-        the parallelism."""
+        """The key groups with bytes in this subtask, ascending, each below 128.
+
+        They move between subtasks when the parallelism changes.
+        """
         return sorted(self._bytes)
 
     @property
     def record_groups(self) -> pa.Array:
-        """The key group of each record of the batch that is processed (int32). Raises
-        ``OperatorStateError`` outside."""
+        """The key group of each record being processed (int32).
+
+        Raises ``OperatorStateError`` when no records are being processed.
+        """
         if self._current is None:
             raise OperatorStateError(
                 f"The raw state {self._name!r} has no key groups of records: give the step key_by,"
@@ -240,12 +249,11 @@ class RawKeyedState:
         return self._current
 
     def get(self, group: int) -> bytes | None:
-        """The bytes of a key group, or None."""
+        """The bytes of a key group; None if it has none."""
         return self._bytes.get(group)
 
     def put(self, group: int, data: bytes) -> None:
-        """Give a key group its bytes. Raises ``OperatorStateError`` for one of another
-        subtask's."""
+        """Set a key group's bytes. Raises ``OperatorStateError`` for another subtask's group."""
         if group not in self._owned:
             raise OperatorStateError(
                 f"The raw state {self._name!r} is given bytes for key group {group}, which belongs"
@@ -254,14 +262,14 @@ class RawKeyedState:
         self._bytes[group] = bytes(memoryview(data))
         self._changed.add(group)
 
-    # -- for the runtime
+    # ---- for the runtime
 
     def begin_batch(self, groups: pa.Array | None) -> None:
-        """Records in these key groups are processed; None: no more."""
+        """Records in these key groups are processed from now on; None: no records are."""
         self._current = groups
 
     def changed_groups(self) -> dict[int, bytes]:
-        """Every group that was given bytes since the last call, encoded."""
+        """The groups that were set since the last call, encoded."""
         changed, self._changed = self._changed, set()
         return {group: _encoded_group(group, self._bytes[group]) for group in sorted(changed)}
 

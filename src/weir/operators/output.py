@@ -1,11 +1,11 @@
-"""The rows that an operator emits, as the types its step declares: Spark takes columns by position
-and reads no other type.
+"""Converts the rows that an operator emits to the types that its step declares.
 
-Values are given the declared type where that says the same in another form: narrower numbers,
-encoded or large columns, another unit or zone of time, what pandas makes of missing numbers.
-Anything else is an error, and so is a field of a struct under another name, which Arrow would make
-null. ``to_python`` refuses dates after the year 9999, where Python's end and those of Arrow and
-Spark do not.
+Spark takes columns by position and reads no other type. Values are cast to the declared type if
+that represents the same value in another form: narrower numbers, dictionary-encoded or large
+columns, another unit or zone of time, pandas' representation of missing numbers. Anything else is
+an error, and so is a struct field under another name, which Arrow would turn into null.
+``to_python`` refuses dates outside the years 1 to 9999, which Python does not have, while Arrow and
+Spark do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 def to_python(values: pa.Array, column: str) -> list[Any]:
-    """The values as a list. Raises ``OperatorStateError`` for a date that Python does not have;
-    ``column`` says what they are."""
+    """The values as a list. ``column`` names them in messages.
+
+    Raises ``OperatorStateError`` for a date that Python does not have.
+    """
     try:
         python: list[Any] = values.to_pylist()
     except (ValueError, OverflowError) as error:
@@ -32,7 +34,7 @@ def to_python(values: pa.Array, column: str) -> list[Any]:
 
 
 def to_pandas(batch: pa.RecordBatch) -> pd.DataFrame:
-    """The records as a DataFrame. Raises ``OperatorStateError`` as ``to_python`` does."""
+    """The records as a DataFrame. Raises ``OperatorStateError`` like ``to_python``."""
     try:
         frame: pd.DataFrame = batch.to_pandas()
     except (ValueError, OverflowError) as error:
@@ -62,10 +64,10 @@ def _is_python(value: pa.Scalar) -> bool:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> pa.RecordBatch:
-    """The batch with the columns of ``schema``, in its order and of its types.
+    """The batch with the columns of ``schema``, in its order and with its types.
 
-    Raises ``PipelineError`` if a column is missing or one too many, if values do not fit their
-    type, or if a null is where none may be.
+    Raises ``PipelineError`` if the columns differ from the schema's, if values do not fit their
+    type, or if a column declared NOT NULL has a null.
     """
     import pyarrow as pa
 
@@ -100,7 +102,7 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
 
 
 def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) -> None:
-    """Spark does not look for nulls where none may be."""
+    """Raise ``PipelineError`` for a null in a NOT NULL column, which Spark does not check."""
     for declared, column in zip(schema, batch.columns, strict=True):
         if not declared.nullable and column.null_count:
             raise PipelineError(
@@ -110,8 +112,10 @@ def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: Operator
 
 
 def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
-    """Whether values of the one type can be had as the other without a change of meaning. Those
-    that do not fit are found when they are cast."""
+    """Whether values of type ``given`` keep their meaning as ``declared``.
+
+    Single values that do not fit are found by the cast.
+    """
     from pyarrow import types
 
     if given == declared or types.is_null(given):
@@ -141,14 +145,14 @@ def _says_the_same(given: pa.DataType, declared: pa.DataType) -> bool:
 
 
 def _is_instant(given: pa.DataType) -> bool:
-    """Spark's ``timestamp``; without a zone it is another thing."""
+    """Whether it is Spark's ``timestamp``, which has a time zone."""
     from pyarrow import types
 
     return bool(types.is_timestamp(given)) and given.tz is not None
 
 
 def _is_local_time(given: pa.DataType) -> bool:
-    """Spark's ``timestamp_ntz``."""
+    """Whether it is Spark's ``timestamp_ntz``, which has no time zone."""
     from pyarrow import types
 
     return bool(types.is_timestamp(given)) and given.tz is None

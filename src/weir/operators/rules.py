@@ -1,5 +1,4 @@
-"""``RulesOperator``: an operator with rules that its coordinator,
-``weir.coordinators.BroadcastRules``, changes."""
+"""``RulesOperator``: an operator with rules from ``weir.coordinators.BroadcastRules``."""
 
 from __future__ import annotations
 
@@ -13,24 +12,27 @@ if TYPE_CHECKING:
 
 
 class RulesOperator(Operator):
-    """Derive from it, and read ``self.rules`` (name -> JSON value) in ``process_batch``: they are
-    the same for all records of a batch. A subclass that has its own ``initialize_state`` or
-    ``snapshot_state`` calls this one's too."""
+    """Base class of operators with broadcast rules.
+
+    Read ``self.rules`` (name -> JSON value) in ``process_batch``: they are the same for all records
+    of a batch. A subclass that overrides ``initialize_state`` or ``snapshot_state`` must call
+    ``super()``'s.
+    """
 
     rules: dict[str, Any]
     _kept: ListState[list[Any]]
 
     def initialize_state(self, state: StateStore) -> None:
-        """The rules as they were."""
+        """Restore the rules."""
         self._kept = state.broadcast_state("rules")
         self.rules = dict(self._kept.get())
 
     def handle_operator_event(self, event: Payload) -> None:
-        """A change of rules."""
+        """Apply a change of the rules."""
         for name in event.get("remove", ()):
             self.rules.pop(name, None)
         self.rules |= event.get("set", {})
 
     def snapshot_state(self, state: StateStore) -> None:
-        """Keep them."""
+        """Keep the rules."""
         self._kept.update([name, rule] for name, rule in self.rules.items())

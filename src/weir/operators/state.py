@@ -1,13 +1,12 @@
 """The state of one subtask of a Python operator (MISSION B7), and the serializers of its elements.
 
-*List state* belongs to the subtask. When the operator is restored with another number of subtasks,
-its elements are dealt out anew, one by one; of a *union* list every subtask gets all elements, of a
-*broadcast* list every subtask gets those of the first. *Keyed state* belongs to the keys of the
-stream (``key_by``): it goes where its key goes, in key groups, of which only those that changed are
-written. *Raw* state is bytes: a list of them for each subtask (``BYTES``), or some for each key
-group.
+*List state* belongs to the subtask. When the operator is restored with another parallelism, the
+list's elements are redistributed one by one; for a *union* list every subtask gets all elements,
+for a *broadcast* list every subtask gets those of the first. *Keyed state* belongs to the keys of
+the stream (``key_by``): it moves with its key, in key groups, and only changed groups are written.
+*Raw* state is bytes: a list per subtask (``BYTES``), or bytes per key group.
 
-Serializers are never a pickle: a checkpoint is read by other versions.
+Serializers never use pickle, since other versions read the checkpoints.
 """
 
 from __future__ import annotations
@@ -30,45 +29,47 @@ if TYPE_CHECKING:
 
 
 class Serializer(Protocol):
-    """Turns one element into bytes and back."""
+    """Converts one element to bytes and back."""
 
     def encode(self, value: Any) -> bytes:
-        """The element as bytes. Raises ``TypeError`` or ``ValueError`` for what it cannot keep."""
+        """The element as bytes. Raises ``TypeError`` or ``ValueError`` if it cannot be kept."""
         ...
 
     def decode(self, data: bytes) -> Any:
-        """The element that ``encode`` was given."""
+        """The element that ``encode`` got."""
         ...
 
 
 class JsonSerializer:
-    """Text, finite numbers, booleans, None, lists and maps with text as keys. State refuses what
-    would be read back different."""
+    """Text, finite numbers, booleans, None, lists, and maps with text keys, as JSON.
+
+    State refuses values that would not be read back equal.
+    """
 
     def encode(self, value: Any) -> bytes:
-        """As JSON."""
+        """Encode as JSON."""
         return msgspec.json.encode(value)
 
     def decode(self, data: bytes) -> Any:
-        """From JSON."""
+        """Decode from JSON."""
         return msgspec.json.decode(data)
 
 
 class BytesSerializer:
-    """Bytes as they are: raw state."""
+    """Bytes unchanged, for raw state."""
 
     def encode(self, value: bytes) -> bytes:
-        """The same."""
+        """Return the bytes. Raises ``TypeError`` for any other type."""
         if not isinstance(value, bytes):
             raise TypeError(f"{type(value).__name__} are no bytes")
         return value
 
     def decode(self, data: bytes) -> bytes:
-        """The same."""
+        """Return the bytes."""
         return data
 
 
-#: What states use unless they are given another one.
+#: The default serializer of states, and the one for raw state.
 JSON = JsonSerializer()
 BYTES = BytesSerializer()
 
@@ -77,7 +78,7 @@ T = TypeVar("T")
 
 
 class Redistribution(enum.Enum):
-    """What becomes of list state when the number of subtasks changes."""
+    """How list state is redistributed when the parallelism changes."""
 
     SPLIT = "list"
     UNION = "union"
@@ -85,7 +86,7 @@ class Redistribution(enum.Enum):
 
 
 class ListState(Generic[T]):
-    """The elements that one subtask keeps under one name."""
+    """The elements of one state name in one subtask."""
 
     def __init__(
         self, redistribution: Redistribution, serializer: Serializer, items: Iterable[bytes] = ()
@@ -93,11 +94,11 @@ class ListState(Generic[T]):
         self.redistribution = redistribution
         self._serializer = serializer
         self._items: list[T] = [serializer.decode(item) for item in items]
-        #: Of JSON, what is read back of the elements that were encoded last.
+        #: For JSON: the last encoded elements, each with the value that it decodes to.
         self._known: dict[bytes, Any] = {}
 
     def get(self) -> list[T]:
-        """The elements, as a list of their own."""
+        """The elements, as a new list."""
         return list(self._items)
 
     def add(self, value: T) -> None:
@@ -105,16 +106,18 @@ class ListState(Generic[T]):
         self._items.append(value)
 
     def update(self, values: Iterable[T]) -> None:
-        """Put these in the place of all."""
+        """Replace all elements."""
         self._items = list(values)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all elements."""
         self._items = []
 
     def encoded(self) -> list[bytes]:
-        """The elements as bytes. Raises ``ValueError`` or what the serializer raises for one that
-        cannot be kept."""
+        """The elements as bytes.
+
+        Raises ``ValueError``, or the serializer's error, for an element that cannot be kept.
+        """
         if self._serializer is JSON:
             return encode_each(self._items, self._known)
         return [self._serializer.encode(item) for item in self._items]
@@ -125,7 +128,7 @@ Lists = dict[str, tuple[str, list[bytes]]]
 
 
 class StateStore:
-    """All state of one subtask; what ``initialize_state`` and ``snapshot_state`` are given."""
+    """All state of one subtask, as passed to ``initialize_state`` and ``snapshot_state``."""
 
     def __init__(
         self,
@@ -135,24 +138,26 @@ class StateStore:
         operator_id: OperatorId = "",
         owned: Container[int] = range(KEY_GROUPS),
     ) -> None:
-        """``lists`` and ``groups`` (state -> key group -> bytes) are what was handed over to the
-        operator, ``owned`` the subtask's key groups."""
+        """``lists`` and ``groups`` (state -> key group -> bytes) are the restored state.
+
+        ``owned``: the subtask's key groups.
+        """
         self._operator_id = operator_id
         self._owned = owned
-        #: The keys of the records that are processed, and their key groups.
+        #: The keys of the records being processed, and their key groups.
         self._records: tuple[pa.Array, pa.Array] | None = None
         self._found = dict(lists or {})
         self._found_groups = {name: dict(found) for name, found in (groups or {}).items()}
         self._lists: dict[str, ListState[Any]] = {}
         self._keyed: dict[str, KeyedState] = {}
         self._raw: dict[str, RawKeyedState] = {}
-        #: The checkpoint for which ``snapshot_state`` is called; None if the state is only handed
-        #: to the next batch.
+        #: The checkpoint for which ``snapshot_state`` is called; None if the state only passes to
+        #: the next batch.
         self.checkpoint_id: int | None = None
         self.is_restored = bool(self._found or self._found_groups)
 
     def list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
-        """The list of this name; its elements are dealt out anew when the parallelism changes."""
+        """The list of this name; its elements are redistributed when the parallelism changes."""
         return self._list(name, Redistribution.SPLIT, serializer)
 
     def union_list_state(self, name: str, serializer: Serializer = JSON) -> ListState[Any]:
@@ -164,8 +169,10 @@ class StateStore:
         return self._list(name, Redistribution.BROADCAST, serializer)
 
     def keyed_state(self, name: str, value_type: pa.DataType, default: Any = None) -> KeyedState:
-        """The values of this name by key, for an operator with ``key_by``. ``default`` is that of a
-        key without a value."""
+        """The values of this name by key, for an operator with ``key_by``.
+
+        ``default`` is the value of a key that was never set.
+        """
         state = self._keyed.get(name)
         if state is None:
             self._check_new(name, self._raw)
@@ -185,10 +192,10 @@ class StateStore:
             state.begin_batch(None if self._records is None else self._records[1])
         return state
 
-    # -- for the runtime
+    # ---- for the runtime
 
     def begin_batch(self, keys: pa.Array, groups: pa.Array) -> None:
-        """Records with these keys, in these key groups, are processed."""
+        """Records with these keys, in these key groups, are processed from now on."""
         self._records = (keys, groups)
         for keyed in self._keyed.values():
             keyed.begin_batch(keys, groups)
@@ -196,7 +203,7 @@ class StateStore:
             raw.begin_batch(groups)
 
     def end_batch(self) -> None:
-        """All records are processed."""
+        """All records have been processed."""
         self._records = None
         for raw in self._raw.values():
             raw.begin_batch(None)
@@ -207,7 +214,7 @@ class StateStore:
         return chain(self._keyed.items(), self._raw.items())
 
     def dump_lists(self) -> bytes:
-        """All lists. Those that nobody asked for are kept as they were."""
+        """All lists, encoded. Restored lists that the operator did not ask for stay unchanged."""
         lists: Lists = dict(self._found)
         for name, state in self._lists.items():
             try:
@@ -244,19 +251,19 @@ class StateStore:
 
 
 def encode_lists(lists: Lists) -> bytes:
-    """For ``decode_lists``."""
+    """Encode lists for ``decode_lists``."""
     return msgspec.msgpack.encode(lists)
 
 
 def any_union(subtasks: list[Lists]) -> bool:
-    """Whether there is a union list, of which everybody has all after a restore."""
+    """Whether there is a union list, which every subtask gets in full after a restore."""
     return any(
         kind == Redistribution.UNION.value for lists in subtasks for kind, _ in lists.values()
     )
 
 
 def decode_lists(data: bytes) -> Lists:
-    """What ``dump_lists`` returned. Raises ``OperatorStateError`` for anything else."""
+    """Decode the lists from ``dump_lists``. Raises ``OperatorStateError`` for anything else."""
     try:
         return msgspec.msgpack.decode(data, type=Lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -267,7 +274,7 @@ def decode_lists(data: bytes) -> Lists:
 
 
 def redistributed(subtasks: list[Lists], parallelism: int) -> list[Lists]:
-    """The lists of all subtasks for another number of them (MISSION B7)."""
+    """The lists of all subtasks, redistributed for another parallelism (MISSION B7)."""
     dealt: list[Lists] = [{} for _ in range(parallelism)]
     kinds = {name: kind for lists in subtasks for name, (kind, _) in lists.items()}
     for name, kind in kinds.items():

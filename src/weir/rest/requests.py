@@ -1,21 +1,21 @@
 """Requests to the REST server: their bodies as checked values, and the operations they trigger.
 
-Unknown fields of a body are accepted, as Flink's server does.
-``FIELDS`` of each says what a body may hold; it is the way out that a refusal names.
+Unknown fields of a body are accepted, as in Flink's server. Each request's ``FIELDS`` says what its
+body may hold; a refusal quotes it.
 
-**Triggered operations** (Flink: asynchronous operations) are kept until the client has read the
-answer. A POST answers at once with a trigger id, and the client polls that id. Rules:
+**Triggered operations** (Flink: asynchronous operations) are kept so that the client can read the
+outcome. A POST answers at once with a trigger id, and the client polls that id. Rules:
 
-1. A POST that repeats a trigger id joins the operation that it began, so that a client may repeat
-   it when it does not know whether the first one arrived.
+1. A POST that repeats a trigger id joins the operation with that id, so that a client may retry
+   when it does not know whether the first request arrived.
 2. A finished operation stays readable for ``rest.async.store-duration``.
-3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished one is forgotten, and if all
-   are in flight a new one is refused, unless it ends the job: that has places of its own.
-4. A server that stops first waits a little for clients to read what has just finished: after a stop
-   with savepoint the driver exits, and the client still has to learn the savepoint's path.
+3. The store is bounded: beyond ``MAX_OPERATIONS`` the oldest finished operation is forgotten. If
+   all are in flight, a new one is refused, unless it ends the job: those have reserved places.
+4. Before the server stops, it waits a little for clients to read what has just finished: after a
+   stop with savepoint the driver exits, and the client still needs the savepoint's path.
 
-Handlers run on the server's event loop, futures end on the job's threads: one lock guards the
-store.
+Handlers run on the server's event loop and futures complete on the job's threads, so one lock
+guards the store.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from weir.runtime.concurrency import Clock
 #: 32 hexadecimal digits, in either case.
 TriggerId = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}$")]
 
-#: A path as an operating system takes it: not without end, and without a zero byte.
+#: A path that an operating system accepts: of bounded length, and without a zero byte.
 Path = Annotated[str, msgspec.Meta(max_length=4096, pattern="^[^\\x00]*$")]
 
 
 class SavepointFormat(enum.Enum):
-    """What ``flink savepoint -type`` may ask for. Weir has one format, so both are one."""
+    """The values of ``flink savepoint -type``. Weir has one format, so both mean the same."""
 
     CANONICAL = "CANONICAL"
     NATIVE = "NATIVE"
 
 
-class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/checkpoints``. An absent type is CONFIGURED; null is none of the three
-    and refused."""
+class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /jobs/:jobid/checkpoints``. An absent type is CONFIGURED; null is refused."""
 
     FIELDS: ClassVar[str] = "checkpointType is CONFIGURED, FULL or INCREMENTAL"
 
@@ -58,8 +57,8 @@ class CheckpointRequest(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
-class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/savepoints``; without a directory the configured one is used."""
+class SavepointBody(msgspec.Struct, frozen=True, kw_only=True):
+    """``POST /jobs/:jobid/savepoints``. Without a directory, the configured one is used."""
 
     FIELDS: ClassVar[str] = (
         "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job false"
@@ -71,7 +70,7 @@ class SavepointRequest(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
-class DisposalRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DisposalBody(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /savepoint-disposal``."""
 
     FIELDS: ClassVar[str] = "savepoint-path is a path"
@@ -80,7 +79,7 @@ class DisposalRequest(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
-class CoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
+class CoordinatorBody(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /jobs/:jobid/coordinators/:operator``."""
 
     FIELDS: ClassVar[str] = "request is an object, as the coordinator understands it"
@@ -89,9 +88,9 @@ class CoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
     trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
 
 
-class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
+class StopBody(msgspec.Struct, frozen=True, kw_only=True):
     """``POST /jobs/:jobid/stop``; note that the directory is spelled otherwise than in
-    ``SavepointRequest``."""
+    ``SavepointBody``."""
 
     FIELDS: ClassVar[str] = (
         "targetDirectory is a path or null, formatType CANONICAL or NATIVE, drain true or false"
@@ -105,9 +104,9 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 #: How many operations are remembered.
 MAX_OPERATIONS = 1_000
-#: Places beyond these that only what ends the job can take.
+#: Additional places, reserved for operations that end the job.
 RESERVED_OPERATIONS = 100
-#: How long after its end an operation may hold up the end of the server: clients poll at least
+#: How long after its end an unread operation may delay the server's stop. Clients poll at least
 #: every two seconds.
 COLLECT_WITHIN_MS = 3_000
 
@@ -141,7 +140,7 @@ class AsyncOperations:
         *,
         ends_job: bool = False,
     ) -> None:
-        """Begin an operation, or join the one of this kind and id.
+        """Start an operation, or join the one with this kind and id.
 
         Raises ``TooManyOperationsError``.
         """
@@ -156,8 +155,10 @@ class AsyncOperations:
         operation.future.add_done_callback(lambda _: self._done(operation))
 
     def find(self, kind: str, trigger_id: str) -> Future[Any] | None:
-        """The operation's future, or None if it is unknown or forgotten. A finished one counts as
-        collected."""
+        """The operation's future, or None if it is unknown or forgotten.
+
+        If the operation has finished, it counts as collected from now on.
+        """
         with self._changed:
             self._forget_old()
             operation = self._operations.get((kind, trigger_id))
@@ -169,7 +170,7 @@ class AsyncOperations:
             return operation.future
 
     def collect(self, kind: str) -> None:
-        """Count all operations of a kind as collected: their outcome was read in another way."""
+        """Mark all operations of a kind as collected: their outcome was read in another way."""
         with self._changed:
             for (other, _), operation in self._operations.items():
                 if other == kind:
@@ -177,8 +178,7 @@ class AsyncOperations:
             self._changed.notify_all()
 
     def wait_until_collected(self) -> None:
-        """Wait until clients have read what has just finished, at most ``COLLECT_WITHIN_MS`` from
-        now."""
+        """Wait, at most ``COLLECT_WITHIN_MS``, until clients have read what has just finished."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._uncollected(), timeout=COLLECT_WITHIN_MS / 1000

@@ -1,2 +1,1 @@
-"""Runs the core: the clock, the one main thread, and the dispatcher that carries effects out
-through ports."""
+"""Runs the core: the clock, the main thread, and the dispatcher that executes effects."""

@@ -1,9 +1,8 @@
-"""The clock and whatever can block, as ports: threads in production, coroutines on virtual time in
-the simulator.
+"""Ports for the clock and for blocking work.
 
-Code that runs beside the main thread uses these and nothing of ``threading`` or ``time``, so that
-the simulator can run it unchanged, stop it between any two steps, and replay it. Nothing else in
-Weir reads the time.
+Production runs them on threads, the simulator on coroutines in virtual time. Code off the main
+thread uses these ports and nothing from ``threading`` or ``time``, so that the simulator can run it
+unchanged, interrupt it at any blocking call, and replay it. Nothing else in Weir reads the time.
 """
 
 from __future__ import annotations
@@ -20,20 +19,22 @@ from typing import Any, Protocol, TypeVar
 
 
 class Clock(Protocol):
-    """Where the runtime reads the time."""
+    """The runtime's source of time."""
 
     def now_ms(self) -> int:
         """Monotonic milliseconds, from an arbitrary zero."""
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch, for people and files, never for deadlines."""
+        """Milliseconds since the Unix epoch; for people and files, never for deadlines."""
         ...
 
 
 class SystemClock:
-    """The machine's clock. Its monotonic zero is random, so that a stray ``time.monotonic()``
-    beside it shows."""
+    """The machine's clock, with a random monotonic zero.
+
+    The random zero makes a stray ``time.monotonic()`` conspicuous.
+    """
 
     def __init__(self) -> None:
         self._offset_ms = random.randrange(10_000, 10_000_000)
@@ -56,22 +57,22 @@ _IDLE_S = 60.0
 
 
 class Work(Protocol):
-    """Something that runs beside the main thread."""
+    """Work that runs off the main thread."""
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether it has ended."""
         ...
 
 
 class Event(Protocol):
-    """As ``threading.Event``."""
+    """Like ``threading.Event``."""
 
     def set(self) -> None:
-        """Let everyone who waits go on."""
+        """Wake every waiter."""
         ...
 
     def clear(self) -> None:
-        """Let those who come later wait again."""
+        """Reset, so that later callers of ``wait`` block again."""
         ...
 
     def is_set(self) -> bool:
@@ -79,12 +80,12 @@ class Event(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most so many seconds, until it is set; says whether it is."""
+        """Wait until it is set, for at most ``timeout`` seconds; return whether it is."""
         ...
 
 
 class Waits(Protocol):
-    """What blocking work may wait for."""
+    """The primitives that blocking work may wait on."""
 
     def lock(self) -> AbstractContextManager[Any]:
         """A new lock."""
@@ -95,64 +96,63 @@ class Waits(Protocol):
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long."""
+        """Wait for ``seconds``."""
         ...
 
 
 class Workers(Protocol):
-    """Where blocking work runs. No work waits for other work to end, so what hangs holds up nothing
-    else."""
+    """Runs blocking work. No work queues behind other work, so work that hangs blocks no other."""
 
     def submit(self, work: Callable[[], None]) -> Work:
-        """Run a function beside the main thread. It raises nothing."""
+        """Run a function off the main thread. The function must not raise."""
         ...
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """As ``submit``, for users' code that may never return: nothing ever waits for it."""
+        """Like ``submit``, for user code that may never return: nothing ever waits for it."""
         ...
 
     def wait(self, works: Sequence[Any], timeout_s: float) -> bool:
-        """Wait, beside the main thread, until all of ``works`` (of ``submit``) are over, at most so
-        many seconds.
+        """Wait, off the main thread, for ``works`` from ``submit``, at most ``timeout_s`` seconds.
 
-        Says whether they are. What is not is left behind: nothing waits for it again.
+        Returns whether all have ended. Those that have not are abandoned: nothing waits for them
+        again.
         """
         ...
 
 
 class ThreadWaits:
-    """What threads wait for."""
+    """Waiting primitives of real threads."""
 
     def lock(self) -> AbstractContextManager[Any]:
-        """A thread's lock."""
+        """A ``threading.Lock``."""
         return threading.Lock()
 
     def event(self) -> Event:
-        """A thread's event."""
+        """A ``threading.Event``."""
         return threading.Event()
 
     def sleep(self, seconds: float) -> None:
-        """Let the thread sleep."""
+        """Block the thread for ``seconds``."""
         time.sleep(seconds)
 
 
 class _ThreadWork:
-    """One piece of work for a thread."""
+    """One function to run on a thread."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._over = threading.Event()
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether it has ended."""
         return self._over.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait at most so long for its end; says whether it is over."""
+        """Wait for its end, at most ``timeout_s`` seconds; return whether it has ended."""
         return self._over.wait(timeout_s)
 
     def run(self) -> None:
-        """Do it."""
+        """Run the function, and set the end even if it raises."""
         try:
             self._work()
         finally:
@@ -160,17 +160,17 @@ class _ThreadWork:
 
 
 class ThreadWorkers:
-    """As many threads as there is work; one that has become idle is used again.
+    """An unbounded pool of daemon threads that reuses idle ones.
 
-    A pool of a fixed size would be full once as many sinks, sources or file systems hang, and then
-    nobody could cancel the job. The threads are daemons: one that hangs does not keep the process
-    from ending, as those of an executor would.
+    A pool of fixed size would be exhausted once that many sinks, sources or file systems hang, and
+    then nobody could cancel the job. A daemon thread that hangs does not keep the process from
+    exiting, as an executor's thread would.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[_ThreadWork] = queue.SimpleQueue()
-        #: Threads that wait for work and for which there is none in the queue.
+        #: Idle threads that no queued work has claimed.
         self._idle = 0
         self._under_way: set[_ThreadWork] = set()
 
@@ -183,11 +183,11 @@ class ThreadWorkers:
         return submitted
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """Run a function on a thread for which nobody waits."""
+        """Run a function on a thread that nobody waits for."""
         self._run(_ThreadWork(work))
 
     def wait(self, works: Sequence[_ThreadWork], timeout_s: float) -> bool:
-        """Wait until all are over."""
+        """Wait until all have ended, at most ``timeout_s`` seconds; return whether they have."""
         until_s = time.monotonic() + timeout_s
         over = [work.wait(max(0.0, until_s - time.monotonic())) for work in works]
         with self._lock:
@@ -195,8 +195,7 @@ class ThreadWorkers:
         return all(over)
 
     def close(self, timeout_s: float) -> None:
-        """Let what was submitted end; at most so many seconds, and without what was waited for in
-        vain before."""
+        """Wait for submitted work, at most ``timeout_s`` seconds, except work already abandoned."""
         self.wait(tuple(self._under_way), timeout_s)
 
     def _run(self, work: _ThreadWork) -> None:
@@ -216,7 +215,7 @@ class ThreadWorkers:
                     if self._idle:
                         self._idle -= 1
                         return
-                # A piece of work has been promised this thread.
+                # Work that claimed this thread is about to be queued.
                 continue
             work.run()
             with self._lock:
@@ -224,7 +223,7 @@ class ThreadWorkers:
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Do something that blocks, on a thread that does not keep the process from ending."""
+    """Run a blocking function on a thread that does not keep the process from exiting."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -243,13 +242,13 @@ def answered(
     on_error: Callable[[BaseException], None],
     on_done: Callable[[Any], None] = lambda _: None,
 ) -> Callable[[], None]:
-    """``work`` as something that raises nothing and whose outcome is always told."""
+    """Wrap ``work`` so that it does not raise and always reports its outcome to a callback."""
 
     def run() -> None:
         try:
             result = work()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # Users' code may call sys.exit(), which must not leave an effect without an answer.
+            # User code may call sys.exit(), which must not leave an effect without an answer.
             _log.debug("A blocking effect failed.", exc_info=True)
             on_error(error)
         else:

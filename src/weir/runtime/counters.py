@@ -1,5 +1,7 @@
-"""The counters of a job's vertices, read on a thread of their own: who looks at them never waits
-for a JVM that hangs."""
+"""Reads the counters of a job's vertices on a separate thread.
+
+So a caller who looks at them never waits for a JVM that hangs.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,29 @@ from weir.runtime.ports import VertexMetrics
 
 
 class Counters:
-    """What ``read_all`` last returned. One reading runs at a time; who asks meanwhile waits for
-    that one."""
+    """The last result of ``read_all``.
+
+    One read runs at a time; callers that come meanwhile wait for that one.
+    """
 
     def __init__(self, read_all: Callable[[], Mapping[VertexId, VertexMetrics]]) -> None:
         """``read_all`` may block."""
         self._read_all = read_all
-        #: By vertex; of each, nothing is counted until the first reading has ended.
+        #: By vertex; defaults until the first read has ended.
         self.newest: Mapping[VertexId, VertexMetrics] = defaultdict(VertexMetrics)
         self._lock = threading.Lock()
         self._reading: Future[None] | None = None
 
     def read(self, patience_s: float) -> None:
-        """Bring ``newest`` up to date, unless that takes longer. Raises what the reading raised."""
+        """Update ``newest``, waiting at most ``patience_s`` seconds.
+
+        Raises what ``read_all`` raised.
+        """
         with self._lock:
             reading = self._reading
             if reading is None:
                 reading = self._reading = Future()
-                # Not of a pool: the process does not wait at its end for a thread that hangs.
+                # Not from a pool: at exit, the process must not wait for a thread that hangs.
                 threading.Thread(
                     target=self._run, args=(reading,), name="weir-counters", daemon=True
                 ).start()

@@ -1,25 +1,26 @@
-"""The dispatcher delivers events to the machines and carries their effects out through the ports.
+"""The dispatcher delivers events to the machines and executes their effects through the ports.
 
 The mailbox holds events of the job master, events for a task (``ToTask``), and calls. Rules:
 
-1. Machines are touched in ``take`` and ``on_deadline`` only, which one caller calls, one call at a
-   time: the main thread of ``driver.py``, or the simulator. Everything else posts: planning calls,
+1. Machines are touched only in ``take`` and ``on_deadline``, which one caller calls, one call at a
+   time: the main thread of ``driver.py``, or the simulator. Everyone else posts: planning calls,
    batch callbacks, blocking work, REST, signals.
 2. A blocking effect is handed to ``Workers`` and comes back as an event. Nothing in a turn waits.
-3. Effects are carried out in the order in which machines returned them; what an effect leads to in
-   another machine comes after all that were returned before. So of two messages to one machine the
-   first that was sent arrives first.
-4. Tasks belong to an attempt. Their events carry it, and those of an older attempt are dropped.
+3. Effects are executed in the order in which machines returned them; the effects that this causes
+   in other machines are queued after those. So two messages to one machine arrive in the order in
+   which they were sent.
+4. Tasks belong to an attempt. Their events carry its number, and those of an older attempt are
+   dropped.
 5. A machine that raises is a bug in Weir: the driver stops the tasks and leaves the job resumable.
-6. What ends a job waits for nothing that may hang for longer than the *patience*: for commits,
-   snapshots and starts that are under way, for queries to stop, and for the begin of an attempt
-   that is not wanted any more. What is not over by then is left behind. After that no attempt
-   begins in this process while a query of the last one may still run.
+6. The end of a job or attempt waits at most for the *patience* for anything that may hang: running
+   commits, snapshots and task starts, queries that stop, and the start of an attempt that is no
+   longer wanted. Work that has not ended by then is abandoned. After that, no attempt starts in
+   this process while a query of the last one may still run.
 
-The channels of a new attempt (``restored_entries``) hold what the barrier of an unaligned
-checkpoint has overtaken, since those segments are state of their consumer (PROTOCOL P27). A
-producer that is fully finished in the checkpoint is not started again, so its channels end after
-them. Everything else a restored producer emits anew.
+The channels of a new attempt (``restored_entries``) hold the segments that the barrier of an
+unaligned checkpoint overtook, since those are state of their consumer (PROTOCOL P27). A producer
+that is fully finished in the checkpoint is not started again, so its channels end after them. A
+restored producer emits everything else again.
 """
 
 from __future__ import annotations
@@ -90,19 +91,19 @@ class ToTask:
 
 @dataclass(frozen=True)
 class AttemptStarted:
-    """An attempt is on record, restored and committed again: its tasks may start."""
+    """An attempt is recorded and restored, with its commits repeated: its tasks may start."""
 
     start: AttemptStart
 
 
 @dataclass(frozen=True)
 class Call:
-    """Something that an outside thread wants done on the main thread (views, requests)."""
+    """A function that another thread wants to run on the main thread (views, requests)."""
 
     function: Callable[[], None]
 
 
-#: What is posted: an event, something to be called, or an error that ends the run.
+#: A posted item: an event, a call, or an error that ends the run.
 Envelope: TypeAlias = ToTask | AttemptStarted | Call | JobMasterEvent | BaseException
 
 
@@ -140,9 +141,11 @@ class Dispatcher:
         on_effect: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``mailbox`` takes envelopes from any thread and brings them to ``take`` in their order;
-        ``chance`` draws from [0, 1). ``on_effect`` sees every effect of the machines after it was
-        begun (logs, answers, progress)."""
+        """``mailbox`` takes envelopes from any thread and passes them to ``take`` in order.
+
+        ``chance`` draws from [0, 1). ``on_effect`` gets every effect of the machines once it has
+        been started (logs, answers, progress).
+        """
         self._master = master
         self._plans = plans
         self._task_port = tasks
@@ -159,20 +162,19 @@ class Dispatcher:
         self._patience_ms = patience_ms
         self._tasks: dict[VertexId, StreamTask] = {}
         self._attempt = 0
-        #: The attempt that is being begun; None while none is, or once its outcome is not awaited
-        #: any more.
+        #: The start of an attempt, while its outcome is awaited; None otherwise.
         self._beginning: Work | None = None
         self._work_of_tasks: dict[Work, _TaskWork] = {}
-        #: Queries of the attempt that was stopped last may still run: they do not stop.
+        #: Whether queries of the last stopped attempt may still run, since they did not stop in
+        #: time.
         self._left_running = False
         self._ended: JobEnded | None = None
-        #: Effects that are to be carried out, with whose they are; the first one is being carried
-        #: out.
+        #: Effects to execute, each with its task (None: the job master); the first is in progress.
         self._effects: deque[tuple[VertexId | None, Any]] = deque()
 
     @property
     def ended(self) -> JobEnded | None:
-        """How the job ended in this process; None while it goes on."""
+        """How the job ended in this process; None while it runs."""
         return self._ended
 
     @property
@@ -181,7 +183,7 @@ class Dispatcher:
         return self._tasks
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due, in monotonic ms."""
+        """When ``on_deadline`` is due, in monotonic milliseconds; None if there is no deadline."""
         deadlines = [
             self._master.next_deadline(),
             *(task.next_deadline() for task in self._tasks.values()),
@@ -189,7 +191,10 @@ class Dispatcher:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_deadline(self, deadline: int) -> None:
-        """The time that ``next_deadline`` named has come. The core is never told an earlier one."""
+        """The time that ``next_deadline`` returned has been reached.
+
+        The core never gets an earlier time than ``deadline``.
+        """
         now_ms = max(self._clock.now_ms(), deadline)
         if _is_due(self._master.next_deadline(), now_ms):
             self._carry_out(self._master.on_deadline(now_ms), None)
@@ -202,7 +207,7 @@ class Dispatcher:
         return lambda event: self._mailbox(ToTask(vertex, attempt, event))
 
     def stop(self) -> None:
-        """Stop every task without a word to the machines; blocks. For the end of the run."""
+        """Stop every task without notifying the machines; blocks. For the end of the run."""
         try:
             if not self._left_running:
                 self._stop_tasks({})
@@ -210,8 +215,7 @@ class Dispatcher:
             self._coordinators.close()
 
     def take(self, envelope: Envelope) -> None:
-        """Handle what was posted. Raises ``InvariantError`` for a bug, and what was posted as an
-        error."""
+        """Handle a posted envelope. Raises ``InvariantError`` for a bug, and any posted error."""
         now_ms = self._clock.now_ms()
         match envelope:
             case ToTask(vertex=vertex, attempt=attempt, event=event):
@@ -286,17 +290,17 @@ class Dispatcher:
             "the start",
             lambda: self._task_port.start_task(plan, start.attempt, state, post),
             runs_query=True,
-            # Weir's own sentence about a plan means that the same plan would fail again.
+            # Weir's own error about a plan means that the same plan would fail again.
             on_error=lambda error: post(
                 TaskErrored(message=describe(error), fatal=is_fatal(error), cause=cause_of(error))
             ),
         )
 
     def _carry_out(self, effects: list[Any], vertex: VertexId | None) -> None:
-        """Carry out effects of a task, or of the job master (None).
+        """Execute the effects of a task, or of the job master (None).
 
-        What they lead to in other machines comes after all that was asked for before: of two
-        messages to one machine the one that was sent first arrives first (MISSION C6).
+        Effects that they cause in other machines are queued after all earlier ones, so two messages
+        to one machine arrive in the order in which they were sent (MISSION C6).
         """
         self._effects.extend((vertex, effect) for effect in effects)
         if len(self._effects) > len(effects):
@@ -304,8 +308,8 @@ class Dispatcher:
         while self._effects:
             source, effect = self._effects[0]
             if isinstance(effect, StopTasks) and len(self._effects) > 1:
-                # What the messages before it lead to is work of the attempt, which the stop has to
-                # wait for.
+                # The effects queued after it were caused by earlier messages. They start work of
+                # the attempt, which the stop has to wait for.
                 self._effects.rotate(-1)
                 continue
             if source is not None:
@@ -407,7 +411,7 @@ class Dispatcher:
 
     def _begin_stop(self, attempt: int) -> None:
         under_way, self._work_of_tasks = self._work_of_tasks, {}
-        # From here on they are told nothing, so nothing more can begin that nobody would wait for.
+        # The tasks get no more events, so they cannot start work that nobody would wait for.
         self._tasks = {}
 
         def stopped(left: str) -> None:
@@ -429,7 +433,7 @@ class Dispatcher:
         self._workers.submit_aside(call)
 
     def _discard_failed(self, checkpoint_id: int, error: BaseException) -> None:
-        """What could not be deleted is deleted with the begin of the next attempt."""
+        """Log it: the start of the next attempt deletes what could not be deleted now."""
         _log.warning("Could not delete checkpoint %d: %s", checkpoint_id, describe(error))
         self._mailbox(CheckpointDiscarded(checkpoint_id=checkpoint_id))
 
@@ -448,8 +452,10 @@ class Dispatcher:
             self._workers.submit_aside(partial(self._await_begin, self._beginning))
 
     def _await_begin(self, begin: Work) -> None:
-        """Nobody wants the attempt that is being begun. If that hangs the job goes on to its end
-        without it."""
+        """Wait for the start of an unwanted attempt, at most for the patience.
+
+        If it hangs, it counts as failed, so that the job can end without it.
+        """
         if not self._workers.wait([begin], self._patience_ms / 1000):
             self._attempt_failed(
                 JobError(
@@ -458,8 +464,7 @@ class Dispatcher:
                 )
             )
 
-    # -- blocking work
-    # -----------------------------------------------------------------------------------------
+    # ---- blocking work
 
     def _submit(self, work: Callable[[], Any], **callbacks: Callable[[Any], None]) -> Work:
         return self._workers.submit(answered(work, **callbacks))
@@ -473,14 +478,16 @@ class Dispatcher:
         runs_query: bool = False,
         **callbacks: Callable[[Any], None],
     ) -> None:
-        """Work of a task: an attempt has stopped only when it is over, or is left behind."""
+        """Start work of a task. The attempt has stopped only when it has ended or is abandoned."""
         under_way = {known: told for known, told in self._work_of_tasks.items() if not known.done()}
         described = _TaskWork(what=f"{what} (task {vertex!r})", runs_query=runs_query)
         self._work_of_tasks = under_way | {self._submit(work, **callbacks): described}
 
     def _stop_tasks(self, under_way: Mapping[Work, _TaskWork]) -> str:
-        """Stop the queries, and wait for what is under way. Returns what may still run queries
-        though the patience is at its end; empty if nothing does."""
+        """Stop the queries, and wait for running work, at most for the patience.
+
+        Returns the abandoned work that may still run queries, as text; empty if there is none.
+        """
         self._durable.stop()
         errors: list[BaseException] = []
         stop = self._submit(self._task_port.stop_tasks, on_error=errors.append)
@@ -502,7 +509,7 @@ class Dispatcher:
 
 @dataclass(frozen=True, kw_only=True)
 class _TaskWork:
-    """What is known of a piece of work of a task."""
+    """A description of a task's work."""
 
     what: str
     runs_query: bool

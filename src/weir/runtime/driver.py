@@ -1,4 +1,4 @@
-"""The driver: the dispatcher on threads. One main thread, one queue, one timer."""
+"""``JobDriver``: runs the dispatcher on threads, with one main thread, one queue and one timer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weir.runtime.ports import CoordinatorPort, DurablePort, TaskPlan, TaskPort
 
 
 class JobDriver:
-    """Runs one job's machines. ``run`` returns when the job has ended in this process."""
+    """Runs the machines of one job. ``run`` returns when the job has ended in this process."""
 
     def __init__(
         self,
@@ -31,12 +31,14 @@ class JobDriver:
         on_effect: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``on_effect`` sees every effect of the machines after it was begun (logs, request
-        answers, progress)."""
+        """``on_effect`` gets every effect of the machines once it has been started.
+
+        It serves logs, answers to requests and progress.
+        """
         self._clock = clock
         self._patience_ms = patience_ms
         self._queue: queue.SimpleQueue[Envelope] = queue.SimpleQueue()
-        # Before anything else: requests may come as soon as there is a driver.
+        # First in the queue: requests may arrive as soon as the driver exists.
         self._queue.put(JobSubmitted())
         self._workers = ThreadWorkers()
         self._on_effect = on_effect
@@ -55,8 +57,7 @@ class JobDriver:
             patience_ms=patience_ms,
         )
 
-    # -- from any thread
-    # ---------------------------------------------------------------------------------------
+    # ---- from any thread
 
     def post(self, event: JobMasterEvent) -> None:
         """Post an event of the job master."""
@@ -66,12 +67,10 @@ class JobDriver:
         """Run a short function on the main thread."""
         self._queue.put(Call(function))
 
-    # -- on the main thread
-    # ------------------------------------------------------------------------------------
+    # ---- on the main thread
 
     def run(self) -> JobEnded:
-        """Run until the job has ended. Call it once; the calling thread is the job's main
-        thread."""
+        """Run until the job has ended. Call it once; the calling thread becomes the main thread."""
         self._thread = threading.get_ident()
         try:
             while self._dispatcher.ended is None:
@@ -92,7 +91,7 @@ class JobDriver:
             self._dispatcher.on_deadline(deadline or 0)
             return
         self._dispatcher.take(envelope)
-        # A queue that is never empty must not put the timer off.
+        # A queue that is never empty must not delay the timer.
         deadline = self._dispatcher.next_deadline()
         if deadline is not None and deadline <= self._clock.now_ms():
             self._dispatcher.on_deadline(deadline)

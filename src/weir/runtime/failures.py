@@ -1,27 +1,25 @@
-"""What an exception means for the job: a sentence for people, its place in the user's code, whether
-a retry can help.
+"""Classifies exceptions: a message for people, the place in user code, whether a retry can help.
 
-Three kinds of errors, in one table each for Python's names and Weir's own classes; those of Spark's
-are in ``spark/failures.py``:
+There are three kinds of errors. The tables here cover Python's and Java's exception names and
+Weir's own classes; those for Spark's errors are in ``spark/failures.py``:
 
-1. *Final*: the same fails again however often it is tried. The job fails at once.
-2. *Passing*: something outside does not answer, and will some day. The job is restarted for as long
-   as its strategy says.
-3. All others have a cause, by which ``core/job/restart.py`` sees that the same fails again and
-   again.
+1. *Final*: the same error occurs again however often the job is restarted. The job fails at once.
+2. *Passing*: something outside does not answer now, but may later. The job is restarted as long as
+   its restart strategy allows.
+3. All others have a cause, by which ``core/job/restart.py`` detects that the same error recurs.
 
-*Where an error of the user's lies* (``read_exception``, ``read_text``). A traceback names frames
-from the caller to the place where it was raised. The user's is the deepest one that belongs neither
-to Weir, PySpark and Python's own library nor to any installed package: what a package raises, the
-line that called it has caused. A text comes from another process (Spark's worker), as the message
-of a Java exception with more around it::
+*The place in user code* (``read_exception``, ``read_text``). A traceback lists frames from the
+caller down to the ``raise``. The user's frame is the deepest one that belongs neither to Weir,
+PySpark and Python's standard library nor to any installed package: an error raised in a package is
+attributed to the line that called the package. A text comes from another process (Spark's Python
+worker), embedded in the message of a Java exception::
 
     ... An exception was thrown from the Python worker. Please see the stack trace below.
     Traceback (most recent call last):
       File "/opt/spark/python/pyspark/worker.py", line 1247, in main
       File "/home/me/pipeline.py", line 12, in lookup      <- the user's frame
-    KeyError: 'JP'                                          <- what was raised
-    weir: in step 'enrich', subtask 0                       <- notes, of which Weir's own begin so
+    KeyError: 'JP'                                          <- the exception
+    weir: in step 'enrich', subtask 0                       <- a note; Weir's start with "weir: "
 
     at org.apache.spark.api.python.BasePythonRunner...    <- Java's
 """
@@ -48,7 +46,7 @@ from weir.errors import (
     WeirError,
 )
 
-#: What stays wrong however often it is tried; storage and sinks may recover.
+#: Errors that no retry can fix. (Errors of storage and sinks may pass.)
 FINAL: tuple[type[BaseException], ...] = (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -59,11 +57,11 @@ FINAL: tuple[type[BaseException], ...] = (
     PipelineError,
     SinkMismatchError,
     UnsupportedEnvironmentError,
-    # The pipeline's code is not complete, or not Python.
+    # The pipeline's code is incomplete, or not valid Python.
     ImportError,
     SyntaxError,
 )
-#: Names of exceptions that say the same, of which only a text may be there.
+#: Names of further final exceptions, for those of which only the text is known.
 _FINAL_NAMES = {
     "ImportError",
     "ModuleNotFoundError",
@@ -75,43 +73,47 @@ _FINAL_NAMES = {
     "PicklingError",
     "UnpicklingError",
 }
-#: Of a class that the module it was pickled in does not have.
+#: Unpickling failed: the module does not have the class or function.
 _NOT_UNPICKLED = re.compile(r"AttributeError: Can't get attribute ")
-#: Names of exceptions of Python or Java for what does not answer, or not in time.
+#: Names of Python and Java exceptions for services that do not answer, or not in time.
 _PASSING = re.compile(
-    r"(Connect|Timeout|TimedOut|Unavailable|Throttl|UnknownHost|Socket|Network|Transport|NoRouteToHost|Interrupted)\w*$"
-    r"|^(StorageError|OSError|IOError|IOException|BrokenPipeError|URLError|gaierror|HTTPError|EOFException|ClosedChannelException)$"
+    r"(Connect|Timeout|TimedOut|Unavailable|Throttl|UnknownHost|Socket|Network|Transport"
+    r"|NoRouteToHost|Interrupted)\w*$"
+    r"|^(StorageError|OSError|IOError|IOException|BrokenPipeError|URLError|gaierror|HTTPError"
+    r"|EOFException|ClosedChannelException)$"
 )
-#: Characters of a stack trace that are kept: the first and the last, where the places are.
+#: Characters of a stack trace that are kept, half from its start and half from its end.
 TRACE_LENGTH = 16_000
 
 
 def is_fatal(error: BaseException) -> bool:
-    """Whether the same would fail again."""
+    """Whether a retry would fail in the same way."""
     return isinstance(error, FINAL) or is_final_by_name(read_exception(error))
 
 
 def is_final_by_name(raised: Raised) -> bool:
-    """Whether the same would fail again, of an exception of which only the text came here."""
+    """Whether a retry would fail in the same way, for an exception known only by its text."""
     return raised.kind in _FINAL_NAMES or _NOT_UNPICKLED.match(raised.error) is not None
 
 
 def describe(error: BaseException) -> str:
-    """One line for people: Weir's own sentence, or the kind and first line of any other error and
-    where it was raised."""
+    """A message for people: that of a Weir error, or any other error's first line and place."""
     if isinstance(error, WeirError):
         return str(error)
     return at_place(read_exception(error))
 
 
 def at_place(raised: Raised) -> str:
-    """What was raised, and the line of the user's that it comes from."""
+    """The error, with the line of user code it comes from, if any."""
     return raised.error if raised.place is None else f"{raised.error} (in {raised.place})"
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The cause of what was raised in this process. Of Weir's own errors those have one that an
-    error of the user's led to, or nothing outside."""
+    """The cause of an error raised in this process.
+
+    For a Weir error that wraps another error, this is the cause of the wrapped one, and ``UNKNOWN``
+    unless that was raised by user code.
+    """
     root = error
     while isinstance(root, WeirError) and root.__cause__ is not None:
         root = root.__cause__
@@ -123,8 +125,10 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def key_of(kind: str, place: Frame | None, error: str) -> str:
-    """The same for the same error at the same place; without a place for the same words. "" for
-    what may pass."""
+    """A key by which two errors count as the same: kind and place in user code.
+
+    Without a place: the message with its numbers masked. "" for a passing error.
+    """
     if _PASSING.search(kind):
         return ""
     return (
@@ -133,23 +137,23 @@ def key_of(kind: str, place: Frame | None, error: str) -> str:
 
 
 def shortened(trace: str) -> str:
-    """The trace, or its begin and its end."""
+    """The trace, or only its start and its end if it is too long."""
     half = TRACE_LENGTH // 2
     return trace if len(trace) <= TRACE_LENGTH else f"{trace[:half]}\n ... \n{trace[-half:]}"
 
 
-#: With this begins a note that Weir adds to an exception in a worker (``BaseException.add_note``).
+#: Prefix of the notes that Weir adds to exceptions in a worker (``BaseException.add_note``).
 NOTE = "weir: "
 
-#: With this begins what Python prints.
+#: First line of a Python traceback.
 HEADER = "Traceback (most recent call last):\n"
 _FRAME = re.compile(r'^\s*File "(?P<file>.+)", line (?P<line>\d+), in (?P<function>.+)$')
 _WEIR = f"{Path(__file__).resolve().parents[1]}/"
-#: What else is not the user's. The first sign of each is enough, since a worker may have it
-#: anywhere.
+#: Other files that are not user code, recognised by a part of the path, since a worker may have
+#: them anywhere.
 _FOREIGN = re.compile(
-    r"/(?:site|dist)-packages/|/pyspark/|/pyspark\.zip/|/py4j|/lib/python3[.\d]*/|\.p(?:yx|xi|xd)$|^<frozen"
-    r" |^<string>"
+    r"/(?:site|dist)-packages/|/pyspark/|/pyspark\.zip/|/py4j|/lib/python3[.\d]*/"
+    r"|\.p(?:yx|xi|xd)$|^<frozen |^<string>"
 )
 
 
@@ -167,19 +171,19 @@ class Frame:
 
     @property
     def is_the_users(self) -> bool:
-        """Whether somebody wrote it for this pipeline."""
+        """Whether the frame is in code written for this pipeline."""
         return not (self.file.startswith(_WEIR) or _FOREIGN.search(self.file))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raised:
-    """A Python exception with its way."""
+    """A Python exception with its frames."""
 
     #: As Python prints it, in one line: ``KeyError: 'JP'``.
     error: str
-    #: From the caller down, those of the exceptions that led to it before its own.
+    #: From the caller down; frames of the exceptions that led to it come before its own.
     frames: tuple[Frame, ...]
-    #: What Weir added to it, without ``NOTE``.
+    #: The notes that Weir added to it, without ``NOTE``.
     notes: tuple[str, ...] = ()
     #: As Python prints it, in full.
     text: str = ""
@@ -191,25 +195,24 @@ class Raised:
 
     @property
     def place(self) -> Frame | None:
-        """The deepest frame of the user's; None if there is none."""
+        """The deepest frame in user code; None otherwise."""
         return next((frame for frame in reversed(self.frames) if frame.is_the_users), None)
 
 
 def read_exception(error: BaseException) -> Raised:
-    """What was raised in this process."""
+    """An exception raised in this process."""
     first = str(error).strip().partition("\n")[0]
     kind = type(error).__name__
     return Raised(error=f"{kind}: {first}" if first else kind, frames=tuple(_frames(error)))
 
 
 def print_exception(error: BaseException) -> str:
-    """What Python prints of it."""
+    """The exception as Python prints it, with its traceback."""
     return "".join(traceback.format_exception(error))
 
 
 def read_text(text: str) -> Raised | None:
-    """What was raised in another process, out of the text that came of it; None if that has no
-    traceback."""
+    """An exception raised in another process, from its text; None if that has no traceback."""
     start = text.find(HEADER)
     if start < 0:
         return None
@@ -223,7 +226,7 @@ def read_text(text: str) -> Raised | None:
         printed.append(line)
         frame = _FRAME.match(line)
         if line.endswith(HEADER.strip()):
-            # What was raised before has led to what comes now.
+            # The exception read so far led to the one that follows.
             raised, notes = [], []
         elif frame is not None:
             frames.append(
@@ -241,7 +244,7 @@ def read_text(text: str) -> Raised | None:
 
 
 def _frames(error: BaseException) -> Iterator[Frame]:
-    """Those of what led to it first."""
+    """The frames of the exceptions that led to it, then its own."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     if before is not None:
         yield from _frames(before)

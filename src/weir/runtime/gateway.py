@@ -1,7 +1,7 @@
-"""How the outside (REST, signals, progress display, tests) talks to a running job: ``JobGateway``.
+"""``JobGateway``: the interface of a running job for REST, signals, progress display and tests.
 
-Named after Flink's ``JobMasterGateway``. Each call posts an event to the job's main thread and
-returns at once; the future is done when the job master answers the request.
+Named after Flink's ``JobMasterGateway``. Each request posts an event to the job's main thread and
+returns at once; its future is done when the job master answers.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ class JobGateway(Protocol):
     """A running job. Futures fail with ``JobError``, whose message says why and what to do."""
 
     def view(self) -> JobView:
-        """The newest view. Waits at most briefly for a newer one, also while the job or its JVM
-        hangs."""
+        """The newest view. Waits only briefly for an update, even if the job or its JVM hangs."""
         ...
 
     def trigger_checkpoint(
@@ -35,19 +34,21 @@ class JobGateway(Protocol):
     def stop_with_savepoint(
         self, target: str | None, *, drain: bool = False
     ) -> Future[CompletedCheckpoint]:
-        """Stop at a clean point between two steps; done when the savepoint is complete and its rows
-        are committed.
+        """Stop between two batches; done when the savepoint is complete and its rows are committed.
 
-        With ``drain`` every window and timer fires first, and the job is at its end: it cannot go
-        on from the savepoint.
+        With ``drain``, every window and timer fires first, and the job is finished: it cannot be
+        resumed from the savepoint.
         """
         ...
 
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:
-        """Ask an operator coordinator for something; done when a completed checkpoint has what that
-        has changed. Raises ``CoordinatorError`` if the operator has none."""
+        """Send a request to an operator's coordinator.
+
+        Done when a completed checkpoint contains the changes that the request made. Raises
+        ``CoordinatorError`` if the operator has no coordinator.
+        """
         ...
 
     def cancel(self) -> Future[None]:

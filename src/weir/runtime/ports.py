@@ -1,11 +1,10 @@
-"""What the runtime asks of the outside: where tasks run (``TaskPort``), and what must last
-(``DurablePort``).
+"""The runtime's ports: tasks (``TaskPort``), durable state (``DurablePort``), coordinators.
 
-Rules. Every method may block and is called on a pool thread, but for those marked *quick*, which
-the main thread calls itself. Failures are exceptions; the dispatcher turns them into events, so no
+Rules. Every method may block and is called on a pool thread, except those marked *quick*, which the
+main thread calls itself. Failures are exceptions; the dispatcher turns them into events, so no
 method swallows one. In production the tasks are Spark queries (``weir/spark/task_port.py``). The
 durable part (``weir/durable/job.py``) is the same in the simulator, over a file system and sinks
-that fail as told.
+that fail on command.
 """
 
 from __future__ import annotations
@@ -53,22 +52,23 @@ PostToTask = Callable[[StreamTaskEvent], None]
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan:
-    """What the driver needs to know of a vertex to make its ``StreamTask``."""
+    """What the driver needs to know about a vertex to create its ``StreamTask``."""
 
     vertex: VertexId
     operators: tuple[OperatorState, ...]
     sinks: tuple[OperatorId, ...]
     bounded: bool
     requires_final_checkpoint: bool
-    #: Tasks whose channels it reads.
+    #: The tasks whose channels it reads.
     inputs: tuple[VertexId, ...] = ()
-    #: How far those that read its channel may be behind.
+    #: How far its consumers may lag.
     bound: ChannelBound = DEFAULT_BOUND
-    #: How long after a checkpoint's first barrier one may overtake records; None: it never may.
+    #: How long after a checkpoint's first barrier a barrier may overtake records, in milliseconds;
+    #: None: never.
     aligned_timeout_ms: int | None = None
-    #: Whether operators of it prepare for a barrier in the step before it (PROTOCOL P6).
+    #: Whether any of its operators prepare for a barrier in the batch before it (PROTOCOL P6).
     prepares_for_barriers: bool = False
-    #: Whether operators of it have coordinators.
+    #: Whether any of its operators have coordinators.
     coordinated: bool = False
 
 
@@ -84,10 +84,10 @@ class AttemptStart:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorAnswer:
-    """What an operator coordinator has answered somebody outside of the job."""
+    """An operator coordinator's answer to a request from outside the job."""
 
     answer: Payload | None
-    #: A completed checkpoint that has what the request has changed.
+    #: A completed checkpoint that contains the changes the request made.
     checkpoint_id: int
 
 
@@ -106,7 +106,7 @@ class TaskPort(Protocol):
     """Where the tasks of one job run."""
 
     def prepare_attempt(self, start: AttemptStart) -> None:
-        """The attempt is on record: clear away what older ones left, and be ready for its tasks."""
+        """The attempt is recorded: clean up after older ones, and be ready for its tasks."""
         ...
 
     def start_task(
@@ -116,7 +116,7 @@ class TaskPort(Protocol):
         ...
 
     def stop_tasks(self) -> None:
-        """Stop every task; returns when none of their threads runs any more."""
+        """Stop every task; return when none of their threads is running."""
         ...
 
     def answer_planning(self, effect: AnswerPlanning) -> None:
@@ -124,11 +124,11 @@ class TaskPort(Protocol):
         ...
 
     def take_snapshot(self, effect: TakeSnapshot) -> None:
-        """The synchronous part."""
+        """Run the synchronous part of a snapshot."""
         ...
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
-        """The asynchronous part."""
+        """Run the asynchronous part of a snapshot."""
         ...
 
     def drop_snapshot(self, effect: DropSnapshot) -> None:
@@ -136,22 +136,25 @@ class TaskPort(Protocol):
         ...
 
     def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """The checkpoint is the base of the vertex's next incremental snapshot. *Quick.*"""
+        """The checkpoint is now the base of the vertex's next incremental snapshot. *Quick.*"""
         ...
 
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """A checkpoint is over, whether or not the task had heard of it: its Python operators are
-        told. *Quick.*"""
+        """Notify the task's Python operators that a checkpoint was aborted. *Quick.*
+
+        The task need not have known of the checkpoint.
+        """
         ...
 
     def drain(self, effect: StartDrain) -> None:
-        """Begin the step with MAX_WATERMARK and finish the operators; ``Drained`` comes through the
-        task's ``post``."""
+        """Start the batch with MAX_WATERMARK and finish the operators.
+
+        ``Drained`` comes through the task's ``post``.
+        """
         ...
 
     def close_operators(self, vertex: VertexId) -> None:
-        """Close every operator of the task's chain, in order: it has processed and committed
-        all."""
+        """Close the operators of the task's chain, in order, after its last commit."""
         ...
 
     def release_segments(self, effect: ReleaseSegments) -> None:
@@ -159,7 +162,7 @@ class TaskPort(Protocol):
         ...
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
-        """The vertex's counters. Called on the threads of those who look."""
+        """The vertex's counters. Called on the thread that reads all counters."""
         ...
 
 
@@ -167,50 +170,54 @@ class CoordinatorPort(Protocol):
     """Where the operator coordinators of one job run (MISSION C1)."""
 
     def tell(self, effect: CoordinatorEffect, post: Callable[[CoordinatorEvent], None]) -> None:
-        """Let the coordinator do this after all that it was told before; what it sends meanwhile,
-        and its answer, are posted in their order. *Quick.*"""
+        """Queue an effect for the coordinator, after all earlier ones. *Quick.*
+
+        The events that the coordinator sends, and its answer, are posted in order.
+        """
         ...
 
     def request(
         self, operator: OperatorId, request: Payload, answer: Future[CoordinatorAnswer]
     ) -> None:
-        """Let the coordinator handle what somebody outside of the job asks for. ``answer`` is done
-        once a checkpoint has it. From any thread. *Quick.*"""
+        """Pass a request from outside the job to the coordinator. From any thread. *Quick.*
+
+        ``answer`` is done once a completed checkpoint contains the changes of the request.
+        """
         ...
 
     def close(self) -> None:
-        """The driver ends: let every coordinator close."""
+        """The driver ends: close every coordinator."""
         ...
 
 
 class DurablePort(Protocol):
-    """What of one job must last."""
+    """The durable state of one job."""
 
     def begin_attempt(self) -> AttemptStart:
-        """Win the record "attempt began", restore and commit again. Raises ``JobFencedError`` or
-        other errors."""
+        """Win the record "attempt began", restore, and repeat the commits.
+
+        Raises ``JobFencedError`` or other errors.
+        """
         ...
 
     def resume(self) -> None:
-        """An attempt is about to begin: what ``stop`` said is over. *Quick.*"""
+        """An attempt is about to start: undo ``stop``. *Quick.*"""
         ...
 
     def stop(self) -> None:
-        """The attempt is over, or not wanted: give up waiting between two tries of a commit.
-        *Quick.*"""
+        """The attempt has ended or is unwanted: stop waiting between commit retries. *Quick.*"""
         ...
 
     def commit_sinks(self, effect: CommitSinks) -> None:
-        """Let every sink of the task commit the epoch, with retries; then tell its checkpoint
-        listeners."""
+        """Commit the epoch in every sink of the task, with retries; then notify its listeners."""
         ...
 
     def tell_aborted(self, effect: TellAborted) -> None:
-        """Tell the task's checkpoint listeners that a checkpoint is over."""
+        """Notify the task's checkpoint listeners that a checkpoint was aborted."""
         ...
 
     def allocate(self, effect: AllocateLocation) -> tuple[int, str | None]:
-        """The next checkpoint id, and the directory of a savepoint."""
+        """Allocate the next checkpoint id and, for a savepoint, its directory."""
         ...
 
     def trigger_hook(self, effect: TriggerHook) -> Payload | None:
@@ -222,9 +229,9 @@ class DurablePort(Protocol):
         ...
 
     def discard(self, effect: DiscardCheckpoint) -> None:
-        """Delete what only this checkpoint has."""
+        """Delete the files that only this checkpoint uses."""
         ...
 
     def record_end(self, effect: RecordEnd) -> Recorded:
-        """Record how the job ended, then delete what nobody needs any more."""
+        """Record how the job ended, then delete files that nobody needs any more."""
         ...

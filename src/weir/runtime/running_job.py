@@ -1,13 +1,12 @@
-"""``RunningJob``: the gateway through which REST, signals and progress reach the driver's main
-thread.
+"""``RunningJob``: the gateway from REST, signals and progress to the driver's main thread.
 
-1. Every request is posted to the main thread, and nothing waits for its answer but the future.
-2. The main thread publishes the job's view: an immutable value, swapped by reference. It does so
-   when the job's status changes and before a request is answered, so who was answered sees what it
-   led to; and when somebody looks at a view that is older than ``_FRESH_MS``. However many look,
-   that is ten times a second.
-3. Who looks waits for neither the main thread nor the JVM longer than ``_PATIENCE_S``: while one of
-   them hangs, the newest view is the answer, and requests are taken as ever.
+1. Every request is posted to the main thread; only its future waits for the answer.
+2. The main thread publishes the job's view: an immutable value, swapped by reference. It publishes
+   when the job's status changes, and before it answers a request, so the requester sees the result;
+   and when somebody asks for a view while the current one is older than ``_FRESH_MS``, that is, at
+   most ten times a second however many ask.
+3. A caller waits at most ``_PATIENCE_S`` for the JVM, and as long for the main thread. While one of
+   them hangs, it gets the last view, and requests are accepted as usual.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from weir.runtime.ports import (
 
 _log = logging.getLogger(__name__)
 
-#: A view younger than this is new enough for everybody.
+#: A view younger than this, in milliseconds, is fresh enough for everybody.
 _FRESH_MS = 100
-#: How long somebody who looks waits for the counters, and for the main thread.
+#: How long ``view`` waits for the counters, and then for the main thread, in seconds.
 _PATIENCE_S = 0.1
-#: How long the end of the run waits for the last counters.
+#: How long the end of the run waits for the last counters, in seconds.
 _LAST_PATIENCE_S = 2.0
 #: Entries of the exception history (Flink: ``web.exception-history-size``).
 _EXCEPTIONS = 16
@@ -76,8 +75,10 @@ class RunningJob:
         observe: Callable[[object], None],
         patience_ms: int,
     ) -> None:
-        """``observe`` sees every effect, on the main thread. ``patience_ms``: how long the end of
-        an attempt waits for what hangs."""
+        """``observe`` gets every effect, on the main thread.
+
+        ``patience_ms``: how long the end of an attempt waits for work that hangs.
+        """
         self._job_id = job_id
         self._name = name
         self._master = master
@@ -95,12 +96,12 @@ class RunningJob:
         self._exceptions: list[ExceptionView] = []
         self._savepoint: str | None = None
         self._over = threading.Event()
-        #: The look that the main thread has not taken yet, or the newest one.
+        #: The latest request for a view; done once the main thread has published for it.
         self._look: Future[None] = Future()
         self._look.set_result(None)
         self._looking = threading.Lock()
         self._view = self._make_view()
-        #: When somebody last looked and was not kept waiting.
+        #: When a caller of ``view`` last got a freshly published view.
         self._looked_ms = clock.now_ms() - _FRESH_MS
         self.driver = JobDriver(
             master=master,
@@ -113,11 +114,10 @@ class RunningJob:
             patience_ms=patience_ms,
         )
 
-    # -- gateway
-    # ------------------------------------------------------------------------------------------
+    # ---- gateway
 
     def view(self) -> JobView:
-        """The job as it is now, as it was when its main thread last answered, or as it ended."""
+        """The current view, the last one if the main thread does not answer, or the final one."""
         if self._over.is_set() or self._clock.now_ms() - self._looked_ms < _FRESH_MS:
             return self._view
         self._counters.read(_PATIENCE_S)
@@ -145,20 +145,20 @@ class RunningJob:
     def stop_with_savepoint(
         self, target: str | None, *, drain: bool = False
     ) -> Future[CompletedCheckpoint]:
-        """Stop at a clean point between two steps."""
+        """Stop between two batches."""
         return self._snapshot(RequestKind.STOP, target, drain=drain)
 
     def send_to_coordinator(
         self, operator: OperatorId, request: Payload
     ) -> Future[CoordinatorAnswer]:
-        """Ask an operator coordinator for something."""
+        """Send a request to an operator's coordinator."""
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
             _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
         else:
             self._coordinators.request(operator, request, future)
             if not self._master.has_periodic_checkpoints:
-                # The answer waits for one, and nobody else would ask for it.
+                # The answer waits for a checkpoint, which nobody else would trigger.
                 asked = self.trigger_checkpoint()
                 asked.add_done_callback(lambda done: self._settle_if_failed(future, done))
         return future
@@ -166,8 +166,10 @@ class RunningJob:
     def _settle_if_failed(
         self, answer: Future[CoordinatorAnswer], checkpoint: Future[CompletedCheckpoint]
     ) -> None:
-        """No checkpoint has what was asked for: whoever waits for the answer is told why. If the
-        job itself failed or ends, the coordinator tells what became of it."""
+        """If the checkpoint of a request failed, fail its answer with the reason.
+
+        If the job is not running, the coordinator reports the outcome.
+        """
         error = checkpoint.exception()
         if error is not None and self._master.status is JobStatus.RUNNING:
             _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
@@ -180,11 +182,10 @@ class RunningJob:
         """Stop the tasks and leave the job resumable. Safe in a signal handler."""
         self.driver.post(SuspendRequested())
 
-    # -- the run
-    # ------------------------------------------------------------------------------------------
+    # ---- the run
 
     def finish(self) -> None:
-        """The driver has returned: keep the last view, and fail requests that nobody answered."""
+        """The driver has returned: publish the final view, and fail unanswered requests."""
         self._end_time_ms = self._clock.wall_ms()
         try:
             self._counters.read(_LAST_PATIENCE_S)
@@ -246,13 +247,15 @@ class RunningJob:
         self._futures[request] = future
         self.driver.post(event(request))
         if self._over.is_set():
-            # The run ended in between, and perhaps did not see the request any more.
+            # The run ended in between, and may not have seen the request.
             _settle(future, None, f"Job {self._job_id} ended before the request was answered.")
         return future
 
     def _publish_for(self, look: Future[None]) -> None:
-        """Publish the view, and tell who waits for it. What fails here ends no job. On the main
-        thread."""
+        """Publish the view and wake those who wait for it; called on the main thread.
+
+        A failure here goes to the waiters and does not fail the job.
+        """
         try:
             self._view = self._make_view()
             look.set_result(None)
@@ -300,5 +303,5 @@ def _settle(future: Future[Any], result: object, failure: str | None) -> None:
         else:
             future.set_exception(JobError(failure))
     except InvalidStateError:
-        # The asker gave up waiting and cancelled the future.
+        # The requester gave up and cancelled the future, or the future was settled before.
         return

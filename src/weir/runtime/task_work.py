@@ -1,5 +1,4 @@
-"""What the effects of a task mean in its ports: quick calls, or blocking work whose outcome comes
-back as an event."""
+"""Executes a task's effects: quick port calls, or blocking work that ends in an event."""
 
 from __future__ import annotations
 
@@ -46,8 +45,11 @@ class Begin(Protocol):
         runs_query: bool = False,
         **callbacks: Callable[[Any], None],
     ) -> None:
-        """``what`` is for people. While work that ``runs_query`` is under way no other attempt can
-        begin in this process. ``callbacks`` are those of ``concurrency.answered``."""
+        """Start the work; ``what`` describes it for people.
+
+        ``callbacks`` are those of ``concurrency.answered``. While work that ``runs_query`` is
+        running, no other attempt can start in this process.
+        """
         ...
 
 
@@ -60,7 +62,7 @@ def begin_task_work(
     work: Begin,
     post: PostToTask,
 ) -> None:
-    """Carry out one effect of a task. ``post`` takes the events of this attempt of it."""
+    """Execute one effect of a task. ``post`` posts the task's events in this attempt."""
     match effect:
         case AnswerPlanning():
             tasks.answer_planning(effect)
@@ -123,14 +125,16 @@ def begin_task_work(
 
 
 def snapshot_failed(checkpoint_id: int, error: BaseException, post: PostToTask) -> None:
-    """The checkpoint is declined. If a file of the task may be lost, so is the task: the next
-    snapshot would take the same file, and find nothing wrong with it (PROTOCOL P23). The restored
-    task writes it anew."""
+    """Report a failed snapshot; if a file of the task may be lost, fail the task too.
+
+    The next snapshot would otherwise take the same file without noticing the loss (PROTOCOL P23).
+    The restored task writes the file again.
+    """
     post(SnapshotFailed(checkpoint_id=checkpoint_id, message=describe(error)))
     if isinstance(error, LostWriteError):
         post(TaskErrored(message=describe(error), cause=cause_of(error)))
 
 
 def log_error(what: str) -> Callable[[BaseException], None]:
-    """For work whose failure harms nobody."""
+    """An error callback that only logs, for work whose failure does no harm."""
     return lambda error: _log.warning("Could not %s: %s", what, describe(error))

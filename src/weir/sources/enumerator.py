@@ -1,53 +1,56 @@
-"""``FileEnumerator``: finds files, and assigns them to the readers that ask (MISSION C;
-PROTOCOL P41).
+"""``FileEnumerator``: finds files and assigns them to readers that ask (MISSION C; PROTOCOL P41).
 
-::
+The messages::
 
-    enumerator   {} to every reader at the begin of an attempt ....... a query at rest runs no batch by itself
-    reader       {"ask": true} when a process opens it, and behind each batch in which it has read
-    enumerator   {"splits": [name, ...]} as soon as there are files .. the event forces the batch that reads them
-    enumerator   {"end": true}, alone or with the last files, to who asks when a bounded input is all assigned
-    reader       {"rejected": name, "why": text} of a file, or {"rejected": name, "rows": [{"line": 7, "why": text}, ...]}
+    enumerator   {} to every reader at the start of an attempt
+                 (forces a batch: a resting query runs none on its own)
+    reader       {"ask": true}
+                 (when a process opens it, and after each batch in which it has read)
+    enumerator   {"splits": [name, ...]} as soon as there are files
+                 (forces the batch that reads them)
+    enumerator   {"end": true}, alone or with the last files
+                 (to readers that ask, once all of a bounded input is assigned)
+    reader       {"rejected": name, "why": text} for a file, or
+                 {"rejected": name, "rows": [{"line": 7, "why": text}, ...]}
 
 Rules:
 
-1. A file is *discovered* until it is *assigned*, which it is once, for ever. Both are in every
-   snapshot. The event that assigns it is sent in the same epoch, so a restored reader has read
-   exactly the files that are assigned there.
-2. Who waits for files is in no snapshot: readers ask anew in each attempt. One that asks twice
-   waits once.
-3. All that wait share what is there, each up to ``batch_bytes``. Those that ask in one batch are
-   served together.
-4. An unbounded input is what the newest look has found, as far as it was not assigned before
-   (``KnownFiles`` says what is kept of that): a file that was removed meanwhile is forgotten. A
-   bounded input is what the first look has found.
-5. A doubtful file fails the job by name, or is rejected; never is it read or passed over without a
-   word.
-6. A file that was seen before a restore, is not assigned in the checkpoint, and is not there at the
-   first look afterwards is listed with the rejects: its rows are in no checkpoint, and if they were
-   read, then by an attempt that is undone. Of what was found after the checkpoint only the driver
-   that found it knows.
-7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like one that cannot be
-   read, it fails the job, or is rejected once.
+1. A file is *discovered* until it is *assigned*, which happens once and is final. Every snapshot
+   has both. The event that assigns a file is sent in the same epoch, so a restored reader has read
+   exactly the files that the snapshot has as assigned.
+2. The readers that wait for files are not in snapshots: readers ask again in each attempt. A reader
+   that asks twice waits once.
+3. All waiting readers share the discovered files, each up to ``batch_bytes``. Readers that ask in
+   one batch are served together.
+4. An unbounded input consists of the files of the newest listing that were not assigned before
+   (``KnownFiles`` remembers those): a file removed before it was assigned is dropped. A bounded
+   input consists of the files of the first listing.
+5. A doubtful file fails the job by name, or is rejected; it is never read or skipped silently.
+6. A file that was seen before a restore, is not assigned in the checkpoint, and is missing from the
+   first listing afterwards is listed with the rejects: its rows are in no checkpoint, and if they
+   were read, it was by an attempt that was rolled back. A file found after the checkpoint is known
+   only to the driver that found it.
+7. A file whose name is not UTF-8 cannot be named in an event or a snapshot: like an unreadable
+   file, it fails the job, or is rejected once.
 
-**Known files** (``KnownFiles``): which files were assigned already, in a state that does not grow
-for ever.
+**Known files** (``KnownFiles``): the files that were assigned already, in a state that does not
+grow without bound.
 
-1. Files are told apart by their names. The name of an assigned file is kept for as long as the file
-   is there, whatever its times are. So a file that comes late, with times of long ago, is known to
+1. Files are identified by name. The name of an assigned file is kept as long as the file is there,
+   whatever its times are. So a file that arrives late, with an old modification time, is known to
    be new.
-2. The name of one that was removed is kept until files have come that are ``retention_ns`` younger
-   than the youngest was when it was missed. Modification times of the directory's files are
-   compared with each other, never with a clock.
-3. Once names have been forgotten, a file of an unknown name that is not younger than the youngest
-   was when these were missed can be one of them, come back, or one that came late. It is
-   *doubtful*: neither read nor passed over, but said by name. So is a file under the name of a
-   removed one that is younger than that can have been.
-4. A look that finds nothing forgets nothing: a directory that is not mounted is empty too.
+2. The name of a removed file is kept until the latest modification time is more than
+   ``retention_ns`` past the latest one when the file was missed. Modification times of the
+   directory's files are compared with each other, never with a clock.
+3. Once names have been forgotten, a file with an unknown name is *doubtful* if it is not younger
+   than the latest modification time when those files were missed: it may be one of them that has
+   come back, or a new one that is late. It is neither read nor skipped, but reported by name. Also
+   doubtful is a file with the name of a removed one that is too young to be that file.
+4. An empty listing forgets nothing: a directory that is not mounted is empty too.
 
-So no file is lost or read twice without a word, and the state is bounded by what lies in the
-directory and what was removed of late. A file with a time in the future holds rule 2 up: names are
-kept for longer.
+So no file is lost or read twice silently, and the state is bounded by the files in the directory
+and the recently removed ones. A file with a time in the future makes rule 2 forget earlier names
+sooner, and keep the names of files removed after it for longer.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ from weir.storage.records import converted
 _NEVER = -(2**63)
 
 
-#: A file of the directory that a look would show: no path, which might lead out of it.
+#: The name of a visible file in the directory: never a path, which might lead out of it.
 FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(?![._])[^/\x00]+\Z")]
 
 
@@ -84,24 +87,23 @@ class FoundFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KnownFiles:
-    """The module's docstring has its rules."""
+    """Remembers assigned files. The module's docstring has the rules."""
 
     def __init__(self, state: Payload, *, retention_ns: int) -> None:
-        """``state`` is what ``dump`` returned, or empty."""
+        """``state`` is a result of ``dump``, or empty."""
         self._retention_ns = retention_ns
-        #: Names of files that were assigned and there at the newest look, in the order in which
-        #: they were assigned.
+        #: Names of assigned files that were in the newest listing, in the order of assignment.
         self._assigned: dict[str, None] = dict.fromkeys(state.get("assigned", ()))
-        #: Names of those that were not there: the youngest time that had been seen when the file
+        #: Names of assigned files that were not: the latest modification time seen when the file
         #: was missed.
         self._removed: dict[str, int] = dict(state.get("removed", {}))
-        #: The youngest time that was ever seen, and what it was when the last of the forgotten
+        #: The latest modification time ever seen, and what it was when the last of the forgotten
         #: files was missed.
         self._youngest_ns: int = state.get("youngest_ns", _NEVER)
         self._forgotten_ns: int = state.get("forgotten_ns", _NEVER)
 
     def dump(self) -> Payload:
-        """All of it as JSON values."""
+        """The state as JSON values."""
         return {
             "assigned": list(self._assigned),
             "removed": dict(self._removed),
@@ -111,11 +113,11 @@ class KnownFiles:
 
     @property
     def names(self) -> set[str]:
-        """All that are not forgotten."""
+        """All names that are not forgotten."""
         return self._assigned.keys() | self._removed.keys()
 
     def add(self, names: Iterable[str]) -> None:
-        """These files are assigned."""
+        """Remember these files as assigned."""
         for name in names:
             self._assigned[name] = None
             self._removed.pop(name, None)
@@ -123,9 +125,10 @@ class KnownFiles:
     def look(
         self, files: Collection[FoundFile], waiting: Collection[str]
     ) -> tuple[list[FoundFile], list[FoundFile]]:
-        """All files that are there now: those that are new, and those that are doubtful (rule 3).
-        ``waiting`` are names that an earlier look has found to be new, and that are not assigned
-        yet."""
+        """Take up a listing of all files; return the new ones and the doubtful ones (rule 3).
+
+        ``waiting`` are names that an earlier listing had as new and that are not assigned yet.
+        """
         new: list[FoundFile] = []
         doubtful: list[FoundFile] = []
         for file in files:
@@ -139,12 +142,12 @@ class KnownFiles:
                 late = file.mtime_ns <= self._forgotten_ns and file.name not in waiting
                 (doubtful if late else new).append(file)
         if files:
-            # Only now: what this look makes forgotten was known to it.
+            # Last: names that this listing makes forgotten were still known when it was taken.
             self._forget(files)
         return new, doubtful
 
     def _forget(self, files: Iterable[FoundFile]) -> None:
-        """Rule 2."""
+        """Forget names by rule 2."""
         there = {file.name: file.mtime_ns for file in files}
         self._youngest_ns = max(self._youngest_ns, *there.values())
         for name in [name for name in self._assigned if name not in there]:
@@ -157,7 +160,7 @@ class KnownFiles:
 
 _log = logging.getLogger(__name__)
 
-#: Files in one event, and rejected files and rows that are remembered, the newest.
+#: The most files in one event; how many rejected files and rows are kept, the newest ones.
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
 _DOUBTFUL = (
@@ -179,8 +182,7 @@ class _Reject(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """What a checkpoint has of the enumerator; ``assigned`` and what follows is of
-    ``KnownFiles``."""
+    """The enumerator's state in a checkpoint; from ``assigned`` on, that of ``KnownFiles``."""
 
     listed: bool = False
     discovered: list[FoundFile] = []
@@ -198,7 +200,7 @@ def _reject(reject: _Reject) -> Payload:
 
 
 def list_files(directory: str) -> list[FoundFile]:
-    """The visible files of a directory, oldest first. Raises ``OSError``."""
+    """List the visible files of a directory, oldest first. Raises ``OSError``."""
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
@@ -209,18 +211,18 @@ def list_files(directory: str) -> list[FoundFile]:
                     status = entry.stat()
                     found.append(FoundFile(entry.name, status.st_size, status.st_mtime_ns))
             except FileNotFoundError:
-                # It was moved away meanwhile.
+                # It was removed meanwhile.
                 continue
     return sorted(found, key=lambda file: (file.mtime_ns, file.name))
 
 
 def _spelled(name: str) -> str:
-    """A name that is not UTF-8, for events, snapshots and people."""
+    """A printable form of a name that is not UTF-8, for events, snapshots and people."""
     return name.encode(errors="backslashreplace").decode()
 
 
 class FileEnumerator(OperatorCoordinator):
-    """The module's docstring has its rules."""
+    """Finds files and assigns them to readers. The module's docstring has the rules."""
 
     def __init__(
         self,
@@ -232,22 +234,24 @@ class FileEnumerator(OperatorCoordinator):
         rejects: bool,
         retention_ns: int,
     ) -> None:
-        """``rejects``: a doubtful file does not fail the job. ``retention_ns``: see
-        ``KnownFiles``."""
+        """With ``rejects``, a doubtful or unnameable file does not fail the job.
+
+        ``retention_ns``: see ``KnownFiles``.
+        """
         self._directory = directory
         self._interval_ms = interval_ms
         self._bounded = bounded
         self._batch_bytes = batch_bytes
         self._goes_on = rejects
         self._retention_ns = retention_ns
-        #: Files that the attempts of this driver have seen, as far as they may be missing.
+        #: Files that the attempts of this driver have seen and that may turn out to be missing.
         self._expected: set[str] = set()
         self._begin({})
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Go on from there: wake the readers, and look for files.
+        """Restore the state, wake the readers, and look for files.
 
-        Raises ``CoordinatorStateError`` for what is no such state.
+        Raises ``CoordinatorStateError`` for an invalid state.
         """
         self._expected |= self._known.names | {file.name for file in self._discovered}
         try:
@@ -263,7 +267,7 @@ class FileEnumerator(OperatorCoordinator):
         self._discover()
 
     def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
-        """What is discovered, assigned and rejected."""
+        """The discovered, assigned and rejected files."""
         return {
             "listed": self._listed,
             "discovered": msgspec.to_builtins(list(self._discovered)),
@@ -273,18 +277,21 @@ class FileEnumerator(OperatorCoordinator):
         }
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """A reader asks for files, or could not read one, or some of its rows."""
+        """Handle a reader that asks for files, or could not read a file or some of its rows."""
         if "rows" in event:
             self._reject_rows(event["rejected"], event["rows"])
         elif "rejected" in event:
             self._reject(event["rejected"], event["why"])
         elif subtask < self.context.current_parallelism:
-            # One that is not there any more asked before the job was restored with fewer readers.
+            # A higher subtask asked before the job was restored with fewer readers.
             self._waiting.add(subtask)
             self._assign_soon()
 
     def handle_request(self, request: Payload) -> Payload:
-        """``{"rejects": true}``: what could not be read."""
+        """Answer ``{"rejects": true}`` with what could not be read.
+
+        Raises ``ValueError`` for any other request.
+        """
         if request != {"rejects": True}:
             raise ValueError(
                 f'{request} is no question to a file source, which knows one: send {{"rejects":'
@@ -296,16 +303,16 @@ class FileEnumerator(OperatorCoordinator):
 
     def _begin(self, state: Payload) -> None:
         checked = converted(state, _State)
-        #: Whether a first look was taken, ever and in this attempt.
+        #: Whether there was a first listing: in the job's history, and since this start or restore.
         self._listed = checked.listed
         self._looked = False
-        #: Files that are to be assigned, in their order.
+        #: Files to be assigned, in order.
         self._discovered = deque(checked.discovered)
-        #: Files that are assigned.
+        #: Assigned files.
         self._known = KnownFiles(state, retention_ns=self._retention_ns)
         self._rejected = checked.rejected
         self._rejects: deque[Payload] = deque(map(_reject, checked.rejects), maxlen=MAX_REJECTS)
-        #: Readers that have asked.
+        #: Readers that have asked and wait for files.
         self._waiting: set[int] = set()
         self._assigns_soon = False
 
@@ -350,14 +357,17 @@ class FileEnumerator(OperatorCoordinator):
             self.context.schedule(self._interval_ms, self._discover)
 
     def _say_missing(self, there: set[str]) -> None:
-        """Rule 6. Those that are missing stay expected: the checkpoint that says so may fail."""
+        """Reject missing files by rule 6.
+
+        They stay expected, since the checkpoint that records the rejects may fail.
+        """
         self._expected -= there | self._known.names
         said = {one["file"] for one in self._rejects if one["why"] == _MISSING}
         for name in sorted(self._expected - said):
             self._reject(name, _MISSING)
 
     def _assign_soon(self) -> None:
-        """Behind the events that wait already."""
+        """Assign files after the events that are already queued."""
         if not self._assigns_soon:
             self._assigns_soon = True
             self.context.run_in_coordinator(self._assign)
@@ -377,8 +387,7 @@ class FileEnumerator(OperatorCoordinator):
                 self._waiting.discard(subtask)
 
     def _next(self, size: float) -> list[str]:
-        """The next files of about this size together, the first in any case; they are assigned
-        now."""
+        """Assign the next files: the first, and more up to ``size`` bytes in total."""
         names: list[str] = []
         while self._discovered and len(names) < MAX_SPLITS:
             size -= self._discovered[0].size

@@ -1,14 +1,14 @@
-"""``FileSource``: the files of a directory, found by a split enumerator and read by subtasks that
-ask for them.
+"""``FileSource``: the files of a directory, found by a split enumerator and read by subtasks.
 
 ::
 
-    job.source("in", weir.sources.FileSource("landing/", format="parquet", schema="id long, ts timestamp"), parallelism=2)
+    files = weir.sources.FileSource("landing/", format="parquet", schema="id long, ts timestamp")
+    job.source("in", files, parallelism=2)
 
-The enumerator (``enumerator.py``) is the coordinator of the step, the reader (``reader.py``) its
-operator. A split is a whole file, and is read within one batch: so a reader's position is always
-between two files, and what a checkpoint has to know is which files were assigned before it. Exactly
-once is what the protocol of operator events makes of that (MISSION C3, C7).
+The enumerator (``enumerator.py``) is the coordinator of the step, and the reader (``reader.py``)
+its operator. A split is a whole file and is read within one batch, so a reader's position is always
+between two files, and a checkpoint needs to know only which files were assigned before it. The
+protocol of operator events makes this exactly-once (MISSION C3, C7).
 """
 
 from __future__ import annotations
@@ -24,38 +24,37 @@ _ON_ERROR = ("fail", "reject")
 
 
 class FileSource(SplitSource):
-    """Reads each file of a directory once, oldest first; which of them a subtask reads is decided
-    as it asks.
+    """Reads each file of a directory once, oldest first, assigned to subtasks as they ask.
 
-    Files are told apart by their names, and are read when they are found: move a file in when it is
-    complete, and never change it or its name. Names that begin with ``.`` or ``_``, and
-    directories, are passed over.
+    Files are identified by name and read as soon as they are found: move a file in when it is
+    complete, and never change or rename it. Directories and names that begin with ``.`` or ``_``
+    are ignored.
 
-    A file may be removed once a completed checkpoint has its rows. What checkpoints keep of files
-    that were read are names: of those that are there, and for ``name_retention`` of those that were
-    removed. So each file is read exactly once, also one that comes late with a time of long ago,
-    unless names have been forgotten that might be its own: then it is not read, and said by name
-    (see ``on_error``). A name must not be used again while it is kept: the file is not read, which
-    is said if it is younger than the one that was removed can have been.
+    A file may be removed once a completed checkpoint has its rows. Checkpoints keep the names of
+    files that were read: of those still there, and for ``name_retention`` of those removed. So each
+    file is read exactly once, even one that arrives late with an old modification time, unless its
+    name may be one that was forgotten: then it is not read, and is reported by name (see
+    ``on_error``). Do not reuse a name while it is kept: the file is not read, and is reported only
+    if its modification time is too late for the removed one.
 
     Args:
         path: A local directory.
-        format: ``parquet``, ``json`` (an object a line), ``csv`` (with a header) or ``ipc``
-            (Arrow's file format). Columns are matched by name, and one that a file lacks is null.
-            In JSON and CSV a timestamp needs its zone.
-        schema: Of the rows, as Spark's DDL text.
-        discovery_interval: Seconds between two looks into the directory.
-        bounded: What is there at the first look is the whole input: it is read, and the job
+        format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
+            (Arrow's file format). Columns are matched by name; a column that a file lacks is null.
+            In JSON and CSV, timestamps need a time zone.
+        schema: The schema of the rows, as Spark DDL.
+        discovery_interval: Seconds between two listings of the directory.
+        bounded: The files of the first listing are the whole input: once they are read, the job
             finishes.
-        name_retention: Seconds for which the name of a removed file is kept. They are counted in
-            the modification times of the files that come after it, not by a clock.
-        on_error: What becomes of what cannot be read. ``fail``: the job fails, and says which file.
-            ``reject``: a line of JSON or CSV gives no row, or of the other formats a file, which is
-            listed by ``weir inspect``, by ``GET /jobs/ID/rejects``, and by ``weir send JOB STEP
-            '{"rejects": true}'``; of a text file with more than 1,000 such lines no row is read.
-            Each file is in memory as a whole then.
-        max_bytes_per_split_batch: How many bytes of files a subtask is given for a batch; one file
-            at least.
+        name_retention: Seconds for which the name of a removed file is kept, measured by the
+            modification times of files that arrive after it, not by a clock.
+        on_error: What happens to input that cannot be read. ``fail``: the job fails and names the
+            file. ``reject``: a bad line of JSON or CSV, or a bad file of another format, gives no
+            rows and is listed by ``weir inspect``, by ``GET /jobs/ID/rejects``, and by ``weir send
+            JOB STEP '{"rejects": true}'``; a text file with more than 1,000 bad lines gives no rows
+            at all. Each file is then held in memory as a whole.
+        max_bytes_per_split_batch: The most bytes of files that a subtask gets for a batch; it
+            always gets at least one file.
     """
 
     def __init__(
@@ -70,8 +69,10 @@ class FileSource(SplitSource):
         on_error: str = "fail",
         max_bytes_per_split_batch: int = 64 * 1024 * 1024,
     ) -> None:
-        """Raises ``PipelineError`` for what cannot be. The directory is not looked at before the
-        job runs."""
+        """Raises ``PipelineError`` for invalid arguments.
+
+        The directory is not read before the job runs.
+        """
         self._directory = normalize(path)
         if not is_local(self._directory):
             raise PipelineError(

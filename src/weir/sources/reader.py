@@ -1,5 +1,7 @@
-"""``FileReader``: reads the files that the enumerator assigns to a subtask (``enumerator.py`` has
-their messages)."""
+"""``FileReader``: reads the files that the enumerator assigns to a subtask.
+
+``enumerator.py`` describes their messages.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +17,35 @@ from weir.operators.base import Operator, OperatorContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Formats that have a row in each line.
+#: Formats with a row per line.
 _TEXT = ("json", "csv")
-#: A line of JSON that is no object. Arrow crashes on it where it is the first of a block.
+#: A JSON line that is null, not an object. Arrow crashes on it if it is the first of a block.
 _NULL = re.compile(rb"\n[ \t\r]*null")
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 
 class FileReader(Operator):
-    """Reads whole files, in the batch in which it is told of them. So it has no state: no file is
-    half read between two batches."""
+    """Reads whole files, in the batch in which they are assigned.
+
+    So it has no state: no file is half read between two batches.
+    """
 
     def __init__(self, directory: str, *, format: str, schema: str, rejects: bool) -> None:
-        """``schema`` as Spark's DDL text. ``rejects``: what cannot be read does not fail the
-        job."""
+        """``schema`` is Spark DDL. With ``rejects``, unreadable input does not fail the job."""
         self.output_schema = schema
         self._directory = directory
         self._format = format
         self._rejects = rejects
 
     def open(self, context: OperatorContext) -> None:
-        """Ask for files: who ran the subtask before may not have (PROTOCOL P41)."""
+        """Prepare to ask for files: an earlier process may not have asked (PROTOCOL P41)."""
         super().open(context)
         self._asks = True
         self._ended = False
         self._names: list[str] = []
 
     def handle_operator_event(self, event: Payload) -> None:
-        """Files, or the end of the input."""
+        """Take up assigned files, or the end of the input."""
         self._names += event.get("splits", ())
         self._ended |= event.get("end", False)
 
@@ -63,7 +66,7 @@ class FileReader(Operator):
         path = Path(self._directory, name)
         try:
             batches = self._batches(path)
-            # Rows that went downstream cannot be taken back.
+            # Rows that were emitted cannot be taken back, so with rejects check them all first.
             yield from (list(self._with_values(batches)) if self._rejects else batches)
         except UNREADABLE as error:
             if not self._rejects:
@@ -74,7 +77,7 @@ class FileReader(Operator):
             yield from self._salvaged(path, error)
 
     def _salvaged(self, path: Path, error: Exception) -> list[pa.RecordBatch]:
-        """What can be read of a file; the rest is reported, by lines where the format has them."""
+        """The readable rows of a file; reports the rest, by line if the format has lines."""
         from weir.sources.text_records import UNREADABLE, salvage, why
 
         if self._format in _TEXT:
@@ -96,7 +99,7 @@ class FileReader(Operator):
         from pyarrow.fs import LocalFileSystem
 
         if self._format in _TEXT and path.stat().st_size == 0:
-            # No line is no row; Arrow calls it broken.
+            # An empty file has no rows; Arrow would call it broken.
             return
         if self._format == "json":
             with path.open("rb") as file:
@@ -121,7 +124,7 @@ class FileReader(Operator):
         return list(self._with_values(batch for batch in found if batch.num_rows))
 
     def _with_values(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches. Raises ``ValueError`` for a null where none may be."""
+        """The batches. Raises ``ValueError`` for a null in a NOT NULL column."""
         schema = self.context.output_schema
         for batch in batches:
             for column_field, column in zip(schema, batch.columns, strict=True):

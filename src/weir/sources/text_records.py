@@ -1,8 +1,8 @@
-"""The records of a JSON or CSV file of which some cannot be read.
+"""Reads the good records of a JSON or CSV file that has bad ones.
 
-A file that Arrow refuses as a whole is cut into records, and these into halves until each bad one
-stands alone. So good ones are read by Arrow in large pieces, exactly as in a file without bad ones.
-The module is imported where records are read, since Arrow takes a while to load.
+A file that Arrow refuses as a whole is split into records, and these are bisected until each bad
+one is isolated. So Arrow reads the good ones in large pieces, exactly as in a file without bad
+ones. The module is imported only where records are read, since Arrow takes a while to load.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     Parse = Callable[[bytes], list[pa.RecordBatch]]
 
-#: What reading a file raises.
+#: The errors that reading a file raises.
 UNREADABLE = (pa.ArrowException, OSError, ValueError)
-#: Bad records of one file that are looked for; one with more is not of this format.
+#: Bad records to isolate in one file; a file with more does not have this format.
 MAX_BAD = 1_000
-#: Characters of an error that travel with an event.
+#: Characters of an error that are kept in an event.
 _WHY = 300
 
 
 @dataclass
 class Salvaged:
-    """What can be read of a file."""
+    """The readable part of a file."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    #: ``line`` (from 1 on, the first of the record) and ``why`` of each record that cannot.
+    #: For each bad record: ``line``, its first line counted from 1, and ``why``.
     bad: list[Payload] = field(default_factory=list)
 
 
@@ -42,14 +42,16 @@ def why(error: BaseException) -> str:
 
 
 def salvage(data: bytes, format: str, parse: Parse) -> Salvaged:
-    """Read what can be read; ``parse`` takes whole files. Raises ``ValueError`` if there is no
-    telling records apart, or if more than ``MAX_BAD`` cannot be read."""
+    """Read the good records; ``parse`` takes whole files.
+
+    Raises ``ValueError`` if the records cannot be told apart, or if more than ``MAX_BAD`` are bad.
+    """
     header = b""
     records = list(_lines(data) if format == "json" else _csv_records(data))
     if format == "csv" and records:
         header = records.pop(0)[1]
         header += b"" if header.endswith((b"\n", b"\r")) else b"\n"
-        # One that cannot be read makes every record bad.
+        # A bad header would make every record bad.
         parse(header)
     found = Salvaged()
     if records:
@@ -76,17 +78,19 @@ def _read(records: list[tuple[int, bytes]], header: bytes, parse: Parse, found: 
 
 
 def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, with their numbers."""
+    """The non-blank lines, with their numbers."""
     for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
             yield number, line + b"\n"
 
 
 def _csv_records(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The records that are not blank, the header included, with their first lines. A quoted value
-    may hold line ends."""
+    """The non-blank records, including the header, with the numbers of their first lines.
+
+    A quoted value may contain line breaks.
+    """
     lines = data.splitlines(keepends=True)
-    # Quotes, commas and line ends are the same bytes in each encoding that Arrow reads.
+    # Quotes, commas and line breaks are the same bytes in every encoding that Arrow reads.
     reader = csv.reader(line.decode("latin-1") for line in lines)
     begin = 0
     try:

@@ -1,2 +1,4 @@
-"""The binding to Spark: the only folder that imports pyspark, and where Spark's words (batch,
-offset log) end."""
+"""The binding to Spark.
+
+The only package that imports pyspark; Spark's terms (batch, offset log) do not leave it.
+"""

@@ -1,53 +1,55 @@
-"""Channels in Spark: segments on disk, the source that reads them, and the streaming DataFrame that
-a step is given.
+"""Channels in Spark: segments on disk, the source that reads them, and a step's input frame.
 
 **The frame** (``channel_frame``) has the rows that another query of the job wrote, with that
 query's watermark (PROTOCOL P25). The producer writes Parquet files (segments), and
-``ChannelSource`` reads exactly those that the driver admits.
+``ChannelSource`` reads exactly the segments that the driver admits.
 
-The watermark cannot be derived anew from the rows: what an outer join emits late would be dropped.
-It comes from one row of the control input and from nothing else:
+The watermark cannot be derived again from the rows: rows that an outer join emits late would be
+dropped. It comes only from a row of the control input:
 
     control rows of this channel, as (nulls.., __weir_watermark)
-      -> withWatermark("__weir_watermark", "0 seconds") -> a filter that drops the row behind it ->
-      event-time columns get their metadata back, which a watermark node strips from all columns but
-      its own -> first in the union with the segments, which have no watermark node
+      -> withWatermark("__weir_watermark", "0 seconds")
+      -> a filter that drops the row once the watermark node has seen it
+      -> event-time columns get back their metadata, which a watermark node strips from all columns
+         but its own
+      -> first in the union with the segments, which have no watermark node
 
-Both the filter and the nulls must be such that the optimizer sees nothing in them. Of
-``rand() < 0`` it knows that it is false, and past a deterministic filter it pushes what later steps
-filter by, below the watermark node, which then sees no row. Of a literal null it knows that it is
-null: in a batch in which the segments of this channel are none, a join would conclude from its key
-that the other side's must be null too, and drop every row of it.
+Both the filter and the nulls must be opaque to the optimizer. It folds ``rand() < 0`` to false. It
+pushes the predicates of later steps through a deterministic filter and below the watermark node,
+which then sees no row. A literal null is no better: in a batch without segments of this channel, a
+join would infer from its null key that the other side's key must be null too, and drop every row of
+that side.
 
-**Segments** on disk (``OutputSegments``)::
+**Segments** on disk (``OutputSegments``), each written by Spark in the producer's batch::
 
-    <attempt>/_channels/<producer>/<position>/part-*.parquet    a segment, written by Spark in the producer's batch
+    <attempt>/_channels/<producer>/<position>/part-*.parquet
 
-A segment is deleted when no consumer needs it any more. Nothing here is durable: a restored job has
-a new attempt directory, and an aligned checkpoint leaves nothing in a channel. What an unaligned
-one has overtaken is in the snapshot of the consumer, and after a restore below its own directory
-(PROTOCOL P27)::
+A segment is deleted once no consumer needs it. Nothing here is durable: a restored job has a new
+attempt directory, and an aligned checkpoint leaves nothing in a channel. Segments overtaken by an
+unaligned checkpoint are in the snapshot of the consumer, and after a restore below the consumer's
+directory (PROTOCOL P27)::
 
     <attempt>/<consumer>/in-flight/<producer>/<position>-<part>.parquet
 
-So the payload of a segment has the paths of its files, or, restored, their keys below that
+So the payload of a segment has the paths of its files or, after a restore, their keys below that
 directory.
 
 **The source** (``ChannelSource``) is implemented by the driver and reads exactly the admitted
-segments, natively. Its offset is a position of the channel:
-``{"channel": "clean", "position": 41}``, in the query's own offset log and nowhere else. A batch
-from one offset to the next reads the segments in between: their Parquet files become a plan like
-the one that Spark makes for its own file source, so columns are pruned and filters are pushed down.
-It is a source of Spark's first interface (V1), since those of the second get neither.
+segments, natively. Its offset is a position in the channel:
+``{"channel": "clean", "position": 41}``, stored in the query's own offset log and nowhere else. A
+batch from one offset to the next reads the segments in between: their Parquet files become a plan
+like the one that Spark makes for its own file source, so columns are pruned and filters are pushed
+down. It implements Spark's V1 source interface because V2 sources get neither.
 
-What a batch has read is what its offset says (PROTOCOL P7). ``latestOffset`` names the end of what
-was admitted, ``getBatch`` reads up to there, and the next ``latestOffset`` is given the end of what
-is committed; the two are compared.
+The offset of a batch says what it has read (PROTOCOL P7). ``latestOffset`` returns the last
+admitted position, ``getBatch`` reads up to it, and the next ``latestOffset`` receives the committed
+position and compares it with what was read.
 
-After a restart Spark asks once for the last batch, which is committed: its segments may be gone,
-and nobody reads what is returned. That is the only time when segments may be missing.
+After a restart Spark calls ``getBatch`` once for the last batch, which is committed: its segments
+may be gone, and nobody reads the result. Segments may be missing at no other time.
 
-Names are Java's; a proxy has no default methods, so each method of the interfaces is here.
+Method names are Java's. A py4j proxy has no default methods, so every method of the interfaces is
+defined here.
 """
 
 from __future__ import annotations
@@ -94,20 +96,19 @@ _WATERMARK = "__weir_watermark"
 
 
 def plain_schema(schema: StructType) -> StructType:
-    """Names and types alone: the columns of a channel's files."""
+    """The schema of a channel's files: names and types, without metadata."""
     return StructType([StructField(field.name, field.dataType) for field in schema.fields])
 
 
 def channel_frame(
     control: DataFrame, segments: DataFrame, *, index: int, schema: StructType
 ) -> DataFrame:
-    """The channel's rows, with the names, types and event-time columns of ``schema``, the
-    producer's own.
+    """The channel's rows, with the names, types and event-time columns of ``schema``.
 
-    As from any file, each column may be null. ``control`` is the query's control input of
-    ``CHANNEL_SCHEMA``, one object for all channels; ``index`` is this channel's number there.
-    ``segments`` are the rows of ``plain_schema``. A channel without an event-time column has no
-    watermark.
+    ``schema`` is the producer's. As with any file, every column is nullable. ``control`` is the
+    query's control input of ``CHANNEL_SCHEMA``, one object for all channels; ``index`` is this
+    channel's number in it. ``segments`` has the segments' rows, of ``plain_schema``. A channel
+    without an event-time column has no watermark.
     """
     never = F.spark_partition_id() < 0
     nulls = [
@@ -129,8 +130,10 @@ def has_event_time(schema: StructType) -> bool:
 
 
 def check_channel_schema(step_name: str, schema: StructType) -> None:
-    """Raises ``PipelineError`` if rows of this schema cannot travel from one query to another as
-    Parquet files."""
+    """Check that rows of this schema can go to another query as Parquet files.
+
+    Raises ``PipelineError`` if they cannot.
+    """
     repeated = _repeated(schema.names)
     if repeated is not None:
         raise PipelineError(
@@ -154,7 +157,10 @@ def check_channel_schema(step_name: str, schema: StructType) -> None:
 
 
 def _unfit(kind: DataType) -> str | None:
-    """What of the type cannot travel, in words. Variants, geometries and collated strings can."""
+    """The part of the type that Parquet cannot hold, in words; None if it holds all of it.
+
+    Variants, geometries and collated strings are fine.
+    """
     if isinstance(kind, CalendarIntervalType | DayTimeIntervalType | YearMonthIntervalType):
         return "intervals"
     if isinstance(kind, TimeType):
@@ -176,7 +182,7 @@ def _unfit(kind: DataType) -> str | None:
 
 
 def _repeated(names: Iterable[str]) -> str | None:
-    """A name that occurs twice, case aside."""
+    """A name that occurs twice, ignoring case; None otherwise."""
     counts = Counter(name.lower() for name in names)
     return next((name for name, count in counts.items() if count > 1), None)
 
@@ -189,7 +195,7 @@ def _unused_name(schema: StructType) -> str:
 
 
 def _column(field: StructField) -> Column:
-    """The column with its metadata; the delay is in the watermark that the producer tells."""
+    """The column with its metadata; the producer's watermark already includes the delay."""
     column = F.col("`" + field.name.replace("`", "``") + "`")
     metadata: dict[str, Any] = field.metadata
     if EVENT_TIME not in metadata:
@@ -198,13 +204,15 @@ def _column(field: StructField) -> Column:
 
 
 def segment_files(payload: Payload, directory: str) -> list[str]:
-    """Where the files of a segment are that the query in ``directory`` reads."""
+    """The paths of a segment's files, for the query in ``directory``."""
     return payload.get("files") or [join(directory, key) for key in payload["keys"]]
 
 
 def keyed_files(segment: InFlightSegment, directory: str) -> dict[str, str]:
-    """Where the files of a segment in flight are, by the keys that they have in the state of the
-    query in ``directory``."""
+    """The paths of an in-flight segment's files, by their keys in the state of the query.
+
+    ``directory`` is the query's.
+    """
     paths = segment_files(segment.payload, directory)
     names = [f"{segment.position:020d}-{part}.parquet" for part in range(len(paths))]
     keys = segment.payload.get("keys") or [f"in-flight/{segment.channel}/{name}" for name in names]
@@ -222,22 +230,21 @@ class OutputSegments:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self._fs = fs
         self._path = path
-        #: Positions that were written and not released, ascending.
+        #: Positions written and not yet released, ascending.
         self._written: deque[int] = deque()
 
     def write(self, frame: DataFrame, position: int) -> tuple[Segment | None, DataFrame]:
-        """Write a step's rows: one Spark job. The segment, None without rows; and the rows as they
-        were written.
+        """Write a batch's rows in one Spark job; return the segment and the rows read back.
 
-        Whatever else wants the rows takes them from there: reading them back costs less than
-        computing them again, and a plan that is not deterministic would give a sink other rows than
-        the channel.
+        The segment is None if there are no rows. Other users of the rows take them from the files:
+        reading them back costs less than computing them again, and a plan that is not deterministic
+        would give a sink other rows than the channel.
         """
         path = self._directory(position)
-        # With the session's codec, since a sink may make these very files part of its table.
+        # With the session's codec, since a sink may add these files to its table.
         write_frame(frame, self._fs, path, format_name="parquet")
         self._written.append(position)
-        # An empty frame is written as a file without rows.
+        # Spark writes an empty frame as a file without rows.
         files = [
             file
             for file in visible_files(self._fs, path)
@@ -262,7 +269,7 @@ class OutputSegments:
         return join(self._path, str(position))
 
 
-#: Whatever the session says: nothing that was admitted may be left out.
+#: Overrides the session's options: nothing that was admitted may be skipped.
 _READ_EVERYTHING = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 #: The position before all segments.
@@ -277,15 +284,15 @@ class ChannelSource(JavaStream):
     ) -> None:
         super().__init__(jvm, f"channel {channel}")
         self._channel = channel
-        # As of any file's, each column and each part of one may be null.
+        # As with any file, every column and every nested field is nullable.
         self._schema = jvm.schema(schema).asNullable()
         self._rounds = rounds
         self._lock = threading.Lock()
         #: Positions and files of admitted segments that no committed batch has read, ascending.
         self._segments: deque[tuple[int, list[str]]] = deque()
-        #: The end of what was admitted; None: nothing was in this attempt.
+        #: The last admitted position; None if nothing was admitted in this attempt.
         self._admitted: int | None = None
-        #: The end of what the newest batch of this attempt has read; None if there was none.
+        #: The last position that the batches of this attempt have read; None if none has read.
         self._read: int | None = None
 
     def frame(self) -> DataFrame:
@@ -297,23 +304,26 @@ class ChannelSource(JavaStream):
         return jvm.frame(relation(self.proxy, output, jvm.none, unnamed, jvm.java_session))
 
     def admit(self, position: int, files: Sequence[str]) -> None:
-        """Let the next batch read a segment: Parquet files, as Spark names them. The query rests
-        meanwhile."""
+        """Let the next batch read a segment. Call it while the query rests.
+
+        ``files`` are Parquet files, in Spark's notation.
+        """
         with self._lock:
             self._segments.append((position, list(files)))
             self._admitted = position
 
     @property
     def consumed(self) -> int | None:
-        """Up to which position the batches of this attempt have read it; None if nothing. Call it
-        while the query rests."""
+        """The last position that the batches of this attempt have read; None if none has read.
+
+        Call it while the query rests.
+        """
         return self._read
 
     # -- the source
-    # --------------------------------------------------------------------------------------
 
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: N802
-        """The end of what is admitted."""
+        """The last admitted position."""
         self._rounds.answer(self)
         committed = self._position(start)
         if self._read is not None and committed != self._read:
@@ -353,7 +363,7 @@ class ChannelSource(JavaStream):
         except Exception as error:
             if "InterruptedException" in str(error):
                 raise QueryInterruptedError from None
-            # Short: through the text Spark runs a regular expression that recurses for each
+            # Keep it short: Spark matches the text with a regular expression that recurses for each
             # character.
             raise StorageError(
                 f"Channel {self._channel!r} cannot be read: {first_cause(error)}."
@@ -364,15 +374,15 @@ class ChannelSource(JavaStream):
         return self._schema
 
     def getOffset(self) -> Any:  # noqa: N802
-        """Spark calls ``latestOffset`` in its place."""
+        """Never called: Spark calls ``latestOffset`` instead."""
         raise InvariantError("Spark asks for the latest offset, not for an offset")
 
     def initialOffset(self) -> Any:  # noqa: N802
-        """A source of the first interface has none."""
+        """Never called: a V1 source has no initial offset."""
         raise InvariantError("a channel has no initial offset")
 
     class Java:
-        """What Java sees."""
+        """The Java interfaces that the proxy implements."""
 
         implements = (
             "org.apache.spark.sql.execution.streaming.Source",
@@ -380,11 +390,9 @@ class ChannelSource(JavaStream):
         )
 
     # -- inside
-    # ------------------------------------------------------------------------------------------
 
     def _plan(self, files: Sequence[str]) -> Any:
-        """What Spark's own file source would plan for these files, without its look at the
-        directory."""
+        """The plan of Spark's file source for these files, without listing the directory."""
         jvm = self._jvm
         if not files:
             local = jvm.sql_class("catalyst.plans.logical.LocalRelation")
@@ -403,7 +411,7 @@ class ChannelSource(JavaStream):
             jvm.some(no_partitions),
             jvm.none,
         )
-        # Spark lists a path that is gone as no file, whatever the options say.
+        # Spark's listing omits a missing path, whatever the options say.
         if index.allFiles().size() != len(files):
             raise StorageError(
                 f"Files of channel {self._channel!r} have vanished: {', '.join(files)}."
@@ -425,7 +433,7 @@ class ChannelSource(JavaStream):
         return self._jvm.offset(json.dumps({"channel": self._channel, "position": position}))
 
     def _position(self, offset: Any) -> int:
-        """The position that an offset names."""
+        """The position that an offset names; ``_NOTHING`` for no offset."""
         if offset is None:
             return _NOTHING
         text = str(offset.json())

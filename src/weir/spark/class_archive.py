@@ -1,25 +1,24 @@
-"""Lets Spark's JVM start warm: it maps Spark's classes from an archive instead of loading them one
-by one.
+"""Starts Spark's JVM warm: it maps Spark's classes from an archive instead of loading each one.
 
-Java calls this class data sharing (CDS). Half of what a short Spark session costs is reading,
-checking and linking some 12,000 classes; an archive, 200 MB in the user's cache directory, keeps
+Java calls this class data sharing (CDS). Half the cost of a short Spark session is reading,
+checking and linking some 12,000 classes; an archive of 200 MB in the user's cache directory keeps
 them as they are in memory.
 
-1. **Where.** ``weir/spark-<version>-java-<version>-<fingerprint>-<size>.jsa`` below
-   ``$XDG_CACHE_HOME`` or ``~/.cache``. The fingerprint covers what the archive was made of: Java
+1. **Location.** ``weir/spark-<version>-java-<version>-<fingerprint>-<size>.jsa`` below
+   ``$XDG_CACHE_HOME`` or ``~/.cache``. The fingerprint covers what the archive was made from: Java
    (path, build), Spark's jars (path, names, sizes, times) and the training program. The size is in
-   the name because Java does not look at it: it crashes on an archive cut short.
-2. **Use.** ``java_options`` names the archive to the JVM. Java checks it once more and passes over
-   one that does not fit, and ``SILENCE`` keeps that quiet. An archive made with any collector
-   serves G1, Serial and Parallel; it is passed over where there are no compressed pointers (ZGC,
-   heaps from 32 GB), and where Spark's class path begins with something else (a configuration
-   directory with files in it).
-3. **Making.** ``make`` runs ``class_training`` in a child process, which writes to a temporary
+   the name because Java does not check it: it crashes on a truncated archive.
+2. **Use.** ``java_options`` passes the archive to the JVM. Java checks it again and ignores one
+   that does not fit; ``SILENCE`` suppresses the warning. An archive made with any collector serves
+   G1, Serial and Parallel. Java ignores it without compressed pointers (ZGC, heaps from 32 GB), and
+   where Spark's class path begins with something else (a configuration directory with files in it).
+3. **Creation.** ``make`` runs ``class_training`` in a child process, which writes to a temporary
    name; the archive is synced and then renamed. One process makes it at a time (a file lock, which
-   the kernel drops with its process). A crash leaves nothing but a temporary file, which the next
-   one removes.
-4. **Later.** ``make_later`` starts a detached process of the lowest priority, for ``weir run``.
-   What failed is remembered for a week in ``<name>.failed``, so that not every run tries it again.
+   the kernel releases with the process). A crash leaves only a temporary file, which the next
+   attempt removes.
+4. **In the background.** ``make_later`` starts a detached process of the lowest priority, for
+   ``weir run``. A failure is remembered for a week in ``<name>.failed``, so that not every run
+   tries again.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ from weir.storage.paths import temporary_directory
 
 #: For a JVM that lives for seconds: the optimizing compiler would cost more than it saves.
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
-#: For a JVM that runs on: the optimizing compiler takes up a method after three times the calls
-#: that Java asks for. With two cores it takes a third of a start otherwise, for code that runs a
-#: few times; what is hot comes to it within seconds.
+#: For a long-lived JVM: the optimizing compiler takes up a method after three times as many calls
+#: as by default. Otherwise, on two cores, it takes a third of the start-up time for code that runs
+#: a few times; hot code still reaches it within seconds.
 LATE_OPTIMIZER = (
     "-XX:Tier4InvocationThreshold=15000 -XX:Tier4MinInvocationThreshold=1800"
     " -XX:Tier4CompileThreshold=45000 -XX:Tier4BackEdgeThreshold=120000"
 )
-#: Java warns on standard output of an archive that it passes over.
+#: Java warns on standard output about an archive that it ignores.
 SILENCE = "-Xlog:cds*=off -Xlog:class+path*=off"
 
-#: Nothing is made behind a run's back if this is 1: for tests, and machines that are thrown away.
+#: Set to 1, no run makes an archive in the background: for tests and disposable machines.
 NO_WARMUP = "WEIR_NO_WARMUP"
 
-#: Variables from which Java and Spark's scripts take more options.
+#: Variables from which Java and Spark's scripts read further options.
 _OPTION_VARIABLES = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-#: What else would change the class path or the JVM of the training run.
+#: These too would change the class path or the JVM of the training run.
 _TRAINING_WITHOUT = (
     *_OPTION_VARIABLES,
     "SPARK_LAUNCHER_OPTS",
@@ -73,32 +72,31 @@ _OWN_ARCHIVE = re.compile(r"-Xshare:|-XX:(SharedArchiveFile|ArchiveClassesAtExit
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 _TRAINING_TIMEOUT_S = 600.0
 _DAY_S = 86_400.0
-#: An archive that was not used for so long goes when another is made.
+#: An archive unused for this long is deleted when another is made.
 _UNUSED_S = 14 * _DAY_S
-#: 200 MB each: one for each environment that somebody works in, and no more.
+#: Archives kept, 200 MB each: enough for one per environment that somebody works in.
 _KEPT_MAX = 8
 _FAILURE_HOLDS_S = 7 * _DAY_S
 
 
 class JvmProfile(enum.Enum):
-    """What a JVM is for, as options."""
+    """JVM options by what the JVM is for."""
 
-    #: A job that runs on with a heap of a few gigabytes: the collector with the least work beside
-    #: the program's own, so a start takes a tenth less.
+    #: A long-running job with a heap of a few gigabytes: the collector with the least work beside
+    #: the program's own, so start-up takes a tenth less.
     LASTING = f"{LATE_OPTIMIZER} -XX:+UseParallelGC"
-    #: A job with a large heap, where that collector's pauses would grow long: Java's own defaults.
+    #: A job with a large heap, where that collector's pauses would grow long: Java's defaults.
     LARGE = ""
-    #: A tool that reads something and ends.
+    #: A tool that reads something and exits.
     BRIEF = f"{QUICK_COMPILER} -XX:+UseSerialGC"
 
 
 def java_options(
     given: str = "", *, profile: JvmProfile = JvmProfile.LASTING, archive: bool = True
 ) -> str:
-    """Options that stand before ``given``, the user's own: those of the profile, and an archive
-    that fits.
+    """Options to put before ``given``, the user's own: the profile's, and an archive that fits.
 
-    The user's own collector or archive is left alone, also where the environment names it.
+    A collector or archive chosen by the user is left alone, also if the environment names it.
     """
     theirs = " ".join([given, *(os.environ.get(name, "") for name in _OPTION_VARIABLES)])
     # Java refuses to start with two collectors.
@@ -109,7 +107,7 @@ def java_options(
     ]
     found = find() if archive and not _OWN_ARCHIVE.search(theirs) else None
     if found is not None:
-        # Its time says when it was last used.
+        # Its modification time says when it was last used.
         with contextlib.suppress(OSError):
             os.utime(found)
         options += [SILENCE, "-Xshare:auto", quoted(f"-XX:SharedArchiveFile={found}")]
@@ -117,13 +115,13 @@ def java_options(
 
 
 def quoted(option: str) -> str:
-    """An option as Spark's launcher reads it: one word, whatever the path in it has."""
+    """Quote an option so that Spark's launcher reads it as one word, whatever its path contains."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 
 def location() -> Path:
-    """Where the archive for this Java and Spark lies, as the path without size and ending.
+    """The path of the archive for this Java and Spark, without size and suffix.
 
     Raises ``UnsupportedEnvironmentError`` if Java, Spark or a home directory is missing.
     """
@@ -148,7 +146,7 @@ def location() -> Path:
 
 
 def find() -> Path | None:
-    """The archive that fits, if it is there."""
+    """The archive for this Java and Spark; None if there is none."""
     try:
         return _whole(location())
     except (UnsupportedEnvironmentError, OSError):
@@ -156,7 +154,7 @@ def find() -> Path | None:
 
 
 def is_settled() -> bool:
-    """There is nothing to do: the archive is there, or could not be made not long ago."""
+    """Whether there is nothing to do: the archive exists, or making it failed recently."""
     try:
         place = location()
         if _whole(place) is not None:
@@ -169,8 +167,7 @@ def is_settled() -> bool:
 
 
 def make(*, force: bool = False) -> Path:
-    """Make the archive that fits, unless it is there; ``force`` makes it anew. Takes about half a
-    minute.
+    """Make the archive unless it exists; ``force`` makes it again. Takes about half a minute.
 
     Waits while another process makes it. Raises ``UnsupportedEnvironmentError`` if it cannot be
     made.
@@ -190,8 +187,10 @@ def make(*, force: bool = False) -> Path:
 
 
 def make_later() -> None:
-    """Make the archive in a detached process of the lowest priority, if there is none; never
-    raises."""
+    """Make a missing archive in a detached process of the lowest priority; never raises.
+
+    Does nothing if ``WEIR_NO_WARMUP`` is 1 or ``is_settled``.
+    """
     if os.environ.get(NO_WARMUP) == "1" or is_settled():
         return
     with contextlib.suppress(OSError):
@@ -229,7 +228,7 @@ def _make(place: Path) -> Path:
 
 def _train(made: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key not in _TRAINING_WITHOUT}
-    # It runs elsewhere, and must find what this process finds.
+    # It runs in another directory, and must import what this process imports.
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(one).resolve()) for one in sys.path)
     with temporary_directory("weir-warmup-") as directory:
         output = Path(directory, "output")
@@ -247,7 +246,7 @@ def _train(made: Path) -> None:
             except subprocess.TimeoutExpired:
                 code = f"no end after {_TRAINING_TIMEOUT_S:g} s"
             finally:
-                # Its JVM ends with it, since its standard input does.
+                # The child's JVM exits with it, since its standard input is closed.
                 child.kill()
                 child.wait()
         if code != 0 or not made.is_file():
@@ -260,7 +259,7 @@ def _train(made: Path) -> None:
 
 
 def _prune(place: Path, made: Path) -> None:
-    """Remove archives that nobody seems to use any more; a JVM that has mapped one keeps it."""
+    """Remove archives that seem unused; a JVM that has mapped one keeps it."""
     used: dict[Path, float] = {}
     for path in place.parent.glob("spark-*.jsa"):
         with contextlib.suppress(FileNotFoundError):
@@ -283,7 +282,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _cache_directory() -> Path:
     configured = os.environ.get("XDG_CACHE_HOME", "")
-    # The specification has relative paths ignored.
+    # The specification says to ignore relative paths.
     if configured.startswith("/"):
         return Path(configured, "weir")
     try:
@@ -307,7 +306,7 @@ def _jars() -> Path | None:
 
 
 def _whole(place: Path) -> Path | None:
-    """The archive at the place, if it is there and has its size."""
+    """The archive at the place, if it exists and has the size in its name."""
     for path in sorted(place.parent.glob(f"{place.name}-*.jsa")):
         if path.stem.rpartition("-")[2] == str(path.stat().st_size):
             return path

@@ -1,13 +1,13 @@
 """The training run for a class archive: a short Spark program that loads what Weir's jobs load.
 
-``python -m weir.spark.class_training ARCHIVE DIRECTORY`` is started by ``class_archive.make`` and
-by nobody else. What Java has loaded by the end is what the archive holds, so each part stands for
-classes of one kind: streaming with the RocksDB state store, a join of two streams, Parquet in and
-out, Python workers, calls back from the JVM, and Spark's reader of saved state. How many rows there
-are does not matter.
+Only ``class_archive.make`` starts ``python -m weir.spark.class_training ARCHIVE DIRECTORY``. The
+archive holds the classes that Java has loaded by the end, so each part of the program stands for
+one kind: streaming with the RocksDB state store, a join of two streams, Parquet in and out, Python
+workers, calls back from the JVM, and Spark's reader of saved state. The number of rows does not
+matter.
 
-Java writes the archive when it ends by ``System.exit``. PySpark would kill it instead, so the call
-is made here, and the Python side then waits for the process.
+Java writes the archive when it exits through ``System.exit``. PySpark would kill it instead, so the
+program makes that call itself and then waits for the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EXIT_PATIENCE_S = 300.0
 
 
 def main() -> None:
-    """Run the program, and end its JVM so that it writes the archive."""
+    """Run the program, then exit its JVM so that it writes the archive."""
     archive, directory = sys.argv[1:]
     session = create_session(
         name="class archive",
@@ -43,7 +43,7 @@ def main() -> None:
         conf={},
         parallelism=1,
         fast_working_directory=True,
-        # A job has this log as well: its classes belong to the archive.
+        # A job has this log too, so its classes belong in the archive.
         log_file=f"{directory}/spark.log",
         java_options=f"{QUICK_COMPILER} {SILENCE} {quoted(f'-XX:ArchiveClassesAtExit={archive}')}",
     )
@@ -104,14 +104,14 @@ def _exit(session: SparkSession) -> None:
     jvm, process = gateway.jvm, gateway.proc
 
     def call() -> None:
-        # The call has no answer: the JVM ends in it.
+        # The call never returns: the JVM exits in it.
         with contextlib.suppress(Exception):
             jvm.java.lang.System.exit(0)
 
     threading.Thread(target=call, daemon=True).start()
     code = process.wait(_EXIT_PATIENCE_S)
     sys.stdout.flush()
-    # At once: what PySpark does at the end would speak to the JVM.
+    # Exit at once: PySpark's exit handlers would call the JVM.
     os._exit(code)
 
 

@@ -1,40 +1,40 @@
-"""The control input, the tiny source that Weir adds to every query, and its planning calls, which
-the driver answers.
+"""The control input, a tiny source that Weir adds to every query, and its planning calls.
 
 **Planning calls** (``PlanningRounds``). Before each batch Spark asks every source of a query once
-for its latest offset, in no order that it promises. The first of Weir's sources that is asked in a
-*round* passes the question on to the driver and waits; the others give what the same answer says.
-So all of them agree, whatever the order: a query that reads channels reads exactly what the answer
-admits (PROTOCOL P7). A source that is asked again begins the next round.
+for its latest offset, in no guaranteed order. The first of Weir's sources asked in a *round* passes
+the question to the driver and waits; the others use the same answer. So all of them agree, whatever
+the order: a query that reads channels reads exactly what the answer admits (PROTOCOL P7). A source
+that is asked again starts the next round.
 
 While the call waits the query rests. Spark does not interrupt it, so whoever stops the query
 releases the call: first ``query.stop()`` on a thread of its own; then, once the query is no longer
 active and Spark takes an interruption for its own, ``release`` (``weir/spark/query_task.py``). A
-released call raises: if it returned, Spark would plan on, and run a batch without data where a
+released call raises: if it returned, Spark would go on planning and run a batch without data if a
 watermark has moved.
 
 **The control input** (``ControlInput``). A streaming query is a loop: ask each source for its
-latest offset, run a batch, commit it, again. The driver implements this source itself
+latest offset, run a batch, commit it, repeat. The driver implements this source itself
 (``weir/spark/jvm.py``), so Spark's question arrives as a method call, and the query rests until the
-call returns. Meanwhile no batch runs and the query's directory does not change: there checkpoints
-are taken.
+call returns. Meanwhile no batch runs and the query's directory does not change: this is when
+checkpoints are taken.
 
-In a query that reads sources it yields no rows and stands before the first of them. It carries that
-source's column metadata, since ``Union`` keeps its first child's (PROTOCOL P26). In a query that
-reads channels (``weir/spark/channels.py``) its rows are (watermark, channel), and they alone move
-the query's watermark (P25):
+In a query that reads sources it yields no rows and comes before the first source in a union. It
+carries that source's column metadata, since ``Union`` keeps its first child's (PROTOCOL P26). In a
+query that reads channels (``weir/spark/channels.py``) its rows are (watermark, channel), and only
+they advance the query's watermark (P25):
 
-1. The driver's answer to a planning call says how far each channel's producer is. What is higher
-   than before goes into the offset, so a batch that Spark replays says the same again.
-2. The batch gets a row for each channel that rose. It holds from the next batch on, as in one query
-   with both parts. The rows are made by the reader of Spark's rate source, so no Python worker is
-   asked.
+1. The driver's answer to a planning call carries the watermark of each channel. Watermarks that
+   have risen go into the offset, so a batch that Spark replays has the same ones.
+2. The batch gets a row for each channel whose watermark rose. It takes effect in the next batch, as
+   it would if producer and consumer were one query. The reader of Spark's rate source makes the
+   rows, so no Python worker is involved.
 3. The first batch of a run gets a row for every channel: a restarted query knows its own watermark,
-   but counts each branch as 0 until it is told again. If nothing else asks for that batch, the
-   offset moves for its sake: Spark fires what was due at the stop only once a batch has run.
+   but counts each branch as 0 until the branch has one again. If nothing else calls for that batch,
+   the offset moves to force it: windows and timers that were due at the stop fire only once a batch
+   has run.
 
-One object is Spark's table, scan and stream at once. A proxy has no default methods, so each method
-of these interfaces is here. Names are Java's.
+One object is Spark's table, scan and stream at once. A py4j proxy has no default methods, so every
+method of these interfaces is defined here. Method names are Java's.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class QueryInterruptedError(Exception):
-    """The query was stopped. Spark takes it for an interruption of its own, by its text."""
+    """The query was stopped. By its text, Spark takes it for an interruption of its own."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -67,9 +67,9 @@ class QueryInterruptedError(Exception):
 class PlanningAnswer:
     """What the next batch may do."""
 
-    #: The watermarks of the query's channels in milliseconds, by the numbers of the channels.
+    #: The watermarks of the query's channels in milliseconds, by channel number.
     watermarks_ms: Mapping[int, int] = field(default_factory=dict)
-    #: There is a batch, even without rows.
+    #: Run a batch even without rows.
     force: bool = False
 
 
@@ -77,24 +77,24 @@ class PlanningRounds:
     """Lets one query wait for the driver, once for each batch."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
-        """``ask`` passes the question on; ``reply`` answers it, perhaps before ``ask`` returns."""
+        """``ask`` notifies the driver; ``reply`` answers it, perhaps before ``ask`` returns."""
         self._ask = ask
         self._changed = threading.Condition()
-        #: The sources that were asked in this round, and the answer that holds for it.
+        #: The sources asked in this round, and the round's answer.
         self._asked: set[int] = set()
         self._answer = PlanningAnswer()
-        #: The answer to the call that waits, once there is one.
+        #: The answer to the waiting call; None until it arrives.
         self._reply: PlanningAnswer | None = None
         self._released = False
 
     def start_run(self) -> None:
-        """The query is about to start."""
+        """Prepare for a start of the query."""
         with self._changed:
             self._asked.clear()
             self._released = False
 
     def answer(self, source: object) -> PlanningAnswer:
-        """The answer that holds for a source. Called on the query's own thread; may wait for long.
+        """The round's answer for a source. Called on the query's own thread; may block for long.
 
         Raises ``QueryInterruptedError`` if the query is being stopped.
         """
@@ -105,13 +105,13 @@ class PlanningRounds:
         return self._answer
 
     def reply(self, answer: PlanningAnswer) -> None:
-        """Let the call that waits return."""
+        """Let the waiting call return."""
         with self._changed:
             self._reply = answer
             self._changed.notify_all()
 
     def release(self) -> None:
-        """The query is no longer active: its call ends, and any that follows."""
+        """End the waiting call and any later one: the query is no longer active."""
         with self._changed:
             self._released = True
             self._changed.notify_all()
@@ -129,8 +129,7 @@ class PlanningRounds:
             return self._reply
 
 
-#: The schema of the control input in a query that reads channels: what a row of Spark's rate source
-#: has.
+#: The schema of the control input in a query that reads channels: that of Spark's rate source.
 CHANNEL_SCHEMA = StructType(
     [StructField("watermark", TimestampType()), StructField("channel", LongType())]
 )
@@ -145,17 +144,17 @@ _INTERFACES = (
 
 
 class ControlInput(JavaStream):
-    """The control input of one query. ``start_run`` comes before each start of the query."""
+    """The control input of one query. Call ``start_run`` before each start of the query."""
 
     def __init__(self, jvm: Jvm, schema: StructType, rounds: PlanningRounds) -> None:
         super().__init__(jvm, "weir-control-input")
         self._schema = jvm.schema(schema)
         self._rounds = rounds
-        #: Start and end of the run's first batch that this source takes part in, as texts.
+        #: Start and end offset, as JSON, of the run's first batch that this source takes part in.
         self._first: tuple[str, str] | None = None
 
     def start_run(self) -> None:
-        """The query is about to start."""
+        """Prepare for a start of the query."""
         self._first = None
 
     def frame(self) -> DataFrame:
@@ -179,7 +178,6 @@ class ControlInput(JavaStream):
         return jvm.frame(plan)
 
     # -- the stream
-    # --------------------------------------------------------------------------------------
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> Any:  # noqa: N802
         """Wait until the driver lets the next batch start."""
@@ -196,7 +194,7 @@ class ControlInput(JavaStream):
         return self._jvm.offset(json.dumps(moved))
 
     def planInputPartitions(self, start: Any, end: Any) -> Any:  # noqa: N802
-        """One partition for each row of the batch; none if there are none, so that it adds no task.
+        """One partition per row of the batch; none without rows, so that it adds no Spark task.
 
         Spark asks once for each branch that reads the source: the same batch, the same rows.
         """
@@ -211,26 +209,25 @@ class ControlInput(JavaStream):
         return self._jvm.array(
             self._jvm.sql_class("connector.read.InputPartition"),
             [
-                # Values from the channel's number up to the next one: one row at this time.
+                # Values from the channel's number up to the next one: one row with this timestamp.
                 partition(0, 1, int(channel), int(channel) + 1, ms, 0.0)
                 for channel, ms in sorted(rows.items())
             ],
         )
 
     def createReaderFactory(self) -> Any:  # noqa: N802
-        """Makes the rows in the executors' JVMs."""
+        """The factory of readers that make the rows in the executors' JVMs."""
         name = "org.apache.spark.sql.execution.streaming.sources.RateStreamMicroBatchReaderFactory"
         return self._jvm.scala_object(name)
 
     def initialOffset(self) -> Any:  # noqa: N802
-        """No channel has a watermark."""
+        """The offset before the first batch: no channel has a watermark."""
         return self._jvm.offset(json.dumps({"control": 0}))
 
     # -- the table and its scan
-    # --------------------------------------------------------------------------
 
     def newScanBuilder(self, options: Any) -> Any:  # noqa: N802
-        """Spark's way from the table to the stream leads back here."""
+        """The scan builder: this object too."""
         return self.proxy
 
     def build(self) -> Any:
@@ -260,7 +257,7 @@ class ControlInput(JavaStream):
         )
 
     def capabilities(self) -> Any:
-        """It is read in batches of a stream."""
+        """The table supports only micro-batch reads."""
         found = self._jvm.java_class("java.util.HashSet")()
         found.add(self._jvm.sql_class("connector.catalog.TableCapability").MICRO_BATCH_READ)
         return found
@@ -286,7 +283,7 @@ class ControlInput(JavaStream):
         return self._jvm.array(self._jvm.sql_class("connector.metric.CustomTaskMetric"), [])
 
     def columnarSupportMode(self) -> Any:  # noqa: N802
-        """Rows come one by one."""
+        """Rows, not columnar batches."""
         return self._jvm.sql_class("connector.read.Scan$ColumnarSupportMode").UNSUPPORTED
 
     def id(self) -> None:
@@ -295,7 +292,7 @@ class ControlInput(JavaStream):
     version = id
 
     class Java:
-        """What Java sees."""
+        """The Java interfaces that the proxy implements."""
 
         implements = tuple(f"org.apache.spark.sql.connector.{name}" for name in _INTERFACES)
 

@@ -1,5 +1,7 @@
-"""What must be true of the machine before a job can run: Java, Spark's version. One sentence each
-when it is not."""
+"""Checks that the machine can run a job: Java, and Spark's version.
+
+Each failed check raises an error of one sentence.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,19 @@ _HOW_JAVA = (
 
 
 def check_environment() -> None:
-    """Raises ``UnsupportedEnvironmentError`` if Java or Spark is missing or of an unsupported
-    version."""
+    """Check Java and Spark.
+
+    Raises ``UnsupportedEnvironmentError`` if either is missing or of an unsupported version.
+    """
     check_java()
     check_spark()
 
 
 def find_java() -> Path | None:
-    """The Java that Spark would start: that of ``JAVA_HOME``, else ``java`` on the path; None if
-    there is none."""
+    """The Java that Spark would start; None if it does not exist.
+
+    It is ``bin/java`` in ``JAVA_HOME`` or, if that is not set, ``java`` on the path.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     return Path(java) if java is not None and Path(java).is_file() else None
@@ -60,8 +66,10 @@ def check_java() -> None:
 
 @functools.cache
 def _major_version(java: Path) -> int | None:
-    """From the file that a Java installation has for it, which takes no process; else Java is
-    asked."""
+    """The version in the installation's ``release`` file; without one, what ``java -version`` says.
+
+    None if neither has it. Reading the file saves a process.
+    """
     release = java.resolve().parents[1] / "release"
     try:
         told = re.search(r'^JAVA_VERSION="(\d+)', release.read_text(), re.MULTILINE)

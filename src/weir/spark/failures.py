@@ -1,12 +1,13 @@
-"""What a Spark error says, and how the failure of a query is reported.
+"""Reads Spark's errors and reports the failures of queries.
 
-``read_error`` puts the error in one line and says where the user's code has a part in it and
-whether it can go away. ``TaskFailures`` adds the step, the batch, and the log that has all of it.
+``read_error`` puts the error in one line, finds the line of the user's code that led to it, and
+decides whether trying again can help. ``TaskFailures`` adds the step, the batch, and the log with
+the full text.
 
 Spark does not say to which step of a chain a failing function belongs. Python operators note it
 themselves, with the subtask and the records (``operator_worker.py``). For other functions it is the
-step whose function is written around a failing line, or refers to a function that is; where there
-is not exactly one such step, all of the chain are named.
+step whose function contains a failing line, or refers to a function that does; if that is not
+exactly one step, the report names all steps of the chain.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-#: What Spark writes around the message of the exception that ended a query. The message may be
-#: empty.
+#: What Spark puts around the message of the exception that ended a query. The message may be empty.
 _STREAM_FAILED = re.compile(
     r"\[STREAM_FAILED\] Query \[.*?\] terminated with exception:|SQLSTATE: XXKST.*$"
 )
@@ -51,43 +51,43 @@ _STREAM_FAILED = re.compile(
 _FINAL_OWN = re.compile(
     "|".join(rf"weir\.errors\.{kind.__name__}: " for kind in FINAL if issubclass(kind, WeirError))
 )
-#: Spark's conditions that are: a column, function or field that does not exist, types and schemas
-#: that do not fit, SQL that is none.
+#: Spark's error conditions that are final: a missing column, function or field, types and schemas
+#: that do not fit, invalid SQL.
 _FINAL_CONDITION = re.compile(
-    r"\[(?:UNRESOLVED_\w+|MISSING_ATTRIBUTES|AMBIGUOUS_(?:REFERENCE|COLUMN_\w+)|FIELD_NOT_FOUND|DATATYPE_MISMATCH"
-    r"|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE|INSERT_COLUMN_ARITY_MISMATCH"
-    r"|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
+    r"\[(?:UNRESOLVED_\w+|MISSING_ATTRIBUTES|AMBIGUOUS_(?:REFERENCE|COLUMN_\w+)|FIELD_NOT_FOUND"
+    r"|DATATYPE_MISMATCH|NUM_COLUMNS_MISMATCH|RESULT_\w*MISMATCH\w*|INCOMPATIBLE_DATA_FOR_TABLE"
+    r"|INSERT_COLUMN_ARITY_MISMATCH|PARSE_SYNTAX_ERROR|COLUMN_ALREADY_EXISTS)[\].]"
 )
-#: The line of the pipeline that made the expression which failed in the JVM.
+#: The line of the pipeline that made the expression that failed in the JVM.
 _CALLED_FROM = re.compile(
     r'"(?P<function>[^"\n]+)" was called from\s+(?P<file>\S[^\n]*):(?P<line>\d+)'
 )
 _JAVA_CLASS = re.compile(r"\w*(?:Exception|Error)\b")
-#: Frames of Java's root cause that are kept.
+#: How many frames of Java's root cause are kept.
 _JAVA_FRAMES = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorText:
-    """What is to be told of an error."""
+    """What to report about an error."""
 
-    #: One line, as ``first_cause`` has it.
+    #: One line, as from ``first_cause``.
     said: str
-    #: The line of the user's that has led to it; None if it is not known.
+    #: The line of the user's code that led to it; None if unknown.
     place: Frame | None
-    #: What Weir noted of it in the worker.
+    #: The notes that Weir added in the worker.
     notes: tuple[str, ...]
-    #: Of the Python traceback; none of an error in the JVM.
+    #: The frames of the Python traceback; empty for an error in the JVM.
     frames: tuple[Frame, ...]
     #: Trying again cannot help.
     final: bool
-    #: As ``Cause`` has it.
+    #: ``key`` and ``trace`` are those of ``Cause``.
     key: str
     trace: str
 
 
 def read_error(error: BaseException) -> ErrorText:
-    """Take apart what Spark raised, or the user's code in the driver."""
+    """Parse an error that Spark raised, or the user's code in the driver."""
     text = str(error)
     java = str(getattr(error, "_stackTrace", None) or (text if "\n\tat " in text else ""))
     from_worker = read_text(text)
@@ -96,7 +96,7 @@ def read_error(error: BaseException) -> ErrorText:
         said = text.removesuffix(".")
     else:
         said = first_cause(error) if from_worker or java else read_exception(error).error
-    # Of an error in the JVM, or in a package's code in a worker, the line in the driver is what is
+    # For an error in the JVM, or in a package's code in a worker, only the line in the driver is
     # known.
     place = (raised and raised.place) or _called_from(text) or read_exception(error).place
     root = _root_cause(java)
@@ -124,8 +124,11 @@ def read_error(error: BaseException) -> ErrorText:
 
 
 def first_cause(error: BaseException) -> str:
-    """One line that names the cause of a Spark error, without its stack: Weir's own sentence, else
-    what Python raised, else what Java threw, with the root cause if that says something else."""
+    """The cause of a Spark error in one line, without its stack.
+
+    Weir's own sentence, else what Python raised, else what Java threw, with the root cause if that
+    says something else.
+    """
     text = str(error).strip()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
@@ -158,7 +161,7 @@ def _called_from(text: str) -> Frame | None:
 
 
 def _root_cause(java: str) -> str:
-    """What Java threw first, with its stack; "" if there is no stack."""
+    """Java's root cause with its stack; "" if there is no stack."""
     lines = java.splitlines()
     starts = [at for at, line in enumerate(lines) if line.startswith(("Caused by: ", ": "))] or [0]
     frames = [line for line in lines[starts[-1] + 1 :] if line.startswith("\tat ")]
@@ -170,7 +173,7 @@ def _root_cause(java: str) -> str:
 
 
 class TaskFailures:
-    """Makes the failures of one vertex's query."""
+    """Makes ``TaskErrored`` for the query of one vertex."""
 
     def __init__(
         self,
@@ -179,11 +182,11 @@ class TaskFailures:
         pipeline: Pipeline,
         log: str | None,
     ) -> None:
-        """``log`` is the path of Spark's log, if it has one."""
+        """``log`` is the path of Spark's log; None if it has no file."""
         self._session = session
         self._vertex = vertex
         self._log = log
-        #: What is told of a step or sink, with the user's function behind it, if it has one.
+        #: Each step and sink as the report names it, with the user's function, if it has one.
         self._steps: list[tuple[str, object]] = [
             *(
                 (f"step {step.name!r}", pipeline.functions.get(step.operator_id))
@@ -196,10 +199,13 @@ class TaskFailures:
         ]
 
     def errored(self, error: BaseException, when: str, *, misfit: str | None = None) -> TaskErrored:
-        """The failure. ``when``: in which batch; ``misfit``: a sentence that says it better, and
-        that it is final."""
+        """The failure for an error; also writes it to Spark's log.
+
+        ``when`` says in which batch it occurred. ``misfit`` is a better sentence than Spark's, and
+        means that the failure is final.
+        """
         read = read_error(error)
-        # Weir's own sentence names the thing, and so does what an operator noted.
+        # Weir's own sentences and an operator's notes already name the step.
         own = isinstance(error, WeirError) or misfit is not None
         step = (
             []
@@ -229,15 +235,17 @@ class TaskFailures:
         )
 
     def _write_log(self, text: str) -> None:
-        """Spark's log has only what went through the JVM. That may be gone: then nothing is
-        written."""
+        """Write to Spark's log, which otherwise has only what went through the JVM.
+
+        Writes nothing if the JVM has gone.
+        """
         with contextlib.suppress(Exception):
             loggers = Jvm(self._session).java_class("org.slf4j.LoggerFactory")
             loggers.getLogger("weir").error(f"Task {self._vertex.name!r} failed: {text}")
 
 
 def _contains(code: CodeType, frames: list[Frame]) -> bool:
-    """Whether one of the frames is in a line of the code, or of a function written inside of it."""
+    """Whether one of the frames is in a line of the code, or of a function nested in it."""
     lines = {line for _, _, line in code.co_lines()}
     if any(frame.file == code.co_filename and frame.line in lines for frame in frames):
         return True
@@ -245,7 +253,7 @@ def _contains(code: CodeType, frames: list[Frame]) -> bool:
 
 
 def _codes_of(function: object) -> Iterator[CodeType]:
-    """The code of a step's function, and of the functions of its module that it refers to."""
+    """The code of a step's function, and of the global and closure functions it refers to."""
     own = _python_function(function)
     if own is None:
         return
@@ -258,8 +266,7 @@ def _codes_of(function: object) -> Iterator[CodeType]:
 
 
 def _python_function(value: object) -> Any:
-    """The function written in Python behind a bound method, a partial, a callable object or a UDF;
-    None if there is none."""
+    """The Python function in a bound method, partial, callable object or UDF; None otherwise."""
     value = inspect.unwrap(value) if callable(value) else value
     value = (
         value.func if isinstance(value, functools.partial) else getattr(value, "__func__", value)

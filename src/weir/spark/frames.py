@@ -1,10 +1,10 @@
 """``Frames``: the plans of one attempt's queries, built from the user's functions (MISSION F3).
 
 A vertex that reads sources gets the control input in front of its first source; one that reads
-channels gets it in front of each (``channel_input``). For one whose source has a split enumerator
-that is all of Spark's input: its readers bring the rows. Each vertex is built once: a query that
-reads its channel needs the schema of what it puts out, also when it has finished and is not started
-any more.
+channels gets it in front of each channel (``channel_frame``). For a source with a split enumerator
+the control input is all of Spark's input: the source's readers bring the rows. Each vertex is built
+once, even if it has finished and is not started again: a query that reads its channel needs its
+output schema.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ class Frames:
         on_call: OnCall,
         token: str,
     ) -> None:
-        """``on_call`` is called for every planning call; ``token`` names the attempt among all that
-        a Python worker may see."""
+        """``on_call`` is called for every planning call.
+
+        ``token`` names the attempt uniquely among all that a Python worker may see.
+        """
         self._session = session
         self._pipeline = pipeline
         self._lock = threading.RLock()
@@ -63,7 +65,7 @@ class Frames:
         }
 
     def of(self, name: VertexId) -> DataFrame:
-        """What the vertex puts out. Raises ``PipelineError`` if the user's code is wrong."""
+        """The output of the vertex. Raises ``PipelineError`` if the user's code is wrong."""
         with self._lock:
             frame = self._frames.get(name)
             if frame is None:
@@ -75,25 +77,25 @@ class Frames:
         return self._operators.get(name)
 
     def inputs(self, name: VertexId) -> QueryInputs:
-        """The inputs that Weir gives the query of a vertex."""
+        """The inputs that Weir adds to the query of a vertex."""
         return self._inputs[name]
 
     def release(self) -> None:
-        """The attempt is over: let Java forget the inputs with the plans that read them."""
+        """Let Java forget the inputs and the plans that read them: the attempt has ended."""
         for inputs in self._inputs.values():
             inputs.release()
 
     def _build(self, vertex: Vertex) -> DataFrame:
-        # For user code that asks for it, and for PySpark, which else says of no expression where it
-        # was written.
+        # User code may ask for the active session, and without one PySpark does not record where
+        # an expression was written.
         self._jvm.activate_session()
         frames = self._channels(vertex)
         needs_control = not vertex.inputs
         for step in vertex.steps:
             frame = self._apply(vertex, step, [frames[name] for name in step.inputs])
             if step.kind is StepKind.SOURCE and needs_control and not step.enumerated:
-                # One control input, in front of the first source. It has no rows, and the source's
-                # schema with its column metadata (PROTOCOL P26).
+                # One control input, in front of the first source. It has no rows, and has the
+                # source's schema with its column metadata (PROTOCOL P26).
                 frame = self._inputs[vertex.name].control(frame.schema).union(frame)
                 needs_control = False
             frames[step.operator_id] = frame
@@ -166,6 +168,6 @@ class Frames:
 
 
 def _told(error: Exception) -> str:
-    """What the user's function raised, and in which line."""
+    """What the user's function raised, and on which line."""
     read = read_error(error)
     return read.said if read.place is None else f"{read.said} (in {read.place})"

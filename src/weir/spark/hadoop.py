@@ -1,15 +1,15 @@
 """Hadoop's file systems (``hdfs:``, ``s3a:`` and others) through Spark's own configuration and JVM.
 
 The arbitrating create (PROTOCOL P17): on ``hdfs:`` a temporary file is renamed without overwriting
-(``FileContext.rename`` with the option NONE fails if the target is there); on ``s3a:`` the object
-is put with ``If-None-Match`` (``createFile`` with ``fs.option.create.conditional.overwrite``). A
-file system without one of the two is refused. What is closed on these file systems is as durable as
-they promise, so ``sync`` adds nothing.
+(``FileContext.rename`` with the option NONE fails if the target exists); on ``s3a:`` the object is
+put with ``If-None-Match`` (``createFile`` with ``fs.option.create.conditional.overwrite``). A file
+system with neither is refused. On these file systems a closed file is as durable as they promise,
+so ``sync`` does nothing.
 
-No part of a file ever stands under its name. On an object store closing a stream is what publishes
-the object, whatever was written to it, so a stream that could not be written to the end is aborted
-(Hadoop's ``Abortable``) and not closed. Elsewhere a file is written under a temporary name and
-renamed.
+A partly written file is never visible under its name. On an object store, closing a stream
+publishes the object, whatever was written to it, so a stream that could not be written to the end
+is aborted (Hadoop's ``Abortable``) and not closed. Elsewhere a file is written under a temporary
+name and renamed.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ if TYPE_CHECKING:
 _RENAME_SCHEMES = frozenset({"hdfs", "viewfs", "file"})
 _CONDITIONAL_PUT_SCHEMES = frozenset({"s3a"})
 _CONDITIONAL_CREATE = "fs.option.create.conditional.overwrite"
-#: Writes the content to a stream that was opened for it.
+#: Writes the content to an open stream.
 _Fill: TypeAlias = Callable[[Any], object]
 
 
 class HadoopFileSystem:
-    """One Hadoop file system; the module's docstring says how it arbitrates."""
+    """One Hadoop file system. The module's docstring says how it arbitrates."""
 
     def __init__(self, session: SparkSession, uri: str) -> None:
-        """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate, ``StorageError``
-        if out of reach."""
+        """Raises ``UnsupportedEnvironmentError`` if the scheme cannot arbitrate.
+
+        Raises ``StorageError`` if the file system cannot be reached.
+        """
         self._jvm = Jvm(session)
         self._conf: Any = session._jsc.hadoopConfiguration()
         self._scheme = scheme_of(uri)
@@ -70,8 +72,7 @@ class HadoopFileSystem:
         return CreateResult.CREATED
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace the file. An object store replaces atomically; elsewhere a rename
-        does."""
+        """Create or replace the file atomically: on an object store by a put, else by a rename."""
         try:
             self._replace(path, _content(data))
         except Exception as error:
@@ -93,7 +94,7 @@ class HadoopFileSystem:
             raise _failure("read", path, error) from error
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at the path, or None."""
+        """What is at the path; None if nothing is."""
         try:
             return _status(self._fs.getFileStatus(self._path(path)))
         except Exception as error:
@@ -102,7 +103,7 @@ class HadoopFileSystem:
             raise _failure("look at", path, error) from error
 
     def is_link(self, path: str) -> bool:
-        """Never: ``hdfs:`` has links switched off, and ``s3a:`` has none."""
+        """Always False: ``hdfs:`` has links switched off, and ``s3a:`` has none."""
         return False
 
     def list(self, path: str) -> list[FileStatus]:
@@ -116,7 +117,7 @@ class HadoopFileSystem:
         return sorted(entries, key=lambda entry: entry.name)
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Make the directory and its parents, but not the one that it is to be below."""
+        """Make the directory and its parents, except ``below``, which must exist."""
         try:
             if below is not None:
                 self._fs.getFileStatus(self._path(below))
@@ -125,11 +126,11 @@ class HadoopFileSystem:
             raise _failure("make the directory", path, error) from error
 
     def make_private_directory(self, path: str) -> None:
-        """Make the directory and its parents: who may see it is for the store to say."""
+        """Make the directory and its parents. The store decides who may read it."""
         self.make_directory(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all below it."""
+        """Delete a file, or a directory with everything below it."""
         try:
             self._fs.delete(self._path(path), True)
         except Exception as error:
@@ -165,21 +166,21 @@ class HadoopFileSystem:
         return len(data), f"crc32:{zlib.crc32(data):08x}"
 
     def real_path(self, path: str) -> str:
-        """The path: links are not known here."""
+        """The path itself: there are no links here."""
         return path
 
     def sync(self, files: Iterable[str]) -> None:
-        """Nothing to do: a closed file is durable here."""
+        """Do nothing: a closed file is durable here."""
 
     def _replace(self, path: str, content: _Fill) -> None:
-        """Create or replace a file with all of its content."""
+        """Create or replace a file; it never shows part of its content."""
         if self._scheme in _CONDITIONAL_PUT_SCHEMES:
             _publish(self._fs.create(self._path(path), True), content)
         else:
             self._rename_new(path, "OVERWRITE", content)
 
     def _rename_new(self, path: str, option: str, content: _Fill) -> None:
-        """Write a new file and rename it to ``path``; it is deleted if that fails."""
+        """Write a temporary file and rename it to ``path``; delete it if that fails."""
         temporary = self._temporary(path)
         try:
             stream = self._fs.create(self._path(temporary), True)
@@ -214,8 +215,7 @@ def _content(data: bytes) -> _Fill:
 
 
 def _publish(stream: Any, content: _Fill) -> None:
-    """Write an object: closing the stream publishes it, so one that could not be written to the end
-    is aborted."""
+    """Write an object and close the stream, which publishes it; abort it if the write fails."""
     try:
         content(stream)
     except BaseException:

@@ -1,11 +1,12 @@
-"""Java classes, Scala objects and Java's view of Python objects, without a search.
+"""Java classes, Scala objects, and Python objects that Java can call.
 
-``jvm.org.apache.spark.X`` in py4j asks the JVM for each part of the name whether it is a package or
-a class, and each ask searches all jars of Spark. Here a class is named in full and found once.
+For ``jvm.org.apache.spark.X`` py4j asks the JVM whether each part of the name is a package or a
+class, and each question searches all of Spark's jars. Here a class is named in full and looked up
+once.
 
-Spark calls sources that the driver implements through *proxies* (py4j's callbacks, 0.3 ms there and
-back). Each time that a Python object is passed to Java it gets a proxy of its own, and Spark keeps
-sources in maps: ``JavaIdentity`` makes one proxy for all times, and says that it equals itself.
+Spark calls sources that the driver implements through *proxies* (py4j's callbacks, 0.3 ms per round
+trip). py4j makes a new proxy each time a Python object is passed to Java, but Spark keeps sources
+in maps: ``JavaIdentity`` keeps one proxy for the object, which equals itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SQL = "org.apache.spark.sql."
 
 
 class JvmClasses:
-    """The classes of a context's JVM, and values of Scala's."""
+    """The classes of a context's JVM, and Scala values."""
 
     def __init__(self, context: SparkContext) -> None:
         self.gateway: Any = context._gateway
@@ -84,7 +85,7 @@ class Jvm(JvmClasses):
         self.java_session: Any = session._jsparkSession
 
     def activate_session(self) -> None:
-        """Make the session the active one of this thread, as it is in the thread that made it."""
+        """Make the session this thread's active one, as it is in the thread that made it."""
         self.sql_class("classic.SparkSession").setActiveSession(self.java_session)
 
     def sql_class(self, name: str) -> Any:
@@ -96,7 +97,7 @@ class Jvm(JvmClasses):
         return self.sql_class("types.DataType").fromJson(json.dumps(schema.jsonValue()))
 
     def attributes(self, java_schema: Any) -> Any:
-        """New attributes of a plan, one for each column."""
+        """New plan attributes, one for each column."""
         return self.sql_class("catalyst.types.DataTypeUtils").toAttributes(java_schema)
 
     def rows(self, plan: Any) -> Any:
@@ -115,8 +116,7 @@ class Jvm(JvmClasses):
 
 
 class JavaIdentity:
-    """A Python object that Java knows as one object of the interfaces that its class ``Java``
-    names."""
+    """A Python object that Java sees as one object, of the interfaces that ``Java`` names."""
 
     _numbers = itertools.count(1)
 
@@ -126,28 +126,28 @@ class JavaIdentity:
         ensure_callback_server_started(jvm.gateway)  # type: ignore[no-untyped-call]
         holder = jvm.java_class("java.util.ArrayList")()
         holder.add(self)
-        #: Java's view of it. Each holds the other, so whoever has done with it calls ``release``.
+        #: Java's view of the object. They refer to each other, so call ``release`` when done.
         self.proxy: Any = holder.get(0)
 
     def release(self) -> None:
-        """Let Java forget it once no plan refers to it any more."""
+        """Let Java forget the object once no plan refers to it."""
         self.proxy = None
 
     def toString(self) -> str:  # noqa: N802 (Java's name)
-        """The name, which no other object has."""
+        """The object's unique name."""
         return self._name
 
     def hashCode(self) -> int:  # noqa: N802 (Java's name)
-        """The number, which no other object has."""
+        """The object's unique number."""
         return self._number
 
     def equals(self, other: Any) -> bool:
-        """Whether it is the same object. Java gives its own view of it."""
+        """Whether it is the same object. Java passes its own view of it."""
         return other is not None and str(other.toString()) == self._name
 
 
 class JavaStream(JavaIdentity):
-    """What Weir's streaming sources have in common. Names are Java's."""
+    """The base of Weir's streaming sources. Method names are Java's."""
 
     def __init__(self, jvm: Jvm, name: str) -> None:
         super().__init__(jvm, name)
@@ -158,20 +158,20 @@ class JavaStream(JavaIdentity):
         return self._jvm.offset(text)
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
-        """The driver's answer is the limit."""
+        """No limit of Spark's: the driver's answer bounds what is read."""
         return self._jvm.sql_class("connector.read.streaming.ReadLimit").allAvailable()
 
     def reportLatestOffset(self) -> None:  # noqa: N802
-        """Unknown: it is asked for a lag."""
+        """Unknown. Spark asks only to report a lag."""
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing to prepare: the driver bounds what is read."""
+        """Do nothing: the driver bounds what is read."""
 
     def commit(self, end: Any) -> None:
-        """A checkpoint says what is over, not Spark's commit."""
+        """Do nothing: Weir's checkpoints, not Spark's commits, say what is no longer needed."""
 
     def stop(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
 
 @functools.lru_cache(maxsize=1024)

@@ -1,13 +1,13 @@
-"""Makes Spark's session without what only Spark ML needs: a second less at each start.
+"""Makes Spark's session without the functions of Spark ML, which saves a second at each start.
 
-PySpark's session loads every extension that a jar names to it. Spark's own jars name one, which
+PySpark's session loads every extension that a jar declares. Spark's own jars declare one, which
 registers two functions of Spark ML; for their types it builds Scala's compile-time reflection,
-which takes 1.1 s (2.3 s without a class archive), as long as the rest of the session. Here the
-session is made without it, where nothing else is named, and ``pyspark.ml`` registers the functions
-when it is first imported.
+which takes 1.1 s (2.3 s without a class archive), as long as the rest of the session. If no other
+extension is declared, the session is made here without it, and the functions are registered when
+``pyspark.ml`` is first imported.
 
-The constructor is internal to Spark. Where it is another one, or where an extension is configured
-or named by another jar, Spark makes the session as ever.
+The constructor is internal to Spark. If it has changed, or if an extension is configured or
+declared by another jar, Spark makes the session as usual.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _ML = "pyspark.ml"
 
 
 def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> bool:
-    """Give the JVM a default session without the functions of Spark ML; whether there is one now.
+    """Give the JVM a default session without the functions of Spark ML; return whether it has one.
 
-    False where Spark has to make it: ``SparkSession.builder.getOrCreate`` then does.
+    If not, ``SparkSession.builder.getOrCreate`` makes the session.
     """
     jvm = JvmClasses(context)
     if _ML in sys.modules or "spark.sql.extensions" in settings:
@@ -57,7 +57,7 @@ def make_default_session(context: SparkContext, settings: Mapping[str, str]) -> 
 
 
 def _only_ml_extends(jvm: JvmClasses) -> bool:
-    """Whether the jars of Spark ML are the only ones that name an extension."""
+    """Whether only the jars of Spark ML declare an extension."""
     loader = jvm.java_class("java.lang.Thread").currentThread().getContextClassLoader()
     named = jvm.java_class("java.util.Collections").list(
         loader.getResources(f"META-INF/services/{_EXTENSION}")
@@ -75,9 +75,9 @@ class _OnMlImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Never finds anything: the finders after this one do."""
+        """Always None: the finders after this one find the module."""
         if fullname == _ML:
-            # Another list, since Python is going through this one.
+            # A new list, since Python is iterating over this one.
             sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
             self._register()
         return None
@@ -86,5 +86,5 @@ class _OnMlImport(importlib.abc.MetaPathFinder):
         try:
             self._jvm.java_class("java.lang.Class").forName(_ML_FUNCTIONS)
         except Exception:
-            # A JVM that has gone: whatever is done with Spark ML says so.
+            # The JVM has gone: whatever uses Spark ML next will report it.
             _log.debug("The functions of Spark ML cannot be registered.", exc_info=True)

@@ -1,22 +1,23 @@
-"""One subtask of a Python operator for one batch: what runs in Spark's Python workers, inside
-``mapInArrow``.
+"""Runs one subtask of a Python operator for one batch, in Spark's Python workers (``mapInArrow``).
 
-What a batch is to do comes as a local property of its Spark job, a JSON text for each operator
+The order for a batch arrives as a local property of its Spark job, one JSON text per operator
 (``spark/operators.py``)::
 
-    {"token": "...", "batch": 7, "barrier": 3, "finish": false, "has_coordinator": true, "directory": "...",
+    {"token": "...", "batch": 7, "barrier": 3, "finish": false,
+     "has_coordinator": true, "directory": "...",
      "completed": [2], "aborted": [], "events": {"0": [{...}]},
-     "version": 6, "runs": {"0": "..."}, "lists": {"0": location}, "groups": {"counts": {"17": location}}, ...}
+     "version": 6, "runs": {"0": "..."},
+     "lists": {"0": location}, "groups": {"counts": {"17": location}}, ...}
 
-A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. What
-came of it goes back by an accumulator, keyed by batch and subtask: a task that Spark runs again
-replaces what it said before, and one that failed says nothing. State of any size goes by files in
-the query's directory, named uniquely, never changed.
+A location is ``{"inline": base64}`` or ``{"file": path, "offset": bytes, "length": bytes}``. The
+result goes back through an accumulator, keyed by batch and subtask: a Spark task that runs again
+replaces its earlier result, and one that failed has none. Large state goes through files in the
+query's directory, which have unique names and never change.
 
-An operator whose process runs the next batch as well goes on as it is (``_warm``); any other begins
-from the state. Which of the two it may do is decided by the attempt (``token``), the batch after
-which the state was handed over (``version``) and the run of that batch whose results counted: a
-process may have run it in vain.
+If the process that ran the last batch runs the next one too, its operator goes on as it is
+(``_warm``); otherwise the operator is restored from the state. It may go on if three things match:
+the attempt (``token``), the batch of the driver's state (``version``), and the run of that batch
+whose result counted, since Spark may have run the subtask more than once.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.accumulators import Accumulator
 
-#: The local property of an operator begins so.
+#: Prefix of the local property of an operator.
 PROPERTY = "weir.operator."
-#: The column behind the records of a stream with ``key_by``.
+#: The column of key groups, the last one of a stream with ``key_by``.
 KEY_GROUP = "__weir_key_group"
-#: Lists up to so many bytes travel inside of messages; larger ones by a file.
+#: Lists of up to this many bytes travel inside messages, larger ones in a file.
 INLINE_BYTES = 32 * 1024
-#: The list state behind ``ListCheckpointed``.
+#: The list state that backs ``ListCheckpointed``.
 _LIST = "list-checkpointed"
 
 Location = dict[str, Any]
-#: (batch, subtask) -> what came of it.
+#: (batch, subtask) -> the result.
 Results = dict[tuple[int, int], dict[str, Any]]
 
 
@@ -61,8 +62,9 @@ class _Warm:
     """A subtask that this process has run."""
 
     token: str
+    #: The batch after which it has this state.
     version: int
-    #: Which run of that batch it was: one that did not count is not the state that was handed over.
+    #: The run of that batch. If the result of another run counted, the driver has other state.
     run: str
     operator: Operator
     state: StateStore
@@ -87,8 +89,10 @@ class Context:
     input_ended: bool = False
 
     def send_event_to_coordinator(self, event: Payload) -> None:
-        """See ``OperatorContext``. Raises ``OperatorStateError`` without a coordinator, and for
-        what JSON does not keep."""
+        """See ``OperatorContext``.
+
+        Raises ``OperatorStateError`` without a coordinator, and for values that JSON does not keep.
+        """
         if not self.has_coordinator:
             raise OperatorStateError(
                 f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its"
@@ -130,7 +134,7 @@ class OperatorFunction:
         self._results = results
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One partition of one batch. An error of the user's gets a note of where it was."""
+        """Process one partition of one batch. An error gets a note that says where it occurred."""
         from pyspark import TaskContext
 
         task = TaskContext.get()
@@ -163,7 +167,7 @@ class OperatorFunction:
             raise
 
     def _split(self, one: _Warm, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records without the column of their key groups."""
+        """The records without the key group column."""
         if self._key_by is None:
             return batch
         records = batch.select(batch.schema.names[:-1])
@@ -176,18 +180,18 @@ class _Run:
     """One batch of one subtask."""
 
     def __init__(self, order: dict[str, Any], context: Context) -> None:
-        """``context``: of a subtask that this process has not run yet."""
+        """``context`` is for a subtask that this process has not run yet."""
         self._order = order
         self._context = context
         self._operator_id = context.operator_id
         self._subtask = context.subtask
         self._declined: str | None = None
-        #: Which records the operator is being given, for messages; "" if none.
+        #: The records that the operator is processing, for messages; "" if none.
         self.at = ""
 
     def begin(self, operator: Operator) -> _Warm:
-        """The subtask as the last batch left it, after the events of this one."""
-        # Whatever happens from here on, only the end of the batch makes it fit for the next.
+        """The subtask as the last batch left it, after this batch's notifications and events."""
+        # Removed until the batch has ended: after a failure it is not fit for the next one.
         one = _warm.pop((self._operator_id, self._subtask), None)
         order = self._order
         expected = (order["token"], order["version"], order["runs"].get(str(self._subtask)))
@@ -205,8 +209,7 @@ class _Run:
         return one
 
     def batches(self, one: _Warm, records: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What goes downstream: for the records, and behind them at the end of the input, or before
-        a barrier."""
+        """The output for the records, then that of the end of the input and of a barrier."""
         rows = 0
         for number, batch in enumerate(records):
             self.at = f", its record batch {number} (rows {rows} to {rows + batch.num_rows - 1})"
@@ -222,7 +225,7 @@ class _Run:
             yield from one.operator.prepare_snapshot_pre_barrier(self._order["barrier"]) or ()
 
     def result(self, one: _Warm) -> dict[str, Any]:
-        """What goes back to the driver."""
+        """The result for the driver, with the state after the batch."""
         state, barrier = one.state, self._order["barrier"]
         state.checkpoint_id = barrier
         lists: Location | None = None
@@ -247,7 +250,7 @@ class _Run:
         }
 
     def keep(self, one: _Warm) -> None:
-        """The next batch may go on with it, in this process."""
+        """Let the next batch go on with the subtask in this process, unless it has finished."""
         if self._order["finish"]:
             one.operator.close()
         else:
@@ -284,8 +287,10 @@ class _Run:
         return _Warm(order["token"], order["version"], "", operator, state, context)
 
     def _forget_others(self) -> None:
-        """Subtasks that have run elsewhere since, or belong to another attempt: nobody will go on
-        from them."""
+        """Close subtasks that have run elsewhere since, or belong to another attempt.
+
+        No batch will go on from them.
+        """
         for key, other in list(_warm.items()):
             same = other.token == self._order["token"]
             if key[0] == self._operator_id and not (
@@ -300,7 +305,7 @@ class _Run:
         return {"file": path, "offset": 0, "length": len(data)}
 
     def _changed_groups(self, state: StateStore) -> dict[str, dict[str, Location]]:
-        """Key groups that have changed, all in one file."""
+        """Write the key groups that have changed, all to one file; return where each is."""
         changed = {name: keyed.changed_groups() for name, keyed in state.keyed}
         pieces = [data for groups in changed.values() for data in groups.values()]
         if not pieces:
@@ -315,7 +320,7 @@ class _Run:
         return located
 
     def _write(self, pieces: list[bytes]) -> str:
-        """A new file in the query's directory. It is flushed with the checkpoint that needs it."""
+        """Write a new file in the query's directory; the checkpoint that needs it flushes it."""
         name = f"{self._subtask}-{self._order['batch']}-{secrets.token_hex(8)}"
         directory = Path(self._order["directory"]) / self._operator_id
         directory.mkdir(parents=True, exist_ok=True)
@@ -326,7 +331,7 @@ class _Run:
 def _snapshot(operator: Operator, state: StateStore) -> None:
     if isinstance(operator, ListCheckpointed):
         kept = state.list_state(_LIST)
-        # A failure leaves it empty, and fails the snapshot.
+        # If the operator raises, the list stays empty and the snapshot fails.
         kept.clear()
         kept.update(operator.snapshot_list(state.checkpoint_id) or [])
     operator.snapshot_state(state)

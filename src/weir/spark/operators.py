@@ -1,16 +1,16 @@
-"""The Python operators of one query, on the driver's side: what each batch is to do, and what came
-of it (PROTOCOL P6).
+"""The Python operators of one query, on the driver: orders for each batch, and results.
 
-::
+See PROTOCOL P6::
 
-    begin_step    the answered planning call: events, and the barrier that follows the batch
-    begin_batch   inside the batch, before Spark computes it: the order as a local property (``operator_worker.py``)
-    end_batch     all N subtasks have said what came of it: state, events, a snapshot that failed
-    snapshot      while the query rests: the state after the last batch, as an entry and the files that it names
+    begin_step    the planning call is answered: events, and the barrier that follows the batch
+    begin_batch   inside the batch, before Spark computes it: the order as a local property
+                  (``operator_worker.py``)
+    end_batch     all N subtasks have reported: state, events, a failed snapshot
+    snapshot      while the query rests: the state after the last batch, as an entry and the files
+                  that it names
 
 Spark must run all N subtasks in every batch, empty ones too, so that every event is handled: the
-query is started with the settings of ``SETTINGS``. A batch in which one did not run is an error,
-never a gap.
+query is started with ``SETTINGS``. A batch in which a subtask did not run is an error, never a gap.
 """
 
 from __future__ import annotations
@@ -48,46 +48,48 @@ if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
 
-#: Where operators' files lie in a query's directory, and the entry of a snapshot that names them.
+#: The directory of operators' files in a query's directory, and the snapshot entry that names them.
 DIRECTORY = "operators"
 ENTRY = "weir-operators"
 
-#: What the query of a vertex with operators is started with. Spark would fold a shuffle over an
-#: empty relation, and merge small partitions; then not every subtask would run.
+#: Settings for starting the query of a vertex with operators. Otherwise Spark would fold a shuffle
+#: over an empty relation and merge small partitions, and not every subtask would run.
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
 }
-#: To these the user's own are added.
+#: The setting of excluded optimizer rules. ``EMPTY_RELATION_RULE`` is added to the user's own.
 EXCLUDED_RULES = "spark.sql.optimizer.excludedRules"
 EMPTY_RELATION_RULE = "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
 
 
-#: Of how many checkpoints a batch tells at most.
+#: How many completed, and how many aborted, checkpoints a batch reports at most.
 _TOLD = 100
 
 
 @dataclass(frozen=True)
 class _Held:
-    """The state of one operator after a batch. Never changed, since a snapshot may be taken of it
-    meanwhile."""
+    """The state of one operator after a batch.
 
-    #: By subtask; None: its snapshot failed, and only its own process has the state.
+    Never changed, since a snapshot of it may be taken meanwhile.
+    """
+
+    #: By subtask. None: its snapshot failed, and only its own process has the state.
     lists: dict[int, Location | None]
-    #: State -> key group -> where it is.
+    #: State -> key group -> location.
     groups: dict[str, dict[str, Location]]
-    #: By subtask: which run of the batch counted.
+    #: By subtask: the run of the batch whose result counted.
     runs: dict[int, str] = field(default_factory=dict)
 
     @property
     def files(self) -> set[str]:
-        """All files that it lies in."""
+        """All files that hold part of it."""
         located: list[Location | None] = [*self.lists.values()]
         located += [found for groups in self.groups.values() for found in groups.values()]
         return {found["file"] for found in located if found is not None and "file" in found}
 
     def after(self, results: Mapping[int, Mapping[str, Any]]) -> _Held:
-        """With what came of a batch, by subtask."""
+        """The state after a batch, given its results by subtask."""
         groups = {state: dict(found) for state, found in self.groups.items()}
         for result in results.values():
             for state, changed in result["groups"].items():
@@ -100,10 +102,10 @@ class _Held:
 
 
 class _Merge(AccumulatorParam[Results]):
-    """Later results of a batch and subtask take the place of earlier ones."""
+    """Merges results: later ones of a batch and subtask replace earlier ones."""
 
     def zero(self, value: Results) -> Results:
-        """Nothing."""
+        """No results."""
         return {}
 
     def addInPlace(self, value1: Results, value2: Any) -> Results:  # noqa: N802 (Spark's name)
@@ -114,14 +116,14 @@ class _Merge(AccumulatorParam[Results]):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchEnd:
-    """What the operators of a query say of a batch."""
+    """What the operators of a query report about a batch."""
 
     sent: tuple[SentEvent, ...] = ()
     #: The operator whose snapshot failed, and why.
     declined: tuple[OperatorId, str] | None = None
-    #: All readers of the source have said that nothing is left, in this batch or an earlier one.
+    #: All readers of the source have reported the end of their input, in this batch or before.
     input_ended: bool = False
-    #: Rows that readers of the source put out.
+    #: Rows that the readers of the source emitted.
     rows_read: int = 0
 
 
@@ -135,8 +137,10 @@ class QueryOperators:
         steps: Mapping[OperatorId, ProcessStep],
         token: str,
     ) -> None:
-        """``steps`` are those of the vertex; ``token`` names the attempt, for processes that
-        outlive one."""
+        """``steps`` are the vertex's operators by id.
+
+        ``token`` names the attempt, since worker processes may outlive it.
+        """
         self._session = session
         self._vertex = vertex
         self._steps = dict(steps)
@@ -144,7 +148,7 @@ class QueryOperators:
         self._results: dict[OperatorId, Accumulator[Results]] = {
             name: session.sparkContext.accumulator({}, _Merge()) for name in steps
         }
-        #: (source, subtask): all readers, and those that have nothing left.
+        #: (source, subtask) of all readers; ``_ended`` are those with nothing left to read.
         self._readers = {
             (step.operator_id, subtask)
             for step in vertex.steps
@@ -156,19 +160,18 @@ class QueryOperators:
         #: the state before it may still become part of a checkpoint.
         self._held: dict[int, dict[OperatorId, _Held]] = {}
         self._directory: QueryDirectory | None = None
-        #: The batch after which the held state is.
+        #: The last batch, whose state the next one starts from.
         self._version = -1
         self._events: tuple[DeliverEvent, ...] = ()
         self._barrier: int | None = None
         self._finishes = False
-        #: Checkpoints of which operators are told with the next batch, the newest ones of a query
-        #: that rests for long. Others append to them meanwhile.
+        #: Checkpoints that operators are notified of with the next batch; only the newest if the
+        #: query rests for long. Other threads append to them.
         self.completed: deque[int] = deque(maxlen=_TOLD)
         self.aborted: deque[int] = deque(maxlen=_TOLD)
 
     def apply(self, step: GraphStep, frame: DataFrame) -> DataFrame:
-        """The step as a part of Spark's plan. Raises ``PipelineError`` if the stream does not
-        fit."""
+        """Add the step to Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
@@ -202,8 +205,11 @@ class QueryOperators:
         return frame.mapInArrow(function, schema)
 
     def open(self, directory: QueryDirectory, position: int) -> None:
-        """The query is about to start in its directory, after ``position``; a restored one finds
-        its state there."""
+        """Load the state before the query starts in its directory after ``position``.
+
+        A restored query finds its state there. Raises ``PipelineError`` if the directory is not on
+        a local path.
+        """
         if not isinstance(directory.fs, LocalFileSystem):
             raise PipelineError(
                 "The state of Python operators is kept in files, and workers cannot open"
@@ -226,13 +232,13 @@ class QueryOperators:
     # -- one batch
 
     def begin_step(self, effect: AnswerPlanning | StartDrain) -> None:
-        """What the next batch carries."""
+        """Take up the events, the barrier and the end of the input for the next batch."""
         self._events = effect.events
         self._finishes = isinstance(effect, StartDrain)
         self._barrier = effect.barrier if isinstance(effect, AnswerPlanning) else None
 
     def begin_batch(self, batch: int) -> None:
-        """Called in the thread in which Spark computes the batch next."""
+        """Set the orders as local properties. Call it in the thread that runs the batch."""
         completed, aborted = _taken(self.completed), _taken(self.aborted)
         for name, one in self._steps.items():
             held = self._held[self._version][name]
@@ -265,7 +271,10 @@ class QueryOperators:
             self._session.sparkContext.setLocalProperty(PROPERTY + name, json.dumps(order))
 
     def end_batch(self, batch: int) -> BatchEnd:
-        """Spark has computed the batch."""
+        """Take up the results once Spark has computed the batch.
+
+        Raises ``PipelineError`` if a subtask did not run.
+        """
         sent: list[SentEvent] = []
         declined: tuple[OperatorId, str] | None = None
         after: dict[OperatorId, _Held] = {}
@@ -311,8 +320,10 @@ class QueryOperators:
     # -- snapshots
 
     def snapshot(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The state after a batch: entries, and keys of files in the query's directory. Raises
-        ``OperatorStateError`` if an operator could not take its snapshot in that batch."""
+        """The state after a batch: entries, and keys of files in the query's directory.
+
+        Raises ``OperatorStateError`` if an operator could not take its snapshot in that batch.
+        """
         kept = {}
         for name, held in self._held[position].items():
             failed = [subtask for subtask, found in held.lists.items() if found is None]
@@ -333,8 +344,10 @@ class QueryOperators:
     # -- inside
 
     def _restored(self, name: OperatorId, kept: Mapping[str, Any]) -> _Held:
-        """The state for as many subtasks as there are now. Union lists go to everybody in any
-        case."""
+        """The state, redistributed to the current number of subtasks.
+
+        Union lists go to every subtask, even if the number has not changed.
+        """
         lists = {int(subtask): found for subtask, found in kept["lists"].items()}
         parallelism = self._steps[name].parallelism
         if lists:
@@ -348,7 +361,7 @@ class QueryOperators:
         return _Held(lists=lists, groups=kept["groups"])
 
     def _placed(self, name: OperatorId, subtask: int, data: bytes) -> Location:
-        """Where a worker finds lists that were dealt out anew."""
+        """Store redistributed lists where a worker finds them."""
         if len(data) <= INLINE_BYTES:
             return {"inline": base64.b64encode(data).decode()}
         file = f"{name}/{subtask}-restored-{secrets.token_hex(8)}"
@@ -365,7 +378,7 @@ class QueryOperators:
         return data[location["offset"] : location["offset"] + location["length"]]
 
     def _located(self, found: Location) -> Location:
-        """With the full path, for a worker."""
+        """The location with the file's full path, for a worker."""
         return found if "inline" in found else found | {"path": f"{self._path()}/{found['file']}"}
 
     def _path(self) -> str:
@@ -391,7 +404,7 @@ def _taken(told: deque[int]) -> list[int]:
 
 
 def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
-    """The ids of a vertex's Python operators, readers of a source included."""
+    """The ids of a vertex's Python operators, including a source's readers."""
     return tuple(
         step.operator_id
         for step in vertex.steps

@@ -1,15 +1,13 @@
-"""How far a query's output has come: the event time below which it will emit nothing more
-(PROTOCOL P25).
+"""A query's output watermark: the event time below which it emits nothing more (PROTOCOL P25).
 
-Without a stateful operator rows pass as they come, so that is the watermark of the query's next
-batch. A stateful operator keeps rows back: what an outer join emits at watermark w is older than w,
-and the operator itself says by how much. So the plan of the last batch is followed from its root
-down to the first stateful operator of each branch, and asked there; what lies below leaves the
-query through it. The answer is for the watermark of the batch that ran: until the next one has run,
-the operator holds what its new watermark will let out.
+Without a stateful operator rows pass straight through, so it is the watermark of the query's next
+batch. A stateful operator holds rows back: what an outer join emits at watermark w is older than w,
+and the operator itself knows by how much. So the plan of the last batch is searched from its root
+down to the first stateful operator of each branch, and that operator is asked; rows from below it
+leave the query only through it. The answer holds for the watermark of the batch that ran: until the
+next batch has run, the operator holds the rows that its new watermark will release.
 
-Spark runs a query adaptively only if it has no stateful operator, so what an adaptive node hides
-does not matter.
+Spark runs a query adaptively only if it has no stateful operator, so an adaptive node hides none.
 """
 
 from __future__ import annotations
@@ -24,22 +22,21 @@ if TYPE_CHECKING:
 
 _STATE_STORE_WRITER = "org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter"
 
-#: It counts rows and knows of no watermark: what it reads passes as it is.
+#: A stateful operator that only counts rows and has no watermark: its input passes unchanged.
 _LIMIT = "StreamingGlobalLimit"
 
 
 def output_watermark_ms(query: StreamingQuery, next_batch_watermark_ms: int) -> int | None:
-    """The query's output watermark after its last batch; None if it has none yet. Call it between
-    two batches.
+    """The query's output watermark after its last batch; None if it has none yet.
 
-    ``next_batch_watermark_ms`` is that of the last batch's entry in the commit log: 0 before any
-    event time is known.
+    Call it between two batches. ``next_batch_watermark_ms`` comes from the last batch's entry in
+    the commit log: 0 before any event time is known.
     """
     if next_batch_watermark_ms <= 0:
         return None
     execution = query._jsq.streamingQuery().lastExecution()
     if execution is None:
-        # Nothing has run since the query's start, so what it emitted last is not known.
+        # No batch has run since the query's start, so its last output is unknown.
         return None
     lowest = next_batch_watermark_ms
     nodes = [execution.executedPlan()]
@@ -60,7 +57,7 @@ def output_watermark_ms(query: StreamingQuery, next_batch_watermark_ms: int) -> 
 
 @functools.lru_cache(maxsize=1)
 def _state_store_writer(gateway_client: Any) -> Any:
-    """Java's class object; looked up once for each JVM."""
+    """Java's class object, looked up once for each JVM."""
     return JavaClass("java.lang.Class", gateway_client).forName(_STATE_STORE_WRITER)
 
 

@@ -1,4 +1,4 @@
-"""What the port is given of a job: its graph with functions and sinks."""
+"""The job as the task port gets it: its graph with functions and sinks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weir.sinks.base import Sink
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStep:
-    """What a user gave to ``Stream.process``."""
+    """The arguments of ``Stream.process``."""
 
     operator: Operator
-    #: How many subtasks it has.
+    #: The number of subtasks.
     parallelism: int
     key_by: str | None
     has_coordinator: bool
@@ -29,12 +29,12 @@ class Pipeline:
 
     job_name: str
     vertices: Mapping[VertexId, Vertex]
-    #: Of sources and transformations.
+    #: The functions of sources and transformations.
     functions: Mapping[OperatorId, Callable[..., Any]]
     sinks: Mapping[OperatorId, Sink]
     #: The Python operators.
     operators: Mapping[OperatorId, ProcessStep] = field(default_factory=dict)
 
     def consumers(self, vertex: VertexId) -> tuple[VertexId, ...]:
-        """Vertices that read the channel of this one."""
+        """The vertices that read this vertex's channel."""
         return tuple(name for name, other in self.vertices.items() if vertex in other.inputs)

@@ -1,13 +1,13 @@
 """Refuses, by name, sources and plans that cannot work, before or in the first batch.
 
-Spark tells a source "commit" one batch later, long before a Weir checkpoint completes. A source
-that deletes or acknowledges upstream then can't be read again from the last completed checkpoint,
-so it could lose or double rows (PROTOCOL P24).
+Spark calls a source's ``commit`` one batch later, long before a Weir checkpoint completes. A source
+that then deletes or acknowledges upstream cannot be read again from the last completed checkpoint,
+so it could lose or duplicate rows (PROTOCOL P24).
 
 A changed plan may not fit the state that the chain was restored with (``misfit``). Weir matches
-steps by their ids; what a step does with its state only Spark knows. It compares the two when the
-query is planned and in the first batch, and refuses in several places, each with an error class of
-its own. Trying again cannot help.
+steps by their ids; only Spark knows what a step does with its state. It compares plan and state
+when it plans the query and in the first batch, and refuses in several places, each with its own
+error class. Trying again cannot help.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-#: Sources that cannot be read again, by the short names that Spark gives them.
+#: Sources that cannot be read again, by Spark's short names, and why.
 _NOT_REPLAYABLE = {
     "textsocket": "the socket source cannot read anything twice",
     "socket": "the socket source cannot read anything twice",
@@ -31,8 +31,10 @@ _NOT_REPLAYABLE = {
 
 
 def check_source(name: str, frame: object) -> DataFrame:
-    """The frame, if it is a streaming DataFrame whose sources can be replayed; else
-    ``PipelineError``."""
+    """The frame, if it is a streaming DataFrame whose sources can be replayed.
+
+    Raises ``PipelineError`` otherwise.
+    """
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame):
@@ -51,7 +53,7 @@ def check_source(name: str, frame: object) -> DataFrame:
 
 
 def check_result(name: str, frame: object) -> DataFrame:
-    """The frame, if a transformation returned a streaming DataFrame; else ``PipelineError``."""
+    """The frame, if a transformation returned a streaming one. Raises ``PipelineError`` if not."""
     from pyspark.sql import DataFrame
 
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
@@ -73,7 +75,7 @@ def _leaves(plan: Any) -> list[Any]:
 
 
 def _option(options: Any, lower_name: str) -> str | None:
-    """The value of an option, whose name may be spelled in any case."""
+    """The value of an option, ignoring the case of its name; None if it is not set."""
     pairs = options.toList()
     for pair in (pairs.apply(index) for index in range(pairs.size())):
         if str(pair._1()).lower() == lower_name:
@@ -101,10 +103,10 @@ def _check_leaf(name: str, leaf: Any) -> None:
 
 
 def check_bounded(vertex: str, query: StreamingQuery) -> None:
-    """Raises ``PipelineError`` if a source of a running ``availableNow`` query cannot be bounded
-    (PROTOCOL P33).
+    """Check that all sources of a running ``availableNow`` query can be bounded (PROTOCOL P33).
 
-    Spark would fall back to one huge batch for the whole query, with a line in its log only.
+    Raises ``PipelineError`` if one cannot: Spark would fall back to one huge batch for the whole
+    query, and only log it.
     """
     execution = query._jsq.streamingQuery()
     executor = execution.triggerExecutor().getClass().getSimpleName()
@@ -119,8 +121,8 @@ def check_bounded(vertex: str, query: StreamingQuery) -> None:
         )
 
 
-#: What Spark says where a plan does not fit: the operators, the schemas of their state, the number
-#: of sources.
+#: Spark's errors for a plan that does not fit its state: the operators, the schemas of their state,
+#: the number of sources.
 _MISFIT = re.compile(
     r"\[(?:STREAMING_STATEFUL_OPERATOR_(?:NOT_MATCH_IN_STATE_METADATA|MISSING_STATE_DIRECTORY)"
     r"|STATE_STORE_(?:(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
@@ -128,12 +130,12 @@ _MISFIT = re.compile(
     r"|There are \[\d+\] sources in the checkpoint offsets"
 )
 
-#: Where what Spark says ends: a stack, or the advice to switch off the very comparison.
+#: What follows Spark's message: a stack, or the advice to switch off this very comparison.
 _END = re.compile(r"JVM stacktrace|\sat org\.apache\.spark|If you want to force|SQLSTATE")
 
 
 def misfit(vertex: Vertex, error: BaseException) -> str | None:
-    """The sentence, if that is what the query of the vertex failed of; else None."""
+    """The sentence for a plan that does not fit its state; None for any other error."""
     text = " ".join(str(error).split())
     begin = _MISFIT.search(text)
     if begin is None:

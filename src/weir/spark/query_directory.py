@@ -1,17 +1,17 @@
-"""One query's checkpoint directory: the place where Spark's words are translated into Weir's.
+"""One query's checkpoint directory, where Spark's terms are translated into Weir's.
 
 A *position* is Spark's batch id. To restart after batch b Spark needs ``metadata``,
 ``offsets/b-1``, ``offsets/b``, ``commits/b``, the state that ``commits/b`` names
-(``weir/spark/state_files.py``), and of each ``sources/K`` the entries up to the ``logOffset`` that
-``offsets/b`` names, not one more: Spark's file source takes its newest log entry for admitted, so
-an entry above the pin would lose or shift rows without an error (PROTOCOL P3).
+(``weir/spark/state_files.py``), and from each ``sources/K`` the entries up to the ``logOffset`` in
+``offsets/b`` and no further: Spark's file source treats every log entry as admitted, so an entry
+above the pin would lose or shift rows without an error (PROTOCOL P3).
 
-Draining (MISSION E1) is one more entry of the offset log, written by us: the offsets of the last
-batch again, with the maximal watermark. A restarted query replays it as it would replay a batch
-that a crash cut short: without data, firing every window and timer. No source is asked, so nothing
-that arrived after the end of the input slips in.
+To drain a query (MISSION E1), Weir writes one more entry to the offset log: the offsets of the last
+batch again, with the maximal watermark. A restarted query replays it like a batch cut short by a
+crash: without data, firing every window and timer. No source is asked, so nothing that arrived
+after the end of the input slips in.
 
-A query that reads channels has no ``sources/``: what it has read is its offset
+A query that reads channels has no ``sources/``: what it has read is in its offsets
 (``weir/spark/channels.py``).
 """
 
@@ -31,18 +31,17 @@ from weir.storage.paths import join
 from weir.storage.records import decoded
 
 #: The last millisecond of the year 9999: Spark's timestamps end there (Flink: MAX_WATERMARK).
-MAX_WATERMARK_MS = 253402300799000
+SPARK_MAX_WATERMARK_MS = 253402300799000
 
 #: Larger entries of a source's log are kept as files (Flink: ``data-inline-threshold``).
 _INLINE_BYTES = 20 * 1024
 
-#: The setting whose value an entry of the offset log keeps: how many partitions the state of the
-#: query has.
+#: The setting for the number of a query's state partitions. Each offset-log entry keeps its value.
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 _COMPACT = ".compact"
 _COMPACTED = re.compile(r"[0-9]+\.compact")
-#: A compacted entry of a source's log that has no file.
+#: A compacted entry of a source's log, without any file.
 _EMPTY_LOG = b"v1"
 
 _Number = Annotated[str, msgspec.Meta(pattern=r"\A(?:0|[1-9][0-9]{0,8})\Z")]
@@ -50,18 +49,20 @@ _UniqueId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-zA-Z-]{1,36}\Z")]
 
 
 class CommitEntry(TypedDict, total=False):
-    """What Weir reads of an entry of the commit log: the next batch's watermark, and the ids of
-    each operator's state by partition and store."""
+    """What Weir reads from a commit-log entry.
+
+    The next batch's watermark, and the ids of each operator's state by partition and store.
+    """
 
     nextBatchWatermarkMs: Count
     stateUniqueIds: dict[_Number, list[list[_UniqueId]]] | None
 
 
 class BatchMetadata(msgspec.Struct):
-    """What Weir reads of the second line of an entry of the offset log."""
+    """What Weir reads from the second line of an offset-log entry."""
 
     watermark_ms: Count | None = msgspec.field(name="batchWatermarkMs", default=None)
-    #: Settings with which Spark goes on, whatever its session says.
+    #: Settings that a restarted query keeps, whatever its session says.
     conf: dict[str, str] = {}
 
 
@@ -75,19 +76,19 @@ class QueryDirectory:
     def __init__(self, fs: FileSystem, path: str) -> None:
         self.fs = fs
         self.path = path
-        #: The directory below ``sources/`` of each offset in the offset log (``source_ids``), once
-        #: the query has told it; before that each offset has its own.
+        #: For each offset in the offset log, the number of its directory below ``sources/``
+        #: (``source_ids``). None until read from the running query: each offset has its own.
         self.source_ids: tuple[int, ...] | None = None
 
     def file(self, key: str) -> str:
-        """The full path of an entry such as ``offsets/7``."""
+        """The full path of a key such as ``offsets/7``."""
         return join(self.path, key)
 
     def log_entries(self, position: int) -> dict[str, str]:
-        """The log entries needed to restart after the batch, by their keys. Empty before the first
-        batch.
+        """The log entries needed to restart after the batch, by key.
 
-        Raises ``StorageError`` if one is missing: then the batch is not committed.
+        Empty before the first batch. Raises ``StorageError`` if one is missing: then the batch is
+        not committed.
         """
         if position < 0:
             return {}
@@ -97,8 +98,10 @@ class QueryDirectory:
         return {key: self._read(key) for key in keys}
 
     def source_entries(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The entries of ``sources/`` up to the batch: small ones as text by key, and the keys of
-        larger files."""
+        """The entries of ``sources/`` up to the batch: small ones as text by key, and other keys.
+
+        Larger and compacted entries are kept as files. Raises ``StorageError`` if one has vanished.
+        """
         inline: dict[str, str] = {}
         files: list[str] = []
         for source, offset in self._sources(position).items():
@@ -115,14 +118,14 @@ class QueryDirectory:
         return inline, files
 
     def commit_entry(self, position: int) -> CommitEntry:
-        """The batch's entry in the commit log. Raises ``StorageError`` if it is none."""
+        """The batch's entry in the commit log. Raises ``StorageError`` if it cannot be read."""
         try:
             return decode_commit(self._read(f"commits/{position}"))
         except ValueError as error:
             raise self._unreadable(f"commits/{position}", error) from error
 
     def prune_sources(self, position: int) -> None:
-        """Remove entries of file sources' logs above what the batch admitted (PROTOCOL P3)."""
+        """Remove entries of file sources' logs above those the batch admitted (PROTOCOL P3)."""
         for source, offset in self._sources(position).items():
             newest = log_offset(offset)
             if newest is None:
@@ -133,12 +136,13 @@ class QueryDirectory:
                     self.fs.delete(self.file(f"sources/{source}/{status.name}"))
 
     def keep_compaction(self, default: int) -> None:
-        """Let Spark compact the restored logs of file sources at the distance that they have.
+        """Let Spark keep the compact interval of the restored logs of file sources.
 
-        Spark derives it from the names of the two newest compacted entries. A snapshot has one of
-        them, from which it may derive another distance, and then miss an entry that was never
-        written. So an older one gets a name, which nobody reads. ``default`` is the distance of new
-        logs (``spark.sql.streaming.fileSource.log.compactInterval``).
+        Spark derives the interval from the names of the two newest compacted entries. A snapshot
+        has only one, from which Spark may derive another interval and then miss an entry that was
+        never written. So an older compacted entry is written, of which only the name is read.
+        ``default`` is the interval of new logs
+        (``spark.sql.streaming.fileSource.log.compactInterval``).
         """
         for source in self.fs.list(self.file("sources")):
             directory = join(self.file("sources"), source.name)
@@ -151,22 +155,23 @@ class QueryDirectory:
             if compacted < 0:
                 continue
             before = compacted - compaction_distance(compacted, max(numbers), default)
-            # Spark reads the name -1.compact as well.
+            # Spark accepts the name -1.compact too.
             self.fs.write(join(directory, f"{before}{_COMPACT}"), _EMPTY_LOG)
 
     def write_drain_entry(self, position: int) -> None:
-        """Write the offset-log entry of one more batch without data and with the maximal
-        watermark."""
+        """Write the offset-log entry of a further batch, without data, at the maximal watermark."""
         fields = self._batch_metadata(position)
         invariant(
             "batchWatermarkMs" in fields, f"{self.path}/offsets/{position} has no batchWatermarkMs"
         )
-        fields["batchWatermarkMs"] = MAX_WATERMARK_MS
+        fields["batchWatermarkMs"] = SPARK_MAX_WATERMARK_MS
         self._write_offsets(position + 1, fields, like=position)
 
     def state_partitions(self, position: int) -> int:
-        """How many state partitions the query has after the batch, and will have, whatever its
-        session says."""
+        """The number of the query's state partitions after the batch.
+
+        A restarted query keeps it, whatever its session says.
+        """
         try:
             return int(
                 decode_offsets(self._read(f"offsets/{position}"))[0].conf[SHUFFLE_PARTITIONS]
@@ -175,48 +180,47 @@ class QueryDirectory:
             raise self._unreadable(f"offsets/{position}", error) from error
 
     def set_state_partitions(self, position: int, partitions: int) -> None:
-        """Let a query without state go on with this number of partitions."""
+        """Set the number of state partitions with which a query without state goes on."""
         fields = self._batch_metadata(position)
         fields["conf"][SHUFFLE_PARTITIONS] = str(partitions)
         self._write_offsets(position, fields, like=position)
 
     def _batch_metadata(self, position: int) -> dict[str, Any]:
-        """All that the entry of the offset log says of its batch, beside the offsets."""
+        """The metadata in the batch's offset-log entry: all but the offsets."""
         try:
             return decoded(self._read(f"offsets/{position}").split("\n")[1], dict[str, Any])
         except (ValueError, IndexError) as error:
             raise self._unreadable(f"offsets/{position}", error) from error
 
     def _write_offsets(self, position: int, metadata: dict[str, Any], *, like: int) -> None:
-        """Write an entry of the offset log with this metadata, and otherwise like that of the batch
-        ``like``."""
+        """Write an offset-log entry with this metadata, otherwise like that of batch ``like``."""
         version, _, *offsets = self._read(f"offsets/{like}").split("\n")
         entry = "\n".join((version, json.dumps(metadata, separators=(",", ":")), *offsets))
         self.fs.write(self.file(f"offsets/{position}"), entry.encode())
 
     def _offsets(self, position: int) -> list[str]:
-        """The offset of each source at the end of the batch, as Spark wrote it."""
+        """The offset of each source after the batch, as Spark wrote it."""
         if position < 0:
             return []
         return self._read(f"offsets/{position}").split("\n")[2:]
 
     def _sources(self, position: int) -> dict[int, str]:
-        """The offset at the end of the batch of each directory below ``sources/``."""
+        """The offset after the batch, by the number of the source's directory in ``sources/``."""
         offsets = self._offsets(position)
         ids = range(len(offsets)) if self.source_ids is None else self.source_ids
-        # Before the first batch there is no offset at all.
+        # Before the first batch there are no offsets.
         return dict(zip(ids, offsets, strict=True)) if offsets else {}
 
     def _source_keys(self, index: int, offset: str) -> Iterator[str]:
         directory = f"sources/{index}"
         newest = log_offset(offset)
         if newest is None:
-            # Other sources keep at most a few small files there (an initial offset).
+            # Other sources keep at most a few small files there, such as an initial offset.
             for status in self.fs.list(self.file(directory)):
                 if not status.is_directory and not status.name.startswith("."):
                     yield f"{directory}/{status.name}"
             return
-        # The newest compacted entry holds all before it.
+        # The newest compacted entry includes all earlier ones.
         for number in range(newest, -1, -1):
             plain = f"{directory}/{number}"
             if self.fs.status(self.file(plain)) is not None:
@@ -242,16 +246,19 @@ class QueryDirectory:
 
 
 def compaction_distance(compacted: int, newest: int, default: int) -> int:
-    """How many entries lie between two compacted ones of a log, where ``compacted`` is the newest
-    of these, and ``newest`` of all. Compacted are those whose number plus one it divides: so it is
-    more than what came since."""
+    """The compact interval of a log, from its newest compacted and its newest entry.
+
+    An entry is compacted if the interval divides its number plus one, so the interval is greater
+    than the number of entries since ``compacted``. Takes the smallest fitting one from ``default``
+    up.
+    """
     total = compacted + 1
     fitting = range(max(default, newest - compacted + 1), total)
     return next((distance for distance in fitting if total % distance == 0), total)
 
 
 def log_offset(offset: str) -> int | None:
-    """The ``logOffset`` of a file source's offset, or None for other sources."""
+    """The ``logOffset`` of a file source's offset; None for other sources."""
     try:
         return decoded(offset, _LogOffset).number
     except ValueError:
@@ -259,17 +266,19 @@ def log_offset(offset: str) -> int | None:
 
 
 def decode_offsets(text: str) -> tuple[BatchMetadata, list[str]]:
-    """An entry of the offset log: a version line, JSON, and the offset of each source. Raises
-    ``ValueError``."""
+    """Decode an offset-log entry: a version line, JSON, and the offset of each source.
+
+    Raises ``ValueError``.
+    """
     _, metadata, *offsets = [*text.split("\n"), ""]
     return decoded(metadata, BatchMetadata), offsets[:-1]
 
 
 def decode_commit(text: str) -> CommitEntry:
-    """An entry of the commit log: a version line, then JSON. Raises ``ValueError``."""
+    """Decode a commit-log entry: a version line, then JSON. Raises ``ValueError``."""
     return decoded(text.partition("\n")[2], CommitEntry)
 
 
 def is_stateful(commit: CommitEntry) -> bool:
-    """Whether the query keeps state, and so may have windows or timers to fire."""
+    """Whether the query has state, and so may have windows or timers to fire."""
     return bool(commit.get("stateUniqueIds"))

@@ -1,14 +1,13 @@
-"""What Weir gives one query to read: the control input, and a source for each channel.
+"""The inputs that Weir adds to one query: the control input, and a source for each channel.
 
 All of them ask the driver together, once for each batch (``weir/spark/control_input.py``). The
 answer to a call admits segments and carries watermarks; both are in memory, so it costs no file
 operation.
 
-``source_ids`` says which directory below ``sources/`` belongs to which offset. The offset log has
-one offset for each place in the plan that reads a source, so a source that is read in several
-places (a stream joined with itself; the control input in front of each channel) stands there
-several times. Its directory is numbered among the distinct ones. Neither log says which is which,
-so the running query is asked, once.
+``source_ids`` maps each offset to its directory below ``sources/``. The offset log has one offset
+for each place in the plan that reads a source, so a source that is read in several places (a stream
+joined with itself; the control input in front of each channel) occurs several times. Directories
+are numbered by distinct source. Neither log has the mapping, so the running query is asked, once.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from weir.core.types import VertexId
 from weir.spark.channels import ChannelSource, plain_schema, segment_files
 from weir.spark.control_input import CHANNEL_SCHEMA, ControlInput, PlanningAnswer, PlanningRounds
 from weir.spark.jvm import Jvm
-from weir.spark.query_directory import MAX_WATERMARK_MS
+from weir.spark.query_directory import SPARK_MAX_WATERMARK_MS
 from weir.storage.paths import as_spark_path
 
 if TYPE_CHECKING:
@@ -34,8 +33,10 @@ if TYPE_CHECKING:
 
 
 def source_ids(query: StreamingQuery) -> tuple[int, ...]:
-    """The number of the directory of each offset, in the order of the offset log. Call it between
-    two batches."""
+    """The directory number of each offset, in the order of the offset log.
+
+    Call it between two batches.
+    """
     sources = query._jsq.streamingQuery().sources()
     first_places = [int(sources.indexOf(sources.apply(index))) for index in range(sources.size())]
     distinct = sorted(set(first_places))
@@ -60,10 +61,9 @@ class QueryInputs:
         self._channels: dict[VertexId, ChannelSource] = {}
 
     # -- the plan
-    # ----------------------------------------------------------------------------------------
 
     def control(self, schema: StructType) -> DataFrame:
-        """The control input as a stream without rows, with the columns of what it stands before."""
+        """The control input as a stream without rows, with the columns of the source after it."""
         control = ControlInput(self._jvm, schema, self._rounds)
         self._controls.append(control)
         return control.frame()
@@ -73,50 +73,50 @@ class QueryInputs:
         return self.control(CHANNEL_SCHEMA)
 
     def segments(self, channel: VertexId, schema: StructType) -> DataFrame:
-        """The rows of a channel whose producer's columns are ``schema``."""
+        """The rows of a channel. ``schema`` has its producer's columns."""
         source = ChannelSource(self._jvm, channel, plain_schema(schema), self._rounds)
         self._channels[channel] = source
         return source.frame()
 
     # -- its runs
-    # ----------------------------------------------------------------------------------------
 
     def start_run(self) -> None:
-        """The query is about to start."""
+        """Prepare for a start of the query."""
         self._rounds.start_run()
         for control in self._controls:
             control.start_run()
 
     def answer(self, effect: AnswerPlanning, directory: str, *, force: bool) -> None:
-        """Let the call that waits return. ``directory`` is the query's own, below which restored
-        segments lie; with ``force`` there is a batch, even without rows."""
+        """Admit segments, and let the waiting call return.
+
+        ``directory`` is the query's own; restored segments are below it. With ``force`` a batch
+        runs even without rows.
+        """
         for admission in effect.admitted:
             for segment in admission.segments:
                 files = [as_spark_path(file) for file in segment_files(segment.payload, directory)]
                 self._channels[admission.channel].admit(segment.position, files)
-        # Where Spark's time ends, a channel that has ended is at its end.
+        # The watermark of an ended channel is beyond Spark's last timestamp.
         watermarks_ms = {
-            self._numbers[name]: min(ms, MAX_WATERMARK_MS)
+            self._numbers[name]: min(ms, SPARK_MAX_WATERMARK_MS)
             for name, ms in effect.watermarks_ms.items()
         }
         self._rounds.reply(PlanningAnswer(watermarks_ms=watermarks_ms, force=force))
 
     def stop_waiting(self) -> None:
-        """The query is no longer active: its call ends with an interruption, and it plans nothing
-        more."""
+        """Interrupt the waiting call and any later one: the query is no longer active."""
         self._rounds.release()
 
     def consumed(self) -> dict[VertexId, int]:
-        """How far the batches of this attempt have read each channel (PROTOCOL P7). Call it while
-        the query rests.
+        """The last position that this attempt's batches have read, by channel (PROTOCOL P7).
 
-        Channels of which nothing was read are missing.
+        Call it while the query rests. Channels of which nothing was read are missing.
         """
         read = ((name, source.consumed) for name, source in self._channels.items())
         return {name: position for name, position in read if position is not None}
 
     def release(self) -> None:
-        """No query will read them any more: let Java forget them with the plans."""
+        """Let Java forget the inputs and their plans: no query reads them any more."""
         self.stop_waiting()
         for source in (*self._controls, *self._channels.values()):
             source.release()

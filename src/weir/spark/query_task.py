@@ -1,16 +1,16 @@
 """One task: a vertex as a streaming query of one attempt, with the control input in front.
 
-The query's life as events, in order: ``TaskStarted`` with its first planning call, then for each
-batch ``StepStaged`` and ``PlanningCalled``, and at last one of ``RecordsEnded`` (bounded input used
-up), ``TaskErrored``, or nothing (it was stopped). A drain is a second query on the same directory;
-its one batch ends with ``Drained``.
+The query posts these events, in order: ``TaskStarted`` with its first planning call, then for each
+batch ``StepStaged`` and ``PlanningCalled``, and finally one of ``RecordsEnded`` (the bounded input
+is used up), ``TaskErrored``, or nothing (it was stopped). A drain is a second query on the same
+directory; its one batch ends with ``Drained``.
 
 A query that reads channels waits in its planning calls until there is something to read, and never
-ends by itself.
+ends on its own.
 
-A query is stopped in an order that never fails it: ``stop`` of Spark on a thread of its own, then,
-once the query is not active any more, the end of the planning call in which it rests. Released
-earlier, it would plan a batch, or take the interruption for an error.
+To stop a query without failing it, call Spark's ``stop`` on a thread of its own first and, once the
+query is no longer active, release the planning call in which it rests. Released earlier, the query
+would plan a batch or take the interruption for an error.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: How often it is looked whether a query that is being stopped is still active.
+#: How often to check whether a query that is being stopped is still active.
 _STOP_POLL_S = 0.002
 
 
@@ -80,9 +80,13 @@ class QueryTask:
         failures: TaskFailures,
         post: PostToTask,
     ) -> None:
-        """``output`` of a vertex that writes a channel, ``operators`` of one that has any in
-        Python. ``position`` and ``watermark_ms`` are where a restored query stands, and what it had
-        emitted by then. ``finish`` lets its sinks stage what they have held back, as of a step."""
+        """Make the task of one attempt; ``start`` starts its query.
+
+        ``output`` is None unless the vertex writes a channel, ``operators`` unless it has Python
+        operators. ``position`` is the last batch of a restored query, and ``watermark_ms`` its
+        output watermark then. ``finish`` lets the sinks stage what they have held back, at the
+        given position.
+        """
         self._session = session
         self._vertex = vertex
         self._frames = frames
@@ -95,38 +99,39 @@ class QueryTask:
         #: Whether the last batch was forced.
         self._forced = False
         self._position = position
-        #: The watermark of what the query has put out up to ``_watermark_at``; None if nobody wants
-        #: it or it has none.
+        #: The output watermark of the query after batch ``_watermark_at``; None if no consumer
+        #: needs it or there is none yet.
         self.watermark_ms = watermark_ms
         self._watermark_at = position
         self._tells_watermark = False
         self._finish = finish
         self._failures = failures
-        #: Why a batch failed, for when Spark says that the query did.
+        #: Why a batch failed, kept until Spark reports that the query failed.
         self._failure: TaskErrored | None = None
         self._post = post
         self._query: StreamingQuery | None = None
-        #: Set once ``start`` of Spark has returned: the first planning call can come before that.
+        #: Set once Spark's ``start`` has returned: the first planning call can come before that.
         self._query_known = threading.Event()
         self._started = False
         self._draining = False
         self._stopping = threading.Event()
         self._waiters: list[threading.Thread] = []
         self._progress_lock = threading.Lock()
-        #: The last batch that was counted, of this query.
+        #: The last batch of ``_seen_query`` that was counted.
         self._seen = -1
         self._seen_query: StreamingQuery | None = None
         self._records_in = 0
         self._rate = 0.0
 
     # -- life
-    # ------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Build the plan and start the query. Raises ``PipelineError`` if the user's code or plan
-        is wrong."""
+        """Build the plan and start the query.
+
+        Raises ``PipelineError`` if the user's code or plan is wrong.
+        """
         if self._stopping.is_set():
-            # It waited for its turn, and the attempt is over.
+            # The attempt ended while the task waited for its turn.
             return
         frame = self._frames.of(self._vertex.name)
         self._tells_watermark = self._output is not None and has_event_time(frame.schema)
@@ -134,14 +139,16 @@ class QueryTask:
             self._run(frame)
 
     def answer(self, effect: AnswerPlanning) -> None:
-        """Let the planning call in which the query rests return: it may read what is admitted."""
+        """Answer the planning call in which the query rests: it may read what is admitted."""
         self._inputs.answer(effect, self._directory.path, force=self._begin_step(effect))
 
     def _begin_step(self, effect: AnswerPlanning) -> bool:
-        """Take up what the next batch carries. Whether there must be one, be it without rows: the
-        first one of operators, which would otherwise never be opened, and one with events or a
-        barrier. Of a query that ends by itself events force every second batch only, or it would
-        never come to its end while there are any."""
+        """Take up what the next batch carries; return whether to force it, even without rows.
+
+        Forced are the first batch of operators, which would otherwise never be opened, and one with
+        events or a barrier. In an ``availableNow`` query events do not force a batch right after a
+        forced one, or the query would not end as long as there are events.
+        """
         if self._operators is None:
             return False
         self._operators.begin_step(effect)
@@ -150,16 +157,16 @@ class QueryTask:
         return self._forced
 
     def release(self, position: int) -> None:
-        """Nobody needs the segments up to ``position`` any more."""
+        """Delete the segments up to ``position``: no consumer needs them any more."""
         if self._output is not None:
             self._output.release(position)
 
     def drain(self, effect: StartDrain) -> None:
-        """Run one more batch with the maximal watermark, then finish the sinks; posts ``Drained``
-        (MISSION E1, E2).
+        """Run one more batch with the maximal watermark, then finish the sinks (MISSION E1, E2).
 
-        A query without state and without Python operators is drained at once. One that rests in a
-        planning call has ended with that: the call is never answered.
+        Posts ``Drained``. A query that has run no batch, or has neither state nor Python operators,
+        is drained at once. A query that rests in a planning call is stopped: the call is never
+        answered.
         """
         position = effect.position
         invariant(
@@ -178,14 +185,14 @@ class QueryTask:
             self._operators.begin_step(effect)
         self._directory.prune_sources(position)
         self._directory.write_drain_entry(position)
-        # From here on the query is the next one, which is known once it was started.
+        # From here on the query is the drain's, which is known once it has started.
         self._query = None
         self._query_known.clear()
         if not self._stopping.is_set():
             self._run(self._frames.of(self._vertex.name))
 
     def stop(self) -> None:
-        """Stop the query, wherever it is; returns when its threads are gone."""
+        """Stop the query, whatever it is doing; return when its threads have ended."""
         self._stopping.set()
         query = self._query
         if query is not None:
@@ -195,8 +202,10 @@ class QueryTask:
                 waiter.join()
 
     def planning(self, call: int) -> None:
-        """The control input's call: all batches up to the position are committed, and no other has
-        begun."""
+        """Report a planning call, or the end of the drain.
+
+        All batches up to the position are committed, and no other has started.
+        """
         if self._stopping.is_set():
             return
         if self._draining:
@@ -216,12 +225,12 @@ class QueryTask:
         self._post(planned)
 
     def metrics(self) -> VertexMetrics:
-        """Rows that the query has read."""
+        """The counters of the rows that the task has read."""
         with self._progress_lock:
             try:
                 self._read_progress()
             except Exception:
-                # The JVM may have gone; what was counted before still holds.
+                # The JVM may have gone; earlier counts still hold.
                 _log.debug("Spark's counters cannot be read any more.", exc_info=True)
             return VertexMetrics(
                 position=self._position,
@@ -230,10 +239,9 @@ class QueryTask:
             )
 
     # -- query
-    # ------------------------------------------------------------------------------------------
 
     def _run(self, frame: DataFrame) -> None:
-        # The pool holds for the tasks of the queries that this thread starts.
+        # The pool applies to the Spark tasks of queries that this thread starts.
         self._session.sparkContext.setLocalProperty("spark.scheduler.pool", self._vertex.name)
         writer = (
             frame.writeStream.foreachBatch(self._stage)
@@ -265,7 +273,7 @@ class QueryTask:
             self._stop_query(self._query)
 
     def _stop_query(self, query: StreamingQuery) -> None:
-        """Stop a query wherever it is; returns when its threads are gone."""
+        """Stop a query, whatever it is doing; return when its threads have ended."""
         stopped = in_background(query.stop)
         try:
             while not stopped.done() and query.isActive:
@@ -275,7 +283,7 @@ class QueryTask:
         stopped.result()
 
     def _stage(self, frame: DataFrame, batch: int) -> None:
-        """Phase one of every sink, inside the batch (``foreachBatch``)."""
+        """Run phase one of every sink, inside the batch (``foreachBatch``)."""
         try:
             if self._operators is not None:
                 self._operators.begin_batch(batch)
@@ -287,8 +295,8 @@ class QueryTask:
             if self._stopping.is_set():
                 raise QueryInterruptedError from None
             self._failure = self._failures.errored(error, f"batch {batch}")
-            # Short: through the text of what is raised here Spark runs a regular expression that
-            # recurses for each character, and a Java stack in it overflows the thread's own.
+            # Keep it short: Spark matches the text with a regular expression that recurses for each
+            # character, and a Java stack in the text overflows the thread's stack.
             raise SinkError(f"Batch {batch} failed.") from None
         self._post(
             StepStaged(
@@ -305,7 +313,7 @@ class QueryTask:
         self._position = batch
 
     def _written(self, frame: DataFrame, batch: int) -> tuple[Segment | None, DataFrame]:
-        """The segment of the step, if the query has consumers, and the rows for its sinks."""
+        """The segment of the batch, if the query has consumers, and the rows for its sinks."""
         return (None, frame) if self._output is None else self._output.write(frame, batch)
 
     def _staged(self, frame: DataFrame, step: Step) -> tuple[Committable, ...]:
@@ -334,7 +342,7 @@ class QueryTask:
                 when = self._between_batches
                 self._post(self._failure or self._failures.errored(error, when, misfit=changed))
             return
-        # Before the next query of the task takes its place: the last figures of this one.
+        # Read this query's last counters before the task's next query replaces it.
         self.metrics()
         if self._stopping.is_set() or self._draining:
             return
@@ -348,13 +356,16 @@ class QueryTask:
             )
 
     def _drained(self) -> None:
-        """The drain batch is committed. The call is never answered, so nothing more is planned."""
+        """Finish the sinks: the drain batch is committed.
+
+        The planning call is never answered, so Spark plans nothing more.
+        """
         try:
             self._finish_sinks()
         except Exception as error:
             self._post(self._failures.errored(error, self._between_batches))
         self._stopping.set()
-        # This is the query's own thread, which a stop waits for.
+        # This is the query's own thread, for which ``stop`` would wait.
         threading.Thread(target=self._stop_drained, name="weir-drained", daemon=True).start()
 
     def _stop_drained(self) -> None:
@@ -364,7 +375,7 @@ class QueryTask:
             self._stop_query(query)
 
     def _finish_sinks(self) -> None:
-        """What sinks have held back until the end is a step of its own."""
+        """Stage what sinks have held back until the end, at a position of its own."""
         committables = self._finish(self._position + 1)
         if committables:
             self._position += 1
@@ -377,12 +388,14 @@ class QueryTask:
 
     @property
     def _ends_by_itself(self) -> bool:
-        """Whether Spark ends the query when its input is used up. Channels and readers say it
-        themselves."""
+        """Whether Spark ends the query when its input is used up.
+
+        Channels and Weir's own readers report the end of their input themselves.
+        """
         return self._vertex.bounded and not self._vertex.inputs and not self._vertex.is_enumerated
 
     def _update_watermark(self) -> None:
-        """Between two batches: what the query has put out, for those who read it (PROTOCOL P25)."""
+        """Update the output watermark for consumers, between two batches (PROTOCOL P25)."""
         if not self._tells_watermark or self._position == self._watermark_at:
             return
         self._watermark_at = self._position
@@ -392,7 +405,7 @@ class QueryTask:
             self.watermark_ms = output_watermark_ms(query, int(commit["nextBatchWatermarkMs"]))
 
     def _begin(self) -> None:
-        """The first planning call: look at what Spark made of the plan."""
+        """At the first planning call, inspect what Spark made of the plan; post ``TaskStarted``."""
         self._started = True
         self._query_known.wait()
         query = self._query

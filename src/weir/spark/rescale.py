@@ -1,26 +1,26 @@
-"""How many state partitions the query of each vertex has, and how a restored query gets another
-number of them.
+"""Sets the number of state partitions of each query, and changes it for restored queries.
 
-Spark fixes the number of a query's state partitions in its first batch: each entry of the offset
-log says it, and a restarted query takes it from there, whatever its session says. So there are two
+Spark fixes the number of a query's state partitions in its first batch: each offset-log entry
+records it, and a restarted query uses that number, whatever its session says. So there are two
 cases:
 
-* *The first batch of a query*: the number is the session's when the query starts. One that a step
-  asks for is set there for as long as the start takes (``StatePartitions``).
-* *A restored query* (``rescaled``), if another number is asked for than the one it has:
+* *The first batch of a query*: Spark uses the session's number when the query starts. A number
+  requested for a step is set in the session while the query starts (``StatePartitions``).
+* *A restored query* (``rescaled``) for which another number is requested:
 
-  1. Without state, the number in its newest offset is replaced: nothing else knows of it.
+  1. Without state, the number in its newest offset-log entry is replaced: it is recorded nowhere
+     else.
   2. With state, Spark repartitions it, operator by operator, while the query is stopped. It reads
-     the state after the last batch b and writes all of it anew as Spark's own snapshots after a
-     batch b+1, which has the offsets of b and reads nothing. The query goes on with b+2.
+     the state after the last batch b and writes all of it again as Spark's snapshots after a batch
+     b+1, which has the offsets of b and reads nothing. The query goes on with b+2.
 
-What follows from b+1: it is the position of the task, told with ``TaskStarted``, and that of the
-next snapshot. The state files are those that ``commits/b+1`` lists, and none that was restored. The
-logs of the sources and the segments of channels have no part in it: the offsets are the same, and
+As a result, b+1 is the position of the task, reported with ``TaskStarted``, and of the next
+snapshot. The state files are those that ``commits/b+1`` lists, and none of the restored ones. The
+logs of sources and the segments of channels are not affected: the offsets are the same, and
 positions in a channel only have to grow.
 
-A number that nobody asks for changes nothing: restored on a machine with more cores, a query keeps
-the one it has.
+If no number is requested, nothing changes: a query restored on a machine with more cores keeps its
+number.
 """
 
 from __future__ import annotations
@@ -42,37 +42,36 @@ from weir.storage.paths import as_spark_path
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: How the classes of Spark's refusals begin: of a state that it cannot repartition, write anew or
-#: read as a table.
+#: Prefixes of the error classes with which Spark refuses to repartition state, rewrite it or read
+#: it as a table.
 _REFUSALS = ("[STATE_REPARTITION_", "[STATE_REWRITER_", "[STDS_")
 
 
 class StatePartitions:
-    """The numbers of state partitions of a job's queries."""
+    """The number of state partitions of each of a job's queries."""
 
     def __init__(self, session: SparkSession, vertices: Mapping[VertexId, Vertex]) -> None:
         self._session = session
         self._default = int(session.conf.get(SHUFFLE_PARTITIONS) or 1)
         self._asked = {name: vertex.parallelism for name, vertex in vertices.items()}
-        #: Whether a query could start with the number of another one.
+        #: Whether a query could start with another query's number.
         self._differ = any(number not in (None, self._default) for number in self._asked.values())
         self._with_operators = {name for name, vertex in vertices.items() if process_steps(vertex)}
         self._order = {name: number for number, name in enumerate(vertices)}
-        #: The queries that wait to be started, and whether one is.
+        #: The queries that wait to start, and whether one is starting.
         self._waiting: set[VertexId] = set()
         self._is_starting = False
         self._changed = threading.Condition()
         self._restored: dict[VertexId, int] = {}
 
     def of(self, vertex: VertexId) -> int:
-        """The number that the query of the vertex has, or would have if it began."""
+        """The number that the query of the vertex has, or would start with."""
         return self._restored.get(vertex) or self._asked[vertex] or self._default
 
     def restored(self, vertex: VertexId, directory: QueryDirectory, state: TaskState) -> TaskState:
-        """Let the query of a directory that ``restore_directory`` filled have the number that is
-        asked for.
+        """Give the query the requested number, in a directory that ``restore_directory`` filled.
 
-        Returns the state as the directory has it then. Raises ``PipelineError`` if Spark cannot
+        Returns the state that the directory then has. Raises ``PipelineError`` if Spark cannot
         repartition it.
         """
         if state.position < 0:
@@ -86,20 +85,22 @@ class StatePartitions:
 
     @contextmanager
     def starting(self, vertex: VertexId) -> Iterator[None]:
-        """While a query of the vertex starts: its first batch has the number that is asked for, and
-        a query with Python operators the settings that they need.
+        """Hold the vertex's settings in the session while its query starts.
 
-        Spark copies the session's settings when a query starts, so one starts at a time; of those
-        that wait the one that stands first in the graph. So the first rows flow while the plans of
-        those who wait for them are built.
+        They are the requested number of state partitions and what Python operators need. Spark
+        copies the session's settings when a query starts, so queries start one at a time, in the
+        order of the graph among those that wait. So the first rows flow while the plans of their
+        consumers are still being built.
         """
         with self._turn(vertex), self._settings(vertex):
             yield
 
     @contextmanager
     def draining(self, vertex: VertexId) -> Iterator[None]:
-        """While a query of the vertex starts again to be drained: it needs no turn if all queries
-        have the same settings."""
+        """The same while a query starts for its drain.
+
+        It takes no turn if all queries have the same settings.
+        """
         if self._differ or self._with_operators:
             with self.starting(vertex):
                 yield
@@ -152,11 +153,10 @@ def rescaled(
     state: TaskState,
     partitions: int,
 ) -> TaskState:
-    """Give a restored query another number of state partitions; its state as the directory has it
-    then.
+    """Give a restored query another number of state partitions.
 
-    Raises ``PipelineError`` if Spark refuses, and ``StorageError`` if it failed and may succeed
-    another time.
+    Returns the state that the directory then has. Raises ``PipelineError`` if Spark refuses, and
+    ``StorageError`` if it failed and may succeed another time.
     """
     position = state.position
     if not is_stateful(directory.commit_entry(position)):
@@ -178,5 +178,5 @@ def rescaled(
             f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
             " scratch with --fresh into new tables."
         ) from error
-    # None of the files that were restored belongs to the state of the new batch.
+    # None of the restored files belongs to the state after the new batch.
     return replace(state, position=position + 1, files=())

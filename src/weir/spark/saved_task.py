@@ -1,14 +1,14 @@
-"""What a snapshot may hold of one query: checked before any of it is written into a directory for
-Spark.
+"""Checks what a snapshot holds of one query, before any of it is written to a directory for Spark.
 
-Names and numbers of the metadata are checked where that is decoded (``weir/storage/metadata.py``).
-Here it is what they and Spark's own log entries mean to a query that starts on them:
+The format of names and numbers in the metadata is checked when it is decoded
+(``weir/storage/metadata.py``). These checks concern what they and Spark's own log entries mean to a
+query that starts on them:
 
 - The logs end with the batch of the snapshot. An entry above it would be a batch that Spark still
-  has to run, with offsets and lists of files that somebody else has written.
-- Spark makes objects of the classes that an offset-log entry names: it may name Weir's state store
-  and no other class.
-- What Weir's own entries and segments in flight refer to are files of the snapshot.
+  has to run, with offsets and file lists written by somebody else.
+- Spark instantiates the classes that an offset-log entry names: it may name Weir's state store and
+  no other class.
+- Weir's own entries and the in-flight segments refer only to files of the snapshot.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _Number = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,3}\Z")]
 
 
 class _Location(msgspec.Struct, forbid_unknown_fields=True):
-    """Bytes, or where they are."""
+    """Bytes, or their place in a file."""
 
     inline: bytes | msgspec.UnsetType = msgspec.UNSET
     file: (
@@ -72,8 +72,10 @@ class _KeptSegment(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_saved_task(state: TaskState, path: str) -> None:
-    """Raise ``CheckpointDamagedError``, for the snapshot at ``path``, unless a query may be started
-    on this state."""
+    """Check that a query may start on this state, of the snapshot at ``path``.
+
+    Raises ``CheckpointDamagedError`` if it may not.
+    """
     try:
         _check_names(state)
         for key, text in state.entries.items():
@@ -96,12 +98,12 @@ def check_saved_task(state: TaskState, path: str) -> None:
 
 
 def unfit(state: TaskState, path: str, error: ValueError) -> CheckpointDamagedError:
-    """The error for what the snapshot at a path says of one vertex."""
+    """The error for an invalid state of one vertex in the snapshot at ``path``."""
     return damaged(path, METADATA_FILE, f"says of vertex {state.vertex!r} what cannot be ({error})")
 
 
 def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
-    """What the snapshot says of Python operators (``operators.py``). Raises ``ValueError``."""
+    """The snapshot's entry for Python operators (``operators.py``). Raises ``ValueError``."""
     kept = decoded(state.entries.get(ENTRY, "{}"), dict[OperatorId, _KeptOperator])
     files = {handle.key for handle in state.files}
     for name, operator in kept.items():
@@ -119,8 +121,7 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
 
 
 def output_watermark_ms(state: TaskState) -> int | None:
-    """The watermark of what the query had put out; None if nobody wanted it. Raises
-    ``ValueError``."""
+    """The query's output watermark; None if the snapshot has none. Raises ``ValueError``."""
     text = state.entries.get(WATERMARK_ENTRY)
     return None if text is None else decoded(text, Count)
 
@@ -147,7 +148,10 @@ def _check_conf(conf: dict[str, str]) -> None:
 
 
 def _check_sources(state: TaskState) -> None:
-    """A file source takes the entries of its log for files that were admitted (PROTOCOL P3)."""
+    """Check that no source log has entries beyond the newest offset of the file sources.
+
+    A file source treats every entry of its log as admitted files (PROTOCOL P3).
+    """
     offsets = state.entries.get(f"offsets/{state.position}")
     if offsets is None:
         return

@@ -1,11 +1,15 @@
-"""Makes the Spark session with the settings that Weir's guarantees and speed stand on.
+"""Makes the Spark session with the settings that Weir's guarantees and speed depend on.
 
-Three groups. *Required*: the state store whose files are immutable and uniquely named (incremental
-checkpoints are exact only with it), and Parquet timestamps that Delta readers understand.
-*Defaults*: what suits a pipeline and what the user may set otherwise. *Cheap working directory*
-(``weir.fast-working-directory``): Spark's log and state files are its only durable copy, so it
-writes them with care, forking a ``chmod`` for each file; under Weir they are disposable. Never use
-``RawLocalFileSystem`` for that: RocksDB snapshots then fail silently in the background.
+There are three groups of settings:
+
+- *Required*: the state store whose files are immutable and uniquely named (incremental checkpoints
+  are exact only with it), Parquet timestamps that Delta readers understand, and the offset-log
+  format that Weir reads.
+- *Defaults*: settings that suit a pipeline and that the user may change.
+- *Cheap working directory* (``weir.fast-working-directory``): without Weir, Spark's log and state
+  files are its only durable copy, so it writes them with care and forks a ``chmod`` for each file;
+  under Weir they are disposable. Never use ``RawLocalFileSystem`` for this: RocksDB snapshots then
+  fail silently in the background.
 """
 
 from __future__ import annotations
@@ -61,14 +65,13 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # An idle query asks 100 times a second by default; a twentieth of a second is soon enough for a
-    # new file.
+    # An idle query polls 100 times a second by default; 50 ms is soon enough for a new file.
     "spark.sql.streaming.pollingDelay": "50ms",
     # State files must outlive the checkpoint that links them (PROTOCOL P4).
     "spark.sql.streaming.minBatchesToRetain": "100",
-    # A chain of changelogs is as long as the time between two of Spark's snapshots of the state.
+    # The more often Spark takes snapshots of the state, the shorter the chains of changelogs.
     "spark.sql.streaming.stateStore.maintenanceInterval": "15s",
-    # Weir reads its counters from these, at the latest with each view.
+    # Weir reads its counters from these, at least each time that counters are shown.
     "spark.sql.streaming.numRecentProgressUpdates": "200",
 }
 
@@ -80,16 +83,15 @@ CHEAP_SETTINGS = {
 }
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-#: Where users give the driver's JVM options.
+#: The settings in which users give the driver's JVM options.
 _JAVA_OPTION_KEYS = (_JAVA_OPTIONS, "spark.driver.defaultJavaOptions")
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 
 _MEBIBYTES = {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024 * 1024}
-#: Beyond this the pauses of a collector that stops the program grow long.
+#: With larger heaps the pauses of a stop-the-world collector grow long.
 _SMALL_HEAP_MIB = 8 * 1024
 
-#: How long the end of a run waits for the session to stop: it may hang with a query that does not
-#: stop.
+#: How long the end of a run waits for the session to stop: a query that does not stop can block it.
 _STOP_S = 60.0
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -98,14 +100,16 @@ _LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.
 
 @dataclass(frozen=True, kw_only=True)
 class SessionPlan:
-    """A session that is to be made: its name and settings, which have been checked."""
+    """A session to be made: its name and its checked settings."""
 
     name: str
     settings: Mapping[str, str]
 
     def launch(self) -> None:
-        """Start the JVM, unless the process has one. ``create`` would do it; on a thread of its
-        own, this saves waiting."""
+        """Start the JVM, unless the process has one.
+
+        ``create`` would do it too; called earlier on another thread, this saves waiting.
+        """
         from pyspark import SparkContext
 
         SparkContext._ensure_initialized(conf=self._conf())
@@ -119,7 +123,7 @@ class SessionPlan:
         return conf
 
     def create(self) -> SparkSession:
-        """Make the session, or take over the process's own.
+        """Make the session, or use the one that the process has.
 
         Raises ``UnsupportedEnvironmentError`` if the master cannot be reached.
         """
@@ -157,8 +161,8 @@ def plan_session(
 ) -> SessionPlan:
     """Check and complete the settings of a session.
 
-    ``conf`` are the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it
-    on the console. ``java_options`` stand before the user's own, which win. Raises
+    ``conf`` has the user's ``spark.*`` keys. Spark's own log goes to ``log_file``; None leaves it
+    on the console. ``java_options`` come before the user's own, which win. Raises
     ``UnsupportedEnvironmentError`` if Java or Spark is missing, and ``ConfigurationError`` if a
     required setting is given another value.
     """
@@ -193,8 +197,10 @@ def plan_session(
 
 
 def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSession:
-    """Make (or take over) the process's session, with the options of ``plan_session``; raises what
-    that and ``SessionPlan.create`` raise."""
+    """Make the process's session, or use the one it has, with the options of ``plan_session``.
+
+    Raises what ``plan_session`` and ``SessionPlan.create`` raise.
+    """
     session = plan_session(fast_working_directory=fast_working_directory, **options).create()
     if fast_working_directory:
         _write_no_crc_files(session)
@@ -202,10 +208,9 @@ def create_session(*, fast_working_directory: bool, **options: Any) -> SparkSess
 
 
 class LazySession:
-    """The session of a run, made when it is first needed: bad input is found without waiting for a
-    JVM.
+    """The session of a run, made when first needed, so bad input is reported without a JVM.
 
-    A session that the process has already (a notebook's) is used, and left running at the end.
+    If the process already has a session (a notebook's), it is used, and left running at the end.
     """
 
     def __init__(self, name: str, master: str | None, configuration: Configuration) -> None:
@@ -213,14 +218,14 @@ class LazySession:
         self._master = master
         self._configuration = configuration
         self._session: SparkSession | None = None
-        #: Starts the JVM.
+        #: The thread that starts the JVM; None if there is none.
         self._launching: threading.Thread | None = None
         self._is_ours = False
         self._file_systems: dict[str, FileSystem] = {}
 
     @property
     def is_local(self) -> bool:
-        """Whether the tasks run in the driver's process, hence as its user."""
+        """Whether Spark tasks run in the driver's process, and so as its user."""
         from pyspark import SparkContext
 
         active = SparkContext._active_spark_context
@@ -228,8 +233,10 @@ class LazySession:
         return is_local_master(planned if active is None else str(active.master))
 
     def prepare(self) -> None:
-        """Start the JVM beside what else is to be done before ``get``, where errors are raised. It
-        takes seconds."""
+        """Start the JVM in the background, which takes seconds.
+
+        Raises what ``plan_session`` raises; ``get`` raises other errors.
+        """
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:
@@ -269,7 +276,7 @@ class LazySession:
         )
 
     def _log_file(self) -> str | None:
-        """``spark.log`` in the working directory, if that is a local one."""
+        """``spark.log`` in the working directory; None if that is not local."""
         directory = self._configuration.value(WORKING_DIR)
         return join(directory, "spark.log") if is_local_path(directory) else None
 
@@ -281,7 +288,7 @@ class LazySession:
         return self._file_systems[root]
 
     def close(self) -> None:
-        """Stop the session, if this run made one, and if its JVM has not gone before."""
+        """Stop the session if this run made it. Ignores a JVM that has gone or does not answer."""
         if self._session is not None and self._is_ours:
             with contextlib.suppress(Py4JError, OSError, TimeoutError):
                 in_background(self._session.stop).result(_STOP_S)
@@ -289,7 +296,7 @@ class LazySession:
 
 
 def _profile(memory: str) -> class_archive.JvmProfile:
-    """What suits a driver of this memory, as Spark writes it (``4g``; MiB without a unit)."""
+    """The profile for a driver with this memory, in Spark's notation (``4g``; MiB by default)."""
     given = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     mebibytes = 0.0 if given is None else int(given[1]) * _MEBIBYTES[given[2]]
     return (
@@ -300,14 +307,13 @@ def _profile(memory: str) -> class_archive.JvmProfile:
 
 
 def _launch(plan: SessionPlan) -> None:
-    # Whatever goes wrong is tried, and said, once more where the session is made.
+    # Making the session tries again, and reports what goes wrong.
     with contextlib.suppress(Exception):
         plan.launch()
 
 
 def log_of(session: SparkSession) -> str | None:
-    """Where Spark's own log goes; None if the session was not made by Weir, or has no file for
-    it."""
+    """The path of Spark's own log; None if Weir did not make the session, or set no log file."""
     found = re.search(
         r'-Dweir\.log=([^"]+)"', session.sparkContext.getConf().get(_JAVA_OPTIONS) or ""
     )
@@ -315,8 +321,10 @@ def log_of(session: SparkSession) -> str | None:
 
 
 def check_alive(session: SparkSession) -> None:
-    """Raises ``UnsupportedEnvironmentError`` if the session's JVM has gone: no attempt can begin in
-    this process."""
+    """Check that the session's JVM runs and the session is not stopped.
+
+    Raises ``UnsupportedEnvironmentError`` otherwise: no attempt can start in this process.
+    """
     try:
         stopped = bool(session.sparkContext._jsc.sc().isStopped())
     except Exception as error:
@@ -338,10 +346,10 @@ def is_local_master(master: str) -> bool:
 
 
 def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> None:
-    """Make the job's working directory; ``StorageError`` if that fails. Before the JVM, whose log
-    lies beside it.
+    """Make the job's working directory. Call it before the JVM starts, whose log lies beside it.
 
-    ``private``: for its owner alone, which executors must then be.
+    A ``private`` directory is for its owner only, so executors must run as that user. Raises
+    ``StorageError`` if the directory cannot be made.
     """
     try:
         if private:
@@ -355,10 +363,10 @@ def make_working_directory(fs: FileSystem, directory: str, *, private: bool) -> 
 
 
 def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> None:
-    """A task writes below the working directory and the driver reads it; ``StorageError`` if that
-    fails.
+    """Check that the driver sees what a Spark task writes below the working directory.
 
-    On a local master, driver and tasks are one process.
+    Raises ``StorageError`` if not. Checks nothing on a local master, where driver and tasks are one
+    process.
     """
     if is_local_master(str(session.sparkContext.master)):
         return
@@ -382,8 +390,11 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
 
 
 def _write_no_crc_files(session: SparkSession) -> None:
-    """Switch off ``.crc`` files on ``file:``: each costs a second file and fork; checkpoints have
-    checksums of their own. The file system object is shared by the whole JVM."""
+    """Switch off ``.crc`` files on ``file:``, for the whole JVM.
+
+    The JVM shares the file system object. Each ``.crc`` costs a second file and a fork, and
+    checkpoints have their own checksums.
+    """
     jvm = Jvm(session)
     uri = jvm.java_class("java.net.URI")("file:///")
     file_system = jvm.java_class("org.apache.hadoop.fs.FileSystem")

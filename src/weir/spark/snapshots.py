@@ -1,12 +1,13 @@
-"""What the snapshots of a Spark query are made of, and how a query's directory is filled from one.
+"""The contents of a Spark query's snapshots, and restoring a query's directory from one.
 
-``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; the other
-files of a query's directory are the state files that Spark's own lists name (``state_files.py``).
-They are hard-linked at once, into the checkpoint directory if both lie on one local file system,
-else beside the working directory, so that Spark's clean-up cannot take them away.
+``durable/task_snapshots.py`` takes the snapshots. Small log entries go into the metadata; larger
+ones and the state files that Spark's own lists name (``state_files.py``) are kept as files. They
+are hard-linked at once, so that Spark's clean-up cannot delete them: into the checkpoint directory
+if both lie on one local file system, else beside the query's directory. A file system without links
+keeps only the original names until the files are copied.
 
-The watermark of what a query has emitted is part of a snapshot: until its next batch nobody else
-could tell its consumers (PROTOCOL P25).
+A snapshot includes the query's output watermark: after a restore and until the next batch, nothing
+else could give it to consumers (PROTOCOL P25).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ ReadOperatorState = Callable[[int], tuple[dict[str, str], list[str]]]
 
 
 class QueryState:
-    """Implements ``weir.durable.task_snapshots.RestingQuery`` for a query's directory."""
+    """Implements ``weir.durable.task_snapshots.RestingQuery`` on a query's directory."""
 
     def __init__(
         self,
@@ -39,8 +40,11 @@ class QueryState:
         watermark_ms: Callable[[], int | None],
         operator_state: ReadOperatorState | None,
     ) -> None:
-        """``watermark_ms`` gives the watermark of what the query has emitted, and
-        ``operator_state`` the state of its Python operators, while it rests."""
+        """``restored`` is the state that the query started from; None if it started without.
+
+        While the query rests, ``watermark_ms`` returns its output watermark, and ``operator_state``
+        the state of its Python operators.
+        """
         self._directory = directory
         self._transfer = transfer
         self._watermark_ms = watermark_ms
@@ -50,13 +54,12 @@ class QueryState:
             [one.key for one in restored.files if not one.key.startswith(f"{DIRECTORY}/")]
             if restored
             else [],
-            # Of the restored batch the commit log is read as well: a query that was rescaled has
-            # nothing else.
+            # The commit log of the restored batch is read too: a rescaled query has nothing else.
             max(restored.position - 1, -1) if restored else -1,
         )
 
     def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The log entries of the query's directory, and the keys of all its other files."""
+        """The small entries of the state after the batch, and the keys of all its other files."""
         if position < 0:
             return {}, []
         inline, keys = self._directory.source_entries(position)
@@ -71,23 +74,30 @@ class QueryState:
         return entries, keys + self._state_files.keys(position)
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """The files of a segment in flight: written by its producer, or restored with this
-        query."""
+        """The payload and files of an in-flight segment: its producer's, or restored ones."""
         files = keyed_files(segment, self._directory.path)
         return kept_payload(files), files
 
     def file(self, key: str) -> str:
-        """Where the file of a key is."""
+        """The path of the file with this key."""
         return self._directory.file(key)
 
     def is_unchanged(self, handle: StateHandle) -> bool:
-        """State files have unique names. Schemas, few and small, have not: they are compared."""
+        """Whether the file is still the one of an earlier checkpoint.
+
+        State files have unique names, so they are. Schemas have not, but they are few and small:
+        their checksums are compared.
+        """
         if is_uniquely_named(handle.key):
             return True
         return self._directory.fs.checksum(self.file(handle.key)) == (handle.size, handle.checksum)
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """``directory``, or one beside the query's own, or None on a file system without links."""
+        """Make ``directory``, below ``below``, and return where to link files.
+
+        That is ``directory``, else a directory beside the query's own if links to ``directory`` are
+        not possible; None on a file system without links.
+        """
         self._transfer.make_directory(directory, below=below)
         own = self._directory.path
         if self._transfer.can_link(own, directory):
@@ -99,11 +109,11 @@ class QueryState:
         return pinned
 
     def copy(self, source: str, target: str) -> None:
-        """Link a file where that is possible, else copy it."""
+        """Link the file if possible, else copy it."""
         self._transfer.link_or_copy(source, target)
 
     def unpin(self, directory: str) -> None:
-        """Delete a directory of second names."""
+        """Delete a directory of links."""
         self._directory.fs.delete(directory)
 
 
@@ -117,9 +127,9 @@ def restore_directory(
 ) -> None:
     """Fill a fresh query directory so that Spark goes on after ``state.position``.
 
-    Raises ``CheckpointDamagedError`` before anything is written if the snapshot holds what no query
-    may start on. Nothing is written outside of the directory: keys stay below it (``StateKey``),
-    and what is linked into it is a plain file.
+    Raises ``CheckpointDamagedError``, before anything is written, if the snapshot holds state on
+    which no query may start. Nothing is written outside the directory: keys stay below it
+    (``StateKey``), and only plain files are linked into it.
     """
     check_saved_task(state, checkpoint.external_path)
     made: set[str] = set()
@@ -133,7 +143,7 @@ def restore_directory(
 
 
 def restored_watermark_ms(state: TaskState | None) -> int | None:
-    """What the query had put out when the snapshot was taken."""
+    """The query's output watermark when the snapshot was taken; None if it had none."""
     return None if state is None else output_watermark_ms(state)
 
 

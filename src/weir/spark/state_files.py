@@ -1,20 +1,20 @@
-"""Which state files belong to the state after a batch: exactly these, from Spark's own lists
-(PROTOCOL P4).
+"""Lists exactly the state files of the state after a batch, from Spark's own lists (PROTOCOL P4).
 
 With state checkpoint format 2 every file has a unique name and is never rewritten, and
-``commits/b`` names the state of each partition by id. For version b+1: if ``<version>_<id>.zip``
-exists, it and the SST files that its ``metadata`` names; else ``<version>_<id>.changelog``, and on
-with the version before. So the state is a chain that ends in a snapshot or at version 1. Ids of
-versions before a restore come from the restored files' own names.
+``commits/b`` names the state of each partition by id. The state after batch b has version b+1. If
+``<version>_<id>.zip`` exists, the state is that file and the SST and log files that its
+``metadata`` names; else it is ``<version>_<id>.changelog`` and the state of the version before. So
+the state is a chain that ends in a snapshot or at version 1. The ids of versions before a restore
+come from the names of the restored files.
 
-A partition may have several stores (a stream-stream join has four): then each lies in a directory
-of its name.
+A partition may have several stores (a stream-stream join has four): then each has a directory with
+its name.
 
 **Metadata of operators** (``OperatorMetadata``). ``transformWithState`` keeps the schemas of its
-state variables in files below ``state/<operator>/_stateSchema``, and names these by their full
-paths in ``state/<operator>/_metadata/v2/<batch>``. A query whose directory was copied or restored
-to another place would look for them where they were, and fail if nothing is there any more. So the
-names are written anew; only the part from ``state/`` on is the query's own.
+state variables in files below ``state/<operator>/_stateSchema``, and refers to them by full path in
+``state/<operator>/_metadata/v2/<batch>``. In a copied or restored directory these paths still point
+to the old place, and the query fails if the files are gone. So the paths are rewritten; only the
+part from ``state/`` on is the query's own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _VERSIONED = re.compile(
 )
 
 
-#: Of the list of files in a ``.zip``, unpacked.
+#: The largest accepted ``metadata`` in a ``.zip``, uncompressed.
 _METADATA_MAX_BYTES = 64 * 1024 * 1024
 
 _FileName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-][A-Za-z0-9_.-]*\Z")]
@@ -78,16 +78,15 @@ class _Snapshot:
 
 
 class StateFiles:
-    """Lists the state files of one query. Reads each batch's commit entry once."""
+    """Lists the state files of one query, and reads each batch's commit-log entry once."""
 
     def __init__(self, directory: QueryDirectory, restored: Iterable[str], position: int) -> None:
-        """``restored`` are the keys of the files that the attempt was restored with, up to
-        ``position``."""
+        """``restored`` has the keys of the restored files, which cover batches to ``position``."""
         self._directory = directory
         self._known = position
         #: store directory -> version -> id
         self._ids: dict[str, dict[int, str]] = {}
-        #: Snapshots already read, by (store directory, version).
+        #: Snapshots that have been read, by (store directory, version).
         self._snapshots: dict[tuple[str, int], _Snapshot] = {}
         for key in restored:
             match = _VERSIONED.fullmatch(key)
@@ -95,9 +94,10 @@ class StateFiles:
                 self._ids.setdefault(match["store"], {})[int(match["version"])] = match["id"]
 
     def keys(self, position: int) -> list[str]:
-        """Keys of all files that the state after the batch needs. Empty for a stateless query.
+        """The keys of all files of the state after the batch. Empty for a stateless query.
 
-        Raises ``StorageError`` if one of them has vanished.
+        Raises ``StorageError`` if the id of a version is unknown, or a commit-log entry or snapshot
+        cannot be read.
         """
         for batch in range(self._known + 1, position + 1):
             self._learn(batch)
@@ -117,7 +117,7 @@ class StateFiles:
                     self._ids.setdefault(store, {})[batch + 1] = unique_id
 
     def _chain(self, store: str, version: int) -> Iterator[str]:
-        """From the version back to a snapshot or the first version; forgets older ids."""
+        """The keys from the version back to a snapshot or version 1; forgets older ids."""
         ids = self._ids[store]
         while version > 0:
             snapshot = self._snapshot(store, version, ids)
@@ -147,7 +147,7 @@ class StateFiles:
         return snapshot
 
     def _named(self, key: str) -> _SnapshotMetadata:
-        """What a ``.zip`` says of its files; it may have come with a snapshot from elsewhere."""
+        """The files that a ``.zip`` names. It is not trusted: it may have come from elsewhere."""
         path = self._directory.file(key)
         try:
             with zipfile.ZipFile(io.BytesIO(self._directory.fs.read(path))) as archive:
@@ -178,7 +178,7 @@ class StateFiles:
         return f"{store}/{version}_{unique_id}"
 
     def _schema_files(self) -> Iterator[str]:
-        """Schemas and operator metadata, which Spark reads before any state."""
+        """The keys of schemas and operator metadata, which Spark reads before any state."""
         operators = {store.split("/")[1] for store in self._ids}
         for operator in sorted(operators):
             base = f"state/{operator}"
@@ -200,7 +200,7 @@ class StateFiles:
 
 
 def is_uniquely_named(key: str) -> bool:
-    """Whether a file of this name is never written again: state files are, schemas are not."""
+    """Whether a file of this name is never rewritten: true of state files, not of schemas."""
     return "_metadata" not in key and "_stateSchema" not in key
 
 
@@ -216,11 +216,11 @@ def _store_directories(base: str, count: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorMetadata:
-    """What Spark notes of a stateful operator of its plan."""
+    """Spark's metadata of a stateful operator of its plan."""
 
-    #: Spark's name of its kind, such as ``stateStoreSave``.
+    #: Spark's name for its kind, such as ``stateStoreSave``.
     name: str
-    #: Of ``transformWithState``: its state variables and time mode. Empty for others.
+    #: For ``transformWithState``, its state variables and time mode. Empty for others.
     properties: dict[str, Any] = field(default_factory=dict)
 
 
@@ -236,9 +236,10 @@ class _Stores(msgspec.Struct):
 
 
 def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
-    """The stateful operators of a query, by their numbers.
+    """The stateful operators of a query, by number.
 
-    Spark's ``state-metadata`` reader says the same, by a job that takes a second in a new session.
+    Spark's ``state-metadata`` reader returns the same, in a Spark job that takes a second in a new
+    session.
     """
     fs = directory.fs
     found: dict[int, OperatorMetadata] = {}
@@ -248,7 +249,7 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
         batches = [
             int(one.name) for one in fs.list(directory.file(f"{folder}/v2")) if one.name.isdigit()
         ]
-        # The second version has a file for each batch that began a run; the first has one.
+        # Version 2 has a file for each batch that started a run, version 1 a single file.
         path = directory.file(f"{folder}/v2/{max(batches)}" if batches else f"{folder}/metadata")
         fields = json.loads(fs.read(path).decode().partition("\n")[2])
         properties = json.loads(fields.get("operatorPropertiesJson") or "{}")
@@ -259,10 +260,10 @@ def operator_metadata(directory: QueryDirectory) -> dict[int, OperatorMetadata]:
 
 
 def relocate_operator_metadata(directory: QueryDirectory) -> None:
-    """Let the metadata of all stateful operators name the schemas in this directory.
+    """Rewrite the metadata of all stateful operators to name the schemas in this directory.
 
-    Files that are links into a checkpoint are replaced, never changed. Raises ``StorageError`` if
-    one names a schema that cannot be the query's own.
+    Files that are links into a checkpoint are replaced, never changed in place. Raises
+    ``StorageError`` if one names a schema that cannot be the query's own.
     """
     fs = directory.fs
     for operator in fs.list(directory.file("state")):
@@ -284,7 +285,7 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
                     " from another checkpoint or savepoint."
                 ) from error
             if found == [store.schemas for store in stores]:
-                # Left alone, it is still the file that the next incremental checkpoint refers to.
+                # Unchanged, it can be shared with the next incremental checkpoint.
                 continue
             fields = json.loads(body)
             for store, schemas in zip(fields["stateStoreInfo"], found, strict=True):

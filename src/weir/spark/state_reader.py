@@ -1,19 +1,19 @@
-"""Reads what a snapshot holds of one vertex: without a JVM what its logs say, with one its keyed
-state.
+"""Reads what a snapshot holds of one vertex: its progress without a JVM, its keyed state with one.
 
 *Without a JVM* (``contents_of``): the entries of Spark's logs are kept inside the metadata, and the
 names of the state files say to which stateful operator and partition of Spark's plan they belong.
 
 *With Spark* (``StateReader``):
 
-1. The directory that Spark's readers want is rebuilt in a temporary one, as for a restore: entries
-   are written, files are linked, or copied where the file system has no links or is another one.
+1. The directory that Spark's readers expect is rebuilt in a temporary one, as for a restore:
+   entries are written; files are linked, or copied if the file system is another one or has no
+   links.
 2. Spark's metadata in it lists the stateful operators of the vertex, and Spark's ``statestore``
-   reads the stores of each.
-3. The frames read these files when they are used, so the directory lives as long as the reader.
+   source reads the stores of each.
+3. The frames read these files lazily, so the directory lives as long as the reader.
 
-A vertex is one query, and so has as many stateful operators as its chain. The frames get names that
-can be views:
+A vertex is one query, so it has all the stateful operators of its chain. The names of the frames
+can be used for views:
 
 =================================  ========================================
 stateful operator                  its frames
@@ -22,11 +22,11 @@ aggregation, session windows,      ``state``
 duplicates, one store in general
 stream-stream join                 ``left``, ``right``
 transformWithState                 each state variable by its name; ``timers`` if it has a time mode
-several in one vertex              the same with their number behind: ``state_0``, ``left_1``
+several in one vertex              the same with the number appended: ``state_0``, ``left_1``
 =================================  ========================================
 
 Columns are Spark's: ``key`` and ``value`` (structs) and ``partition_id``; a variable of
-``transformWithState`` has those of its type.
+``transformWithState`` has the columns of its type.
 """
 
 from __future__ import annotations
@@ -62,16 +62,16 @@ if TYPE_CHECKING:
 
 _STATE_FILE = re.compile(r"state/(?P<operator>[0-9]+)/(?P<partition>[0-9]+)/.+")
 
-#: Spark's name of the operator whose stores are read by side.
+#: Spark's name for the operator whose stores are read by side.
 _JOIN = "symmetricHashJoin"
 
-#: PySpark prints an error that points into a query to the error stream, before it raises it.
+#: PySpark prints errors that point into a query to standard error, before it raises them.
 _PRINTING_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
-#: Whether ``commits/b`` names the files of the state.
+#: The setting for the state format; with version 2 ``commits/b`` names the state files.
 _FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
-#: Fields of the control input's offset, which is no source of the user's.
+#: The fields of an offset of the control input, which is not a source of the user's.
 _CONTROL_OFFSETS = ({"control"}, {"control", "watermarks"})
 
 
@@ -79,29 +79,31 @@ _CONTROL_OFFSETS = ({"control"}, {"control", "watermarks"})
 class StatefulOperator:
     """What a snapshot holds of one stateful operator of Spark's plan."""
 
-    #: Spark's number of it in the query, from 0.
+    #: Spark's number for it in the query, from 0.
     number: int
-    #: Bytes of each partition's files, in their order.
+    #: The size of each partition's files in bytes, in the order of the partitions.
     partition_sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VertexContents:
-    """How far a vertex was, and what it keeps; empty for one that has finished or had not begun."""
+    """A vertex's progress and state; empty if the vertex has finished or had not started."""
 
-    #: The watermark of its last step; 0 before the first event time, None if there was no step.
+    #: The watermark of its last batch; 0 before the first event time, None if there was no batch.
     watermark_ms: int | None = None
-    #: The watermark that its next step would have.
+    #: The watermark that its next batch would have.
     next_watermark_ms: int | None = None
-    #: Where it stands in each of its sources, as these spell it, in Spark's order; none for a
+    #: The offset of each of its sources, in the source's notation and Spark's order; empty for a
     #: vertex that reads channels.
     source_offsets: tuple[str, ...] = ()
     stateful_operators: tuple[StatefulOperator, ...] = ()
 
 
 def contents_of(task: TaskState, path: str) -> VertexContents:
-    """What the own entries of the snapshot at a path say of a vertex. Raises
-    ``CheckpointDamagedError``."""
+    """The contents of a vertex, from the log entries in the metadata of the snapshot at ``path``.
+
+    Raises ``CheckpointDamagedError``.
+    """
     offsets = task.entries.get(f"offsets/{task.position}")
     commit = task.entries.get(f"commits/{task.position}")
     if offsets is None or commit is None:
@@ -120,7 +122,7 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
     return VertexContents(
         watermark_ms=batch.watermark_ms,
         next_watermark_ms=committed.get("nextBatchWatermarkMs"),
-        # Positions in a channel say nothing to who looks from outside.
+        # Positions in a channel mean nothing to users.
         source_offsets=(
             () if task.inputs else tuple(text for text in of_sources if not _is_control(text))
         ),
@@ -137,19 +139,18 @@ def contents_of(task: TaskState, path: str) -> VertexContents:
 
 
 class StateReader:
-    """Reads keyed state of one checkpoint or savepoint, in a session and a temporary directory made
-    when they are needed.
+    """Reads the keyed state of one checkpoint or savepoint.
 
-    ``session`` None: the process's session is used, else one on this machine is made, and stopped
-    by ``close``. The tasks of the session must see the driver's temporary directory, as those of a
-    local master do.
+    The session and a temporary directory are made when needed. Without ``session``, the process's
+    session is used; if there is none, a local one is made, and stopped by ``close``. The session's
+    Spark tasks must see the driver's temporary directory, as with a local master.
     """
 
     def __init__(self, session: SparkSession | None = None) -> None:
         self._session = session
         self._is_ours = False
         self._directory: tempfile.TemporaryDirectory[str] | None = None
-        #: Names of directories in it.
+        #: Names for directories in it.
         self._numbers = itertools.count()
         self._frames: dict[VertexId, dict[str, DataFrame]] = {}
         self._hadoop: dict[str, FileSystem] = {}
@@ -157,8 +158,10 @@ class StateReader:
         self.file_systems = FileSystems(self._hadoop_file_system)
 
     def close(self) -> None:
-        """Delete the temporary directory, and stop the session if it was made here. Frames cannot
-        be used any more."""
+        """Delete the temporary directory, and stop the session if it was made here.
+
+        Frames cannot be used afterwards.
+        """
         self._frames.clear()
         if self._session is not None and self._is_ours:
             self._session.stop()
@@ -168,8 +171,10 @@ class StateReader:
         self._directory = None
 
     def frames(self, checkpoint: CompletedCheckpoint, task: TaskState) -> dict[str, DataFrame]:
-        """The keyed state of a vertex, by the names of the module's table. Raises
-        ``StorageError``."""
+        """The keyed state of a vertex, by the names in the module's table.
+
+        Raises ``StorageError``.
+        """
         known = self._frames.get(task.vertex)
         if known is None:
             directory = self._rebuild(checkpoint, task)
@@ -185,7 +190,7 @@ class StateReader:
         return dict(known)
 
     def _rebuild(self, checkpoint: CompletedCheckpoint, task: TaskState) -> QueryDirectory:
-        """The vertex's directory as it was, below the temporary one."""
+        """Rebuild the vertex's query directory below the temporary one."""
         path = join(self._temporary_directory(), str(next(self._numbers)))
         self.file_systems(path).make_directory(path)
         storage = CheckpointStorage(
@@ -205,7 +210,7 @@ class StateReader:
 
     def _temporary_directory(self) -> str:
         if self._directory is None:
-            # It removes itself at the latest when the interpreter ends.
+            # It is removed when the interpreter exits, at the latest.
             self._directory = temporary_directory("weir-state-")
         return self._directory.name
 
@@ -237,11 +242,13 @@ class StateReader:
 
 
 def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
-    """The answer to a query over temporary views of these names. Raises ``ConfigurationError`` if
-    it cannot be run."""
+    """The answer to an SQL query over the frames, as temporary views with their names.
+
+    Raises ``ConfigurationError`` if the query cannot be run.
+    """
     session = next(iter(frames.values())).sparkSession
     for name, frame in frames.items():
-        # Names are the user's, and come from the snapshot.
+        # Names may be the user's own, and come from the snapshot.
         quoted = name.replace("`", "``")
         with _told_in_one_sentence({name: frame}):
             frame.createOrReplaceTempView(f"`{quoted}`")
@@ -250,15 +257,17 @@ def query_frames(frames: Mapping[str, DataFrame], sql: str) -> DataFrame:
 
 
 def with_store(frame: DataFrame, name: str) -> DataFrame:
-    """The rows of a store with its name, whatever that is, in the column ``store``."""
+    """The rows of a store with its name, which may contain any character, in column ``store``."""
     from pyspark.sql import functions as F
 
     return frame.select(F.lit(name).alias("store"), "*")
 
 
 def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
-    """The first rows as text, each value as Spark shows it. Raises ``ConfigurationError`` if they
-    cannot be computed."""
+    """The first rows as text, each value as Spark shows it.
+
+    Raises ``ConfigurationError`` if they cannot be computed.
+    """
     # Two columns of a query may share a name.
     names = [f"column_{number}" for number in range(len(frame.columns))]
     shown = frame.toDF(*names).selectExpr(*[f"CAST({name} AS STRING)" for name in names])
@@ -267,8 +276,10 @@ def first_rows(frame: DataFrame, limit: int) -> list[tuple[str | None, ...]]:
 
 
 def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
-    """Rows (None: all) as JSON objects, nulls included. Raises ``ConfigurationError`` if they
-    cannot be computed."""
+    """Up to ``limit`` rows (None: all) as JSON objects, including nulls.
+
+    Raises ``ConfigurationError`` if they cannot be computed.
+    """
     rows = frame if limit is None else frame.limit(limit)
     with _told_in_one_sentence({"the answer": frame}):
         objects = rows.selectExpr(
@@ -279,8 +290,7 @@ def rows_as_json(frame: DataFrame, limit: int | None) -> Iterator[str]:
 
 @contextmanager
 def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Turns what Spark raises into a ``ConfigurationError``, and keeps PySpark from printing it as
-    well."""
+    """Turn what Spark raises into ``ConfigurationError``, and keep PySpark from printing it too."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in _PRINTING_LOGGERS]
@@ -301,8 +311,8 @@ def _told_in_one_sentence(frames: Mapping[str, DataFrame]) -> Iterator[None]:
 
 
 def _read_stores(session: SparkSession, directory: QueryDirectory) -> dict[str, DataFrame]:
-    # All other settings of the state store Spark takes from the query's offset log, and this one
-    # from the session, at once.
+    # Spark takes all other settings of the state store from the query's offset log, but this one
+    # from the session, when a frame is loaded.
     before = session.conf.get(_FORMAT_VERSION) or "1"
     session.conf.set(_FORMAT_VERSION, REQUIRED[_FORMAT_VERSION])
     try:
@@ -336,7 +346,7 @@ def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
         return
     for variable in properties["stateVariables"]:
         name = variable["stateName"]
-        # Timers are kept as inner variables, which have names of Spark's own.
+        # Spark keeps timers in internal variables, whose names start with $.
         if not name.startswith("$"):
             yield name, {"stateVarName": name}
     if properties.get("timeMode", "NoTime") != "NoTime":
@@ -344,7 +354,7 @@ def _stores(operator: OperatorMetadata) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _is_control(offset: str) -> bool:
-    """Whether this is the offset of the input that Weir adds to every query."""
+    """Whether this is an offset of the control input, which Weir adds to every query."""
     try:
         return set(decoded(offset, dict[str, Any])) in _CONTROL_OFFSETS
     except ValueError:

@@ -1,11 +1,11 @@
-"""The production form of the runtime's task port: the Spark queries of one job, and their
-snapshots.
+"""The runtime's task port in production: the Spark queries of one job, and their snapshots.
 
 ::
 
-    prepare_attempt    directories of older attempts are deleted
-    start_task         fresh directory <work>/<job>/<attempt>/<vertex>, filled from the checkpoint -> query
-                       (with another number of state partitions: weir/spark/rescale.py)
+    prepare_attempt    deletes directories of older attempts
+    start_task         fills a fresh directory <work>/<job>/<attempt>/<vertex> from the checkpoint,
+                       then starts the query (with another number of state partitions:
+                       weir/spark/rescale.py)
     take, continue     weir/durable/task_snapshots.py
     planning calls     weir/spark/query_inputs.py
     segments           weir/spark/channels.py
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
-#: The directory of an attempt beside those of its queries; no step can have such a name.
+#: The attempt's directory of segments, beside those of its queries. No step can have this name.
 _CHANNELS = "_channels"
 
 
@@ -87,29 +87,28 @@ class SparkTaskPort:
         self._transfer = Transfer(storage.fs)
         self._lock = threading.Lock()
         self._tasks: dict[VertexId, QueryTask] = {}
-        #: Planning calls that are not answered, with their task.
+        #: The task of each unanswered planning call.
         self._calls: dict[int, QueryTask] = {}
         self._snapshots: dict[VertexId, TaskSnapshots] = {}
         self._metrics: dict[VertexId, VertexMetrics] = {}
         self._attempt: _Attempt | None = None
-        #: Those of the newest attempt, also when it is over.
+        #: The frames of the newest attempt, also after it has ended.
         self._frames: Frames | None = None
         self._partitions = StatePartitions(session, pipeline.vertices)
         self._log = log_of(session)
 
     def close(self) -> None:
-        """Let the JVM forget the inputs of the queries. The tasks have been stopped before."""
+        """Let the JVM forget the inputs of the queries. Call it after ``stop_tasks``."""
         self._release_frames()
 
     def delete_working_directory(self) -> None:
-        """Delete what the queries left: the job has ended, and nobody goes on from there."""
+        """Delete what the queries left. Call it once the job has ended."""
         self._storage.fs(self._working_directory).delete(self._working_directory)
 
     # -- tasks
-    # ------------------------------------------------------------------------------------------
 
     def prepare_attempt(self, start: AttemptStart) -> None:
-        """Take up the attempt, and delete the directories of older ones."""
+        """Prepare for an attempt, and delete the directories of older ones."""
         check_alive(self._session)
         self._release_frames()
         directory = join(self._working_directory, str(start.attempt))
@@ -133,7 +132,7 @@ class SparkTaskPort:
     def start_task(
         self, plan: TaskPlan, attempt: int, restored: TaskState | None, post: PostToTask
     ) -> None:
-        """Start the task's query in a fresh directory."""
+        """Start the task's query in a fresh directory, unless the attempt has ended."""
         current = self._attempt
         if current is None or current.number != attempt:
             return
@@ -193,8 +192,10 @@ class SparkTaskPort:
             task.start()
 
     def stop_tasks(self) -> None:
-        """Stop every query, all at once. Raises ``UnsupportedEnvironmentError`` if Spark's JVM has
-        gone."""
+        """Stop all queries in parallel.
+
+        Raises ``UnsupportedEnvironmentError`` if Spark's JVM has gone.
+        """
         with self._lock:
             self._attempt = None
             tasks = dict(self._tasks)
@@ -213,20 +214,20 @@ class SparkTaskPort:
                     del self._tasks[vertex]
 
     def answer_planning(self, effect: AnswerPlanning) -> None:
-        """Let a planning call return. A call of a query that was stopped meanwhile has returned."""
+        """Let a planning call return. The call of a stopped query has already returned."""
         with self._lock:
             task = self._calls.pop(effect.call, None)
         if task is not None:
             task.answer(effect)
 
     def release_segments(self, effect: ReleaseSegments) -> None:
-        """Delete the files of segments that everybody has read."""
+        """Delete the files of segments that no consumer needs any more."""
         task = self._tasks.get(effect.vertex)
         if task is not None:
             task.release(effect.position)
 
     def drain(self, effect: StartDrain) -> None:
-        """Begin the step with MAX_WATERMARK."""
+        """Start the batch with MAX_WATERMARK."""
         with self._partitions.draining(effect.vertex):
             self._tasks[effect.vertex].drain(effect)
 
@@ -243,14 +244,13 @@ class SparkTaskPort:
         )
 
     # -- snapshots
-    # ------------------------------------------------------------------------------------------
 
     def take_snapshot(self, effect: TakeSnapshot) -> None:
-        """The synchronous part."""
+        """Run the synchronous part of a snapshot."""
         self._snapshots[effect.vertex].take(effect)
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
-        """The asynchronous part."""
+        """Run the asynchronous part of a snapshot."""
         return self._snapshots[effect.vertex].proceed(effect.checkpoint_id)
 
     def drop_snapshot(self, effect: DropSnapshot) -> None:
@@ -258,20 +258,22 @@ class SparkTaskPort:
         self._snapshots[effect.vertex].drop(effect.checkpoint_id)
 
     def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """The checkpoint is the base of the vertex's next incremental snapshot."""
+        """Make the checkpoint the base of the vertex's next incremental snapshot.
+
+        The vertex's Python operators are notified of it with their next batch.
+        """
         self._snapshots[vertex].confirm(checkpoint_id)
         operators = self._operators(vertex)
         if operators is not None:
             operators.completed.append(checkpoint_id)
 
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """The vertex's Python operators are told with their next batch."""
+        """Notify the vertex's Python operators with their next batch."""
         operators = self._operators(vertex)
         if operators is not None:
             operators.aborted.append(checkpoint_id)
 
     # -- inside
-    # ------------------------------------------------------------------------------------------
 
     def _operators(self, vertex: VertexId) -> QueryOperators | None:
         current = self._attempt
@@ -299,7 +301,7 @@ class SparkTaskPort:
     def _restored_directory(
         self, current: _Attempt, vertex: Vertex, restored: TaskState | None
     ) -> QueryDirectory:
-        """The query's directory, as the checkpoint has it."""
+        """Make the query's directory, filled from the checkpoint when restoring."""
         path = join(current.directory, vertex.name)
         fs = self._storage.fs(path)
         fs.delete(path)
@@ -320,8 +322,10 @@ class SparkTaskPort:
     def _base(
         self, restored: TaskState | None, checkpoint: CompletedCheckpoint | None
     ) -> tuple[StateHandle, ...]:
-        """Files that later checkpoints of this job may refer to: none of a savepoint or another job
-        (P40)."""
+        """The restored files that later checkpoints of this job may refer to (P40).
+
+        None of them if they belong to a savepoint or another job.
+        """
         if restored is None or checkpoint is None:
             return ()
         own = checkpoint.external_path == self._storage.checkpoint_directory(

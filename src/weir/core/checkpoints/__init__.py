@@ -1,2 +1,1 @@
-"""The checkpoints of one job: requests, pending and completed checkpoints, failures and
-statistics."""
+"""The checkpoints of one job: requests, pending and completed ones, failures and statistics."""

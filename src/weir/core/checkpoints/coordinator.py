@@ -1,25 +1,24 @@
-"""The checkpoint coordinator: triggers checkpoints, collects acknowledgements, completes or aborts
-(Flink's ``CheckpointCoordinator``).
+"""Triggers, completes and aborts the job's checkpoints (Flink's ``CheckpointCoordinator``).
 
-It is a part of ``JobMaster``: every method takes the time and returns a list of effects and facts
-(``CoordinatorOutput``). The course of one checkpoint:
+It is a part of ``JobMaster``: its methods take the time and return lists of effects and facts
+(``CheckpointOutput``). The course of one checkpoint:
 
-1. A request (of the timer, a user, or the job master) enters the queue;
-   ``CheckpointRequestDecider`` says when it runs.
-2. Its id and location are allocated outside, since that blocks; one at a time. All pre-checks are
-   repeated afterwards.
+1. A request (from the timer, a user, or the job master) enters the queue;
+   ``CheckpointRequestDecider`` decides when it runs.
+2. Its id and location are allocated outside the machine, since that blocks, one at a time. All
+   pre-checks are repeated afterwards.
 3. The operator coordinators are asked, then the master hooks are triggered (MISSION C2, A8). When
-   all have answered, the tasks of the ``CheckpointPlan`` are; each acknowledges or declines.
-   Whatever does not answer lets the checkpoint expire.
+   all have answered, the tasks of the ``CheckpointPlan`` are triggered; each acknowledges or
+   declines. If any party does not answer, the checkpoint expires.
 4. When all have acknowledged, the record is written. Records are written one at a time, since the
-   outcome of one decides under which epoch the next says that its output is committed (``epochs``).
-   Until the outcome is known nothing aborts it.
-5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, what
-   nobody needs is deleted. Aborted: tasks are notified, its own files are deleted, and it may count
-   towards the job's failure.
+   outcome of one decides which epoch the next records for its committables (``epochs``). Until the
+   outcome is known, nothing aborts the checkpoint.
+5. Completed: older pending checkpoints are subsumed (never savepoints), tasks are notified, and
+   files that nothing needs are deleted. Aborted: tasks are notified, the checkpoint's own files are
+   deleted, and it may count towards failing the job.
 
-In either case the next queued request gets its turn (MISSION A5). None gets it while too many
-deletions are under way.
+In either case the next queued request gets its turn (MISSION A5), unless too many deletions are in
+progress.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ from weir.core.checkpoints.pending import (
 from weir.core.checkpoints.plan import calculate_plan
 from weir.core.checkpoints.requests import (
     AttemptFenced,
+    CheckpointOutput,
     CheckpointRequest,
-    CoordinatorOutput,
     RequestFailed,
     RequestOrigin,
     SnapshotCompleted,
@@ -102,7 +101,7 @@ class CheckpointCoordinator:
         self._config = config
         self._execution = execution
         self._stats = stats
-        #: Identifiers of the master hooks, which are asked all at once.
+        #: Identifiers of the master hooks, which are all triggered at once.
         self._hooks = hooks
         self._coordinators = coordinators
         self._trigger = CheckpointTrigger(config=config, execution=execution)
@@ -115,57 +114,54 @@ class CheckpointCoordinator:
         self._pending = PendingCheckpoints()
         self._recent = RecentCheckpoints()
         self._cleaner = CheckpointsCleaner()
-        #: (wall clock, monotonic clock) of one moment, both in milliseconds.
+        #: (wall clock, monotonic clock) at the same moment, both in milliseconds.
         self._clocks = (0, 0)
         self._shutdown = False
-        self._out: list[CoordinatorOutput] = []
+        self._out: list[CheckpointOutput] = []
 
-    # -- what others may know
+    # -- queries
 
     @property
     def pending(self) -> tuple[PendingCheckpoint, ...]:
-        """The checkpoints under way, oldest first."""
+        """The pending checkpoints, oldest first."""
         return tuple(self._pending.values())
 
     @property
     def finalizing(self) -> PendingCheckpoint | None:
-        """The checkpoint whose record is being written; stop and restart wait for its outcome
-        (PROTOCOL P11)."""
+        """The checkpoint being recorded; stop and restart wait for its outcome (PROTOCOL P11)."""
         return self._pending.finalizing
 
     @property
     def triggering(self) -> PendingCheckpoint | None:
-        """The checkpoint whose tasks are not triggered yet; no other one is triggered meanwhile."""
+        """The checkpoint whose tasks are not triggered yet; no other is triggered meanwhile."""
         return self._pending.triggering
 
     @property
     def cleaning(self) -> int:
-        """How many deletions are under way, those included that wait for tasks to stop."""
+        """How many deletions are in progress, including those that wait for tasks to stop."""
         return self._cleaner.under_way
 
     @property
     def store(self) -> CompletedCheckpointStore:
-        """The completed checkpoints; for reading only."""
+        """The completed checkpoints; read-only."""
         return self._store
 
     @property
     def trigger(self) -> CheckpointTrigger:
-        """The timer and the queue; for reading only."""
+        """The timer and the queue; read-only."""
         return self._trigger
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The newest completed checkpoint of this job."""
+        """This job's newest completed checkpoint."""
         return self._store.latest
 
     def covers(self, vertex: VertexId) -> bool:
-        """Whether a checkpoint is under way whose tasks are triggered after ``vertex`` has ended
-        its records."""
+        """Whether a queued or pending checkpoint covers the end of ``vertex``'s records."""
         return self._trigger.will_commit or self._pending.covers(vertex)
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due: the periodic timer or the timeout of a checkpoint, in
-        monotonic ms."""
+        """When the periodic timer or the timeout of a checkpoint is due next, in monotonic ms."""
         deadlines = (self._pending.next_deadline(), self._trigger.next_trigger_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -177,12 +173,10 @@ class CheckpointCoordinator:
         timestamp_ms: int,
         now_ms: int,
         older: tuple[CompletedCheckpoint, ...] = (),
-    ) -> list[CoordinatorOutput]:
-        """A new attempt goes on from ``restored``. A checkpoint of another job is read only, and
-        never deleted.
+    ) -> list[CheckpointOutput]:
+        """Begin an attempt from ``restored``; a checkpoint of another job is never deleted.
 
-        ``older`` are this job's retained checkpoints before it, as a driver finds them when it
-        starts.
+        ``older`` are this job's retained checkpoints before it, as found by a starting driver.
         """
         invariant(
             not self._pending, "an attempt begins while checkpoints of the last one are pending"
@@ -198,27 +192,26 @@ class CheckpointCoordinator:
         self._release()
         return self._drain()
 
-    def start_scheduler(self, now_ms: int, chance: float) -> list[CoordinatorOutput]:
+    def start_scheduler(self, now_ms: int, chance: float) -> list[CheckpointOutput]:
         """Start periodic checkpoints; a running scheduler is stopped first (MISSION A2).
 
-        Raises ``InvariantError`` after ``shutdown``.
+        Raises ``InvariantError`` after ``shut_down``.
         """
         invariant(not self._shutdown, "the checkpoint scheduler is started after its shutdown")
         stopped = self.stop_scheduler(now_ms) if self._trigger.scheduling else []
         self._trigger.start(now_ms, chance)
         return stopped
 
-    def stop_scheduler(self, now_ms: int, cause: str = "") -> list[CoordinatorOutput]:
-        """Stop periodic checkpoints, forget what is queued, abort what is pending (MISSION A3,
-        PROTOCOL P34).
+    def stop_scheduler(self, now_ms: int, cause: str = "") -> list[CheckpointOutput]:
+        """Stop periodic checkpoints, drop queued requests, abort pending checkpoints (A3, P34).
 
         A checkpoint in FINALIZING stays. ``cause`` is added to the message that waiting users get.
         """
         self._stop(Reason.CHECKPOINT_COORDINATOR_SUSPEND, now_ms, cause)
         return self._drain()
 
-    def shut_down(self, now_ms: int) -> list[CoordinatorOutput]:
-        """The job has ended: as ``stop_scheduler``, and nothing starts again."""
+    def shut_down(self, now_ms: int) -> list[CheckpointOutput]:
+        """Do as ``stop_scheduler`` and start nothing again: the job has ended."""
         self._shutdown = True
         self._stop(Reason.CHECKPOINT_COORDINATOR_SHUTDOWN, now_ms, "")
         return self._drain()
@@ -233,8 +226,8 @@ class CheckpointCoordinator:
         self._trigger.reset_unsuccessful()
         self._release()
 
-    def on_deadline(self, now_ms: int) -> list[CoordinatorOutput]:
-        """Expire what is due, and make the periodic request if it is due."""
+    def on_deadline(self, now_ms: int) -> list[CheckpointOutput]:
+        """Expire the checkpoints that are due, and submit the periodic request if it is due."""
         for pending in self.pending:
             if pending.expires_at(now_ms):
                 detail = f"Waited {self._config.timeout_ms} ms; {pending.describe_missing()}."
@@ -247,9 +240,8 @@ class CheckpointCoordinator:
 
     # -- from a request to its tasks
 
-    def submit(self, request: CheckpointRequest, now_ms: int) -> list[CoordinatorOutput]:
-        """A request for a checkpoint or savepoint: it runs, waits, or fails (``RequestFailed``) at
-        once."""
+    def submit(self, request: CheckpointRequest, now_ms: int) -> list[CheckpointOutput]:
+        """Submit a request: it runs, waits, or fails at once (``RequestFailed``)."""
         self._submit(request, now_ms)
         return self._drain()
 
@@ -275,9 +267,8 @@ class CheckpointCoordinator:
         if started is not None:
             self._out.append(started)
 
-    def location_allocated(self, event: LocationAllocated, now_ms: int) -> list[CoordinatorOutput]:
-        """Id and location are there: the pre-checks are repeated, then hooks and tasks are
-        triggered (MISSION A6)."""
+    def location_allocated(self, event: LocationAllocated, now_ms: int) -> list[CheckpointOutput]:
+        """Repeat the pre-checks, then ask the parties of the checkpoint (MISSION A6)."""
         self._clocks = (event.timestamp_ms, now_ms)
         outcome = self._trigger.allocated(event.allocation, now_ms, pending=len(self._pending))
         if isinstance(outcome, Started):
@@ -289,8 +280,8 @@ class CheckpointCoordinator:
         self._settle(now_ms)
         return self._drain()
 
-    def location_failed(self, event: LocationFailed, now_ms: int) -> list[CoordinatorOutput]:
-        """No id or location could be had: the request fails, and counts (MISSION A9)."""
+    def location_failed(self, event: LocationFailed, now_ms: int) -> list[CheckpointOutput]:
+        """No id or location could be allocated: the request fails, and counts (MISSION A9)."""
         self._clocks = (event.timestamp_ms, now_ms)
         request = self._trigger.allocation_failed(event.allocation)
         if request is not None:
@@ -299,7 +290,7 @@ class CheckpointCoordinator:
         return self._drain()
 
     def _begin(self, started: Started, event: LocationAllocated, now_ms: int) -> None:
-        """Make the pending checkpoint, and ask the first of those who take part in it."""
+        """Create the pending checkpoint and ask its first party."""
         request = started.request
         pending = PendingCheckpoint(
             checkpoint_id=event.checkpoint_id,
@@ -327,7 +318,7 @@ class CheckpointCoordinator:
         self._ask(pending, now_ms)
 
     def _ask(self, pending: PendingCheckpoint, now_ms: int) -> None:
-        """Ask the next party, now that all before it have answered."""
+        """Ask the next party; all earlier ones have answered."""
         match pending.next_party:
             case Party.OPERATOR_COORDINATOR:
                 self._heard(self._coordinators.checkpoint(pending.checkpoint_id), now_ms)
@@ -343,9 +334,8 @@ class CheckpointCoordinator:
             case _:
                 self._trigger_tasks(pending, now_ms)
 
-    def hook_triggered(self, event: HookTriggered, now_ms: int) -> list[CoordinatorOutput]:
-        """A master hook has done its part; one that answers for a checkpoint that is over comes too
-        late to matter."""
+    def hook_triggered(self, event: HookTriggered, now_ms: int) -> list[CheckpointOutput]:
+        """A master hook has done its part; an answer for a checkpoint not pending is ignored."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return []
@@ -354,9 +344,8 @@ class CheckpointCoordinator:
             self._settle(now_ms)
         return self._drain()
 
-    def hook_failed(self, event: HookFailed, now_ms: int) -> list[CoordinatorOutput]:
-        """A master hook could not do its part: the checkpoint is aborted, and counts as
-        unsuccessful (MISSION A9)."""
+    def hook_failed(self, event: HookFailed, now_ms: int) -> list[CheckpointOutput]:
+        """A master hook failed: abort the checkpoint and count it as unsuccessful (MISSION A9)."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return []
@@ -367,9 +356,8 @@ class CheckpointCoordinator:
 
     def operator_event(
         self, event: CoordinatorEvent | TaskOperatorEvent, now_ms: int
-    ) -> list[CoordinatorOutput]:
-        """An operator coordinator or a task says something of operator events, or of the
-        coordinator's snapshot."""
+    ) -> list[CheckpointOutput]:
+        """An operator coordinator or a task reports on operator events or snapshots."""
         if isinstance(event, TaskOperatorEvent):
             outputs = self._coordinators.from_task(event)
         else:
@@ -379,8 +367,7 @@ class CheckpointCoordinator:
         return self._drain()
 
     def _heard(self, outputs: list[HolderOutput], now_ms: int) -> None:
-        """What the holders of operator coordinators make known: parts of checkpoints are complete,
-        or have failed."""
+        """Act on coordinators' parts of checkpoints that completed or failed; pass on the rest."""
         for output in outputs:
             pending = self._pending.get(getattr(output, "checkpoint_id", 0))
             match output:
@@ -399,8 +386,7 @@ class CheckpointCoordinator:
                     self._out.append(output)
 
     def _trigger_tasks(self, pending: PendingCheckpoint, now_ms: int) -> None:
-        """The last step of triggering; the pre-check of the plan is repeated, since hooks took
-        their time."""
+        """Trigger the tasks after repeating the plan's pre-check, since hooks take time."""
         plan = calculate_plan(self._execution.statuses, self._execution.producers)
         if plan is None or not plan.has_tasks_of(pending.plan):
             detail = "They changed while master hooks were triggered."
@@ -414,11 +400,10 @@ class CheckpointCoordinator:
 
     def acknowledge(
         self, event: AcknowledgeCheckpoint, now_ms: int
-    ) -> tuple[TaskAcknowledgeResult, list[CoordinatorOutput]]:
-        """A task's snapshot is durable. One for an aborted checkpoint is thrown away, with what it
-        wrote.
+    ) -> tuple[TaskAcknowledgeResult, list[CheckpointOutput]]:
+        """A task's snapshot is durable; if its checkpoint was aborted, delete what it wrote.
 
-        Figures that come late land in the history as long as that knows the checkpoint.
+        Late metrics are added to the history as long as the checkpoint is in it.
         """
         checkpoint_id = event.checkpoint_id
         pending = self._pending.get(checkpoint_id)
@@ -442,9 +427,8 @@ class CheckpointCoordinator:
                 self._finalize_next()
         return result, self._drain()
 
-    def decline(self, event: DeclineCheckpoint, now_ms: int) -> list[CoordinatorOutput]:
-        """A task takes no snapshot: the checkpoint is aborted. Repeated and late declines change
-        nothing."""
+    def decline(self, event: DeclineCheckpoint, now_ms: int) -> list[CheckpointOutput]:
+        """A task declined: abort the checkpoint. Repeated and late declines change nothing."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is not None and pending.awaits(Party.TASK, event.vertex):
             detail = f"Task {event.vertex!r}: {event.message}"
@@ -452,9 +436,8 @@ class CheckpointCoordinator:
             self._settle(now_ms)
         return self._drain()
 
-    def task_ended(self, vertex: VertexId, now_ms: int) -> list[CoordinatorOutput]:
-        """A task is FINISHED, FAILED or CANCELED: checkpoints that still wait for it are aborted
-        (PROTOCOL P32)."""
+    def task_ended(self, vertex: VertexId, now_ms: int) -> list[CheckpointOutput]:
+        """A task is FINISHED, FAILED or CANCELED: abort checkpoints that wait for it (P32)."""
         status = self._execution.statuses[vertex]
         finished = status is TaskStatus.FINISHED
         if finished:
@@ -472,8 +455,7 @@ class CheckpointCoordinator:
         return self._drain()
 
     def _finalize_next(self) -> None:
-        """Begin the record of the oldest checkpoint that all have acknowledged, unless one is being
-        written."""
+        """Record the oldest fully acknowledged checkpoint, unless a record is being written."""
         pending = self._pending.ready
         if pending is None:
             return
@@ -495,8 +477,8 @@ class CheckpointCoordinator:
             )
         )
 
-    def recorded(self, event: CheckpointRecorded, now_ms: int) -> list[CoordinatorOutput]:
-        """The outcome of a checkpoint's record, which alone decides about it (PROTOCOL P11)."""
+    def recorded(self, event: CheckpointRecorded, now_ms: int) -> list[CheckpointOutput]:
+        """Act on the outcome of a checkpoint's record, which alone decides its fate (P11)."""
         pending = self._pending.get(event.checkpoint_id)
         invariant(
             pending is not None and pending is self.finalizing,
@@ -518,7 +500,7 @@ class CheckpointCoordinator:
             pending.record_lost()
             del self._pending[event.checkpoint_id]
             self._store.aborted(event.checkpoint_id)
-            # The attempt is at its end: what was held behind the checkpoint goes nowhere.
+            # The attempt has ended, so the events that the checkpoint held back are dropped.
             self._coordinators.over(event.checkpoint_id, completed=False)
             self._stats.report_failed(
                 event.checkpoint_id, event.message, self._wall_ms(now_ms), now_ms
@@ -565,7 +547,7 @@ class CheckpointCoordinator:
             SnapshotCompleted(
                 request=pending.request,
                 checkpoint=checkpoint,
-                # A task may have come to its end between the trigger and its barrier.
+                # A task may have ended its records between the trigger and its barrier.
                 waiting_tasks=pending.plan.waiting_tasks | pending.finished_in_it,
             )
         )
@@ -586,7 +568,7 @@ class CheckpointCoordinator:
         *,
         tell_tasks: bool = True,
     ) -> None:
-        """Everything that is owed when a checkpoint has become ABORTED (PROTOCOL P12)."""
+        """Do everything that is due once a checkpoint is ABORTED (PROTOCOL P12)."""
         checkpoint_id = pending.checkpoint_id
         del self._pending[checkpoint_id]
         self._store.aborted(checkpoint_id)
@@ -606,15 +588,14 @@ class CheckpointCoordinator:
         self._fail(pending.request, reason, message, checkpoint_id, tasks_know=tell_tasks)
 
     def _reject(self, rejected: Rejected) -> None:
-        """A pre-check has declined a request. Nothing was tried, so the statistics do not show it
-        as failed (MISSION A4)."""
+        """Fail a request that a pre-check declined; it never enters the statistics (MISSION A4)."""
         if rejected.is_unsuccessful:
             self._trigger.count_unsuccessful()
         message = rejected.reason.describe(rejected.detail)
         self._fail(rejected.request, rejected.reason, message, None)
 
     def _no_location(self, request: CheckpointRequest, detail: str) -> None:
-        """A checkpoint failed before it had an id (MISSION A9)."""
+        """Fail a checkpoint that has no id yet (MISSION A9)."""
         reason = Reason.IO_EXCEPTION
         message = reason.describe(detail)
         self._trigger.count_unsuccessful()
@@ -634,7 +615,7 @@ class CheckpointCoordinator:
         self._out.append(
             RequestFailed(request=request, reason=reason, message=message, tasks_know=tasks_know)
         )
-        # Only checkpoints count: a failed savepoint is answered to the user who asked for it.
+        # Only checkpoints count: the user who asked for a savepoint learns that it failed.
         final = request.origin is RequestOrigin.FINAL
         if request.kind is SnapshotKind.CHECKPOINT and self._failures.handle_failure(
             reason, checkpoint_id, final=final
@@ -647,15 +628,14 @@ class CheckpointCoordinator:
 
     # -- cleaning up
 
-    def discarded(self, event: CheckpointDiscarded, now_ms: int) -> list[CoordinatorOutput]:
-        """One deletion is over, so the next request may get its turn."""
+    def discarded(self, event: CheckpointDiscarded, now_ms: int) -> list[CheckpointOutput]:
+        """A deletion is done, so the next request may get its turn."""
         self._cleaner.over(event.checkpoint_id)
         self._run_queue(now_ms)
         return self._drain()
 
     def discard_dropped(self, checkpoint_id: int) -> None:
-        """A deletion that was emitted will not be carried out, since a newer attempt holds the
-        job."""
+        """An emitted deletion will not be carried out, since a newer attempt holds the job."""
         self._cleaner.over(checkpoint_id)
 
     def _release(self) -> None:
@@ -664,18 +644,17 @@ class CheckpointCoordinator:
             self._out.append(self._cleaner.subsumed(subsumed.checkpoint_id, subsumed.files))
 
     def _settle(self, now_ms: int) -> None:
-        """After something was over: delete what is free, record what is ready, run what is
-        queued."""
+        """Delete what is free, record what is ready, run what is queued."""
         self._release()
         self._finalize_next()
         self._run_queue(now_ms)
 
     def _wall_ms(self, now_ms: int) -> int:
-        """The wall clock's time: the last one that was told, plus what has passed since."""
+        """The wall clock time: the last one received plus the time elapsed since."""
         timestamp_ms, at_ms = self._clocks
         return timestamp_ms + now_ms - at_ms
 
-    def _drain(self) -> list[CoordinatorOutput]:
+    def _drain(self) -> list[CheckpointOutput]:
         out, self._out = self._out, []
         return out
 

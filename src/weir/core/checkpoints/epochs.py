@@ -1,15 +1,15 @@
-"""Under which checkpoint's id a sink commits what it staged (PROTOCOL P5, P12, P14, P19).
+"""The checkpoint id under which a sink commits what it staged (PROTOCOL P5, P12, P14, P19).
 
-A committable is marked with the first barrier that came after it. The checkpoint of that barrier
-may be aborted, or may be a savepoint, which commits nothing; then the next one that completes
-commits it. So its epoch is the smallest completed, committing checkpoint whose id is at least its
-barrier. All who commit it (the task now, or a restored job later) must use the same id, for it is
-the transaction id by which the target recognises a second commit::
+A committable is marked with the first barrier that comes after it. If the checkpoint of that
+barrier is aborted, or is a savepoint that commits nothing, the next one that completes commits it.
+So its epoch is the smallest completed, committing checkpoint whose id is at least its barrier.
+Whoever commits it (the task now, or a restored job later) must use the same id: it is the
+transaction id by which the target recognises a repeated commit::
 
-    barrier of checkpoint 5 passes           committable (barrier 5)
-    checkpoint 5 completes                   sinks commit it as epoch 5; it takes long
-    barrier of checkpoint 6 passes           the snapshot still holds it, perhaps taken before the task knew of 5
-    checkpoint 6 is recorded                 its metadata must say epoch 5, not 6
+    barrier of checkpoint 5 passes    committable (barrier 5)
+    checkpoint 5 completes            sinks commit it as epoch 5, which takes long
+    barrier of checkpoint 6 passes    the snapshot still holds it; the task may not know of 5 yet
+    checkpoint 6 is recorded          its metadata must say epoch 5, not 6
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ class CommitEpochs:
     """The completed checkpoints that let sinks commit."""
 
     def __init__(self) -> None:
-        #: Law: ascending. Only as far back as a committable can still name.
+        #: Law: ascending. Goes back only as far as a committable can still refer.
         self._completed: list[int] = []
 
     def restart(self, restored_id: int | None) -> None:
-        """An attempt begins: what was pending in ``restored_id`` is committed, older ids concern
-        nobody."""
+        """Begin an attempt: only ``restored_id`` counts; its pending output has been committed."""
         self._completed = [] if restored_id is None else [restored_id]
 
     def completed(self, checkpoint_id: int) -> None:
@@ -43,8 +42,7 @@ class CommitEpochs:
         self._completed.append(checkpoint_id)
 
     def resolve(self, state: TaskState, *, checkpoint_id: int, kind: SnapshotKind) -> TaskState:
-        """``state`` as it goes into the metadata of ``checkpoint_id``: every epoch that is known is
-        filled in."""
+        """``state`` as stored in the metadata of ``checkpoint_id``, with every known epoch set."""
         if not state.committables:
             return state
         return replace(
@@ -53,10 +51,10 @@ class CommitEpochs:
         )
 
     def forget(self, tasks: Iterable[TaskState], *, checkpoint_id: int) -> None:
-        """Drop ids that no later snapshot can name, given the tasks of the newest completed
-        checkpoint.
+        """Drop the ids that no later snapshot can refer to.
 
-        Must only be called when no older snapshot is pending.
+        ``tasks`` are those of the newest completed checkpoint. Must only be called when no older
+        snapshot is pending.
         """
         epochs = (c.epoch for task in tasks for c in task.committables if c.epoch is not None)
         floor = min(epochs, default=checkpoint_id)

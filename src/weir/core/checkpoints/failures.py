@@ -1,14 +1,12 @@
-"""Why a checkpoint did not complete (Flink's ``CheckpointFailureReason``), and when the job must
-fail for it.
+"""Why checkpoints fail (``CheckpointFailureReason``), and when that must fail the job.
 
-Whether a reason counts against ``tolerable-failed-checkpoints`` is an attribute of the member, so
-that no switch elsewhere can forget one. The texts are those that Flink's users know from logs and
-from the web page.
+Each reason carries whether it counts against ``tolerable-failed-checkpoints``, so that no switch
+elsewhere can miss one. The texts are Flink's, known to its users from the logs and the web UI.
 
-``CheckpointFailureManager`` (Flink's) counts *consecutive* failures: a success resets the count, an
-uncounted reason neither adds to it nor breaks the streak. One checkpoint counts once, however many
+``CheckpointFailureManager`` counts *consecutive* failures: a success resets the count; a reason
+that does not count neither adds to it nor breaks the streak. A checkpoint counts once, however many
 of its tasks report a failure, and a failure of a checkpoint at or below the newest completed one is
-ignored.
+ignored. Both classes are Flink's.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from weir.errors import invariant
 
 
 class CheckpointFailureReason(enum.Enum):
-    """A reason for a checkpoint's failure. The value is (counts, message)."""
+    """Why a checkpoint failed. The value is (counts, message)."""
 
     PERIODIC_SCHEDULER_SHUTDOWN = (False, "Periodic checkpoint scheduler is shut down.")
     TOO_MANY_CHECKPOINT_REQUESTS = (
@@ -83,8 +81,10 @@ class CheckpointFailureReason(enum.Enum):
 
     @property
     def counts_when_final(self) -> bool:
-        """As ``counts``, of a final checkpoint: the job asks for one until it has one, so a failed
-        trigger counts too."""
+        """``counts`` for a final checkpoint.
+
+        The job requests one until it has one, so a failed trigger counts too.
+        """
         return self.counts or self is CheckpointFailureReason.TRIGGER_CHECKPOINT_FAILURE
 
     @property
@@ -93,12 +93,12 @@ class CheckpointFailureReason(enum.Enum):
         return self.value[1]
 
     def describe(self, detail: str = "") -> str:
-        """The sentence, followed by ``detail`` where there is one."""
+        """The sentence, followed by ``detail`` if given."""
         return f"{self.message} {detail}".rstrip()
 
 
-#: ``tolerable-failed-checkpoints`` of a job that no failed checkpoint fails (Flink:
-#: Integer.MAX_VALUE).
+#: The value of ``tolerable-failed-checkpoints`` with which failed checkpoints never fail the job
+#: (Flink: Integer.MAX_VALUE).
 UNLIMITED_TOLERABLE_FAILURES = 2**31 - 1
 
 EXCEEDED_MESSAGE = "Exceeded checkpoint tolerable failure threshold."
@@ -111,7 +111,7 @@ class CheckpointFailureManager:
         self._tolerable_failures = tolerable_failures
         #: Consecutive counted failures. Law: at most ``_tolerable_failures`` between two calls.
         self._continuous_failures = 0
-        #: Ids that are part of the count. Law: no more of them than the count.
+        #: Ids that have been counted. Law: at most as many as the count.
         self._counted_ids: set[int] = set()
         #: The newest checkpoint that completed; 0 before the first.
         self._last_succeeded_id = 0
@@ -124,10 +124,10 @@ class CheckpointFailureManager:
     def handle_failure(
         self, reason: CheckpointFailureReason, checkpoint_id: int | None, *, final: bool = False
     ) -> bool:
-        """Take note of one failure; True means that the job must fail, and begins a new count.
+        """Record one failure; if True is returned, the job must fail and the count starts over.
 
-        ``checkpoint_id`` is None for a checkpoint that failed before it had an id; ``final``: tasks
-        wait for it to end.
+        ``checkpoint_id`` is None if the checkpoint failed before it had an id. ``final``: it is a
+        final checkpoint, which tasks wait for in order to finish.
         """
         counts = reason.counts_when_final if final else reason.counts
         if not counts or self._tolerable_failures >= UNLIMITED_TOLERABLE_FAILURES:
@@ -143,12 +143,12 @@ class CheckpointFailureManager:
         return True
 
     def handle_success(self, checkpoint_id: int) -> None:
-        """A checkpoint completed: the count begins anew."""
+        """A checkpoint completed: the count starts over."""
         self._last_succeeded_id = max(self._last_succeeded_id, checkpoint_id)
         self.reset()
 
     def reset(self) -> None:
-        """Begin a new count, as each attempt does."""
+        """Start a new count, as each attempt does."""
         self._continuous_failures = 0
         self._counted_ids.clear()
 

@@ -1,8 +1,8 @@
-"""Checkpoints that are over: which ones are remembered, and whose files are being deleted.
+"""Checkpoints no longer pending: those remembered, and those whose files are being deleted.
 
-``RecentCheckpoints`` recognises messages that come late. ``CheckpointsCleaner`` (Flink's) counts
-deletions that were emitted and are not over, since no checkpoint starts while too many are
-(``requests.py``, rule 2).
+``RecentCheckpoints`` recognises late messages. ``CheckpointsCleaner`` (Flink's) counts the
+deletions in progress, since no checkpoint starts while there are too many (``requests.py``,
+rule 2).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weir.core.checkpoints.pending import TaskAcknowledgeResult
 from weir.core.messages.job import DiscardCheckpoint
 from weir.errors import invariant
 
-#: Ids of each kind that are remembered (Flink: ``NUM_GHOST_CHECKPOINT_IDS``).
+#: How many ids of each kind are remembered (Flink: ``NUM_GHOST_CHECKPOINT_IDS``).
 NUM_RECENT_CHECKPOINT_IDS = 16
 
 
@@ -22,15 +22,15 @@ class RecentCheckpoints:
     """The newest checkpoints that were aborted, and the newest that completed."""
 
     def __init__(self) -> None:
-        #: Aborted ones, oldest first, with the directory of a savepoint. Law: bounded, none is
-        #: pending.
+        #: Aborted checkpoints, oldest first, with the directory of a savepoint. Law: bounded, none
+        #: is pending or retained.
         self._aborted: dict[int, str | None] = {}
-        #: Completed ones, oldest first. Law: bounded, none is pending.
+        #: Completed checkpoints, oldest first. Law: bounded, none is pending.
         self._completed: deque[int] = deque(maxlen=NUM_RECENT_CHECKPOINT_IDS)
 
     @property
     def newest_aborted(self) -> int:
-        """The newest id among the aborted ones; 0 if there is none."""
+        """The newest id of an aborted checkpoint; 0 if none is known."""
         return max(self._aborted, default=0)
 
     def aborted(self, checkpoint_id: int, target: str | None) -> None:
@@ -44,7 +44,7 @@ class RecentCheckpoints:
         self._completed.append(checkpoint_id)
 
     def acknowledge(self, checkpoint_id: int) -> TaskAcknowledgeResult:
-        """What an acknowledgement is worth that comes for a checkpoint which is not pending."""
+        """The result of an acknowledgement for a checkpoint that is not pending."""
         if checkpoint_id in self._aborted:
             return TaskAcknowledgeResult.DISCARDED
         if checkpoint_id in self._completed:
@@ -64,16 +64,16 @@ class RecentCheckpoints:
 
 
 class CheckpointsCleaner:
-    """Counts deletions under way, those included that wait for tasks to stop."""
+    """Counts the deletions in progress, including those that wait for tasks to stop."""
 
     def __init__(self) -> None:
-        #: Effects are counted, not ids: an aborted checkpoint is deleted again for each
-        #: acknowledgement that comes late. Law: no count is 0.
+        #: By checkpoint id. Counts effects, not checkpoints: an aborted checkpoint is deleted again
+        #: for each late acknowledgement. Law: no count is 0.
         self._under_way: Counter[int] = Counter()
 
     @property
     def under_way(self) -> int:
-        """How many deletions are under way."""
+        """How many deletions are in progress."""
         return self._under_way.total()
 
     def aborted(self, checkpoint_id: int, target: str | None) -> DiscardCheckpoint:
@@ -83,13 +83,13 @@ class CheckpointsCleaner:
         )
 
     def subsumed(self, checkpoint_id: int, files: tuple[str, ...]) -> DiscardCheckpoint:
-        """Delete a subsumed checkpoint and these of its files."""
+        """Delete a subsumed checkpoint and the given files."""
         return self._delete(
             DiscardCheckpoint(checkpoint_id=checkpoint_id, target=None, files=files, subsumed=True)
         )
 
     def over(self, checkpoint_id: int) -> None:
-        """One deletion is over, or will not be carried out."""
+        """One deletion is done, or will not be carried out."""
         invariant(
             self._under_way[checkpoint_id] > 0,
             f"checkpoint {checkpoint_id} was deleted more often than asked for",

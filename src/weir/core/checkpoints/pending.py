@@ -1,4 +1,4 @@
-"""A checkpoint that is under way (Flink's ``PendingCheckpoint``), as a table of states.
+"""A checkpoint in progress (Flink's ``PendingCheckpoint``) as a state machine.
 
 ::
 
@@ -6,12 +6,12 @@
         └─────────────┴─ ─ ─ ─ ─ ─ ┴─ ─ ─ ─> ABORTED
 
 In TRIGGERING the parties before the tasks are asked, one party after the other, in the order of
-``Party``; the tasks, as the last party, are asked with the step to WAITING. No task knows of a
-checkpoint that is TRIGGERING.
+``Party``; the tasks are the last party and are triggered on the transition to WAITING. No task
+knows of a checkpoint that is TRIGGERING.
 
-The dashed arrow from FINALIZING is taken by one event only: the outcome of its own record
-(PROTOCOL P11). Nothing else aborts a checkpoint whose record is being written, since it may be
-durable already.
+Only one event takes the dashed arrow from FINALIZING: the outcome of the checkpoint's own record
+(PROTOCOL P11). Nothing else aborts a checkpoint whose record is being written, since the record may
+already be durable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from weir.errors import invariant
 
 
 class PendingState(enum.Enum):
-    """Where a pending checkpoint stands (PROTOCOL P11)."""
+    """The state of a pending checkpoint (PROTOCOL P11)."""
 
     TRIGGERING = "TRIGGERING"
     WAITING = "WAITING"
@@ -46,10 +46,9 @@ PENDING_TRANSITIONS: dict[PendingState, frozenset[PendingState]] = {
 
 
 class Party(enum.Enum):
-    """Those who take part in a checkpoint, in the order in which they are asked. The value is what
-    users read.
+    """The parties of a checkpoint, in the order they are asked; the values are shown to users.
 
-    A party is asked when all before it have answered (MISSION C2, A8); the tasks come last.
+    A party is asked once all before it have answered (MISSION C2, A8); the tasks come last.
     """
 
     OPERATOR_COORDINATOR = "operator coordinators"
@@ -58,14 +57,14 @@ class Party(enum.Enum):
 
 
 class TaskAcknowledgeResult(enum.Enum):
-    """What became of an acknowledgement. Lateness is a result, not an exception."""
+    """The result of an acknowledgement. Lateness is a result, not an exception."""
 
     #: It was awaited.
     SUCCESS = "SUCCESS"
-    #: The task has acknowledged this checkpoint before; nothing changes.
-    DUPLICATE = "DUPLICATE"
-    #: The checkpoint does not wait for this task, or nobody remembers the checkpoint; nothing
+    #: The task has already acknowledged this checkpoint, or the checkpoint is completed; nothing
     #: changes.
+    DUPLICATE = "DUPLICATE"
+    #: The checkpoint does not wait for this task or is not known any more; nothing changes.
     UNKNOWN = "UNKNOWN"
     #: The checkpoint was aborted; what the task wrote for it is deleted.
     DISCARDED = "DISCARDED"
@@ -76,7 +75,7 @@ _CAN_EXPIRE = (PendingState.TRIGGERING, PendingState.WAITING)
 
 
 class PendingCheckpoint:
-    """Knows who has not yet acknowledged, and what the others acknowledged (MISSION A7)."""
+    """One pending checkpoint: who has yet to acknowledge, and what was acknowledged (A7)."""
 
     def __init__(
         self,
@@ -93,8 +92,7 @@ class PendingCheckpoint:
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self.request = request
-        #: Who takes part. Which of the tasks waited for their end is known for good from WAITING
-        #: on.
+        #: Which tasks take part. ``waiting_tasks`` is final from WAITING on.
         self.plan = plan
         #: Directory of a savepoint; None for a checkpoint.
         self.target = target
@@ -105,8 +103,8 @@ class PendingCheckpoint:
         #: It refers to no file of an earlier checkpoint (PROTOCOL P40).
         self.full = full
         self._state = PendingState.TRIGGERING
-        #: Who has not answered yet, in the order of the question. Law: tasks of the plan, and never
-        #: one that answered.
+        #: Who has not answered yet, in the order asked. Law: the plan's tasks without those that
+        #: have answered.
         self._awaited: dict[Party, dict[str, None]] = {
             Party.OPERATOR_COORDINATOR: dict.fromkeys(coordinators),
             Party.MASTER_HOOK: dict.fromkeys(hooks),
@@ -114,27 +112,27 @@ class PendingCheckpoint:
         }
         #: What each task acknowledged.
         self._acknowledged: dict[VertexId, TaskState] = {}
-        #: What those before the tasks returned, of each party that returned anything.
+        #: What each party before the tasks returned, by name; a None has no entry.
         self._states: dict[Party, dict[str, Payload]] = {party: {} for party in Party}
 
     @property
     def state(self) -> PendingState:
-        """Where it stands."""
+        """The state it is in."""
         return self._state
 
     @property
     def kind(self) -> SnapshotKind:
-        """What is taken."""
+        """The kind of snapshot."""
         return self.request.kind
 
     @property
     def next_party(self) -> Party | None:
-        """The first party of which somebody has not answered; None if all have."""
+        """The first party with a member that has not answered; None if all have."""
         return next((party for party in Party if self._awaited[party]), None)
 
     @property
     def not_yet_acknowledged(self) -> tuple[VertexId, ...]:
-        """The tasks that it waits for, or will wait for."""
+        """The tasks that it waits for, or will."""
         return tuple(self._awaited[Party.TASK])
 
     @property
@@ -144,12 +142,12 @@ class PendingCheckpoint:
 
     @property
     def fully_acknowledged(self) -> bool:
-        """Whether it waits for nobody any more."""
+        """Whether it no longer waits for anybody."""
         return not any(self._awaited.values())
 
     @property
     def acknowledged_states(self) -> tuple[TaskState, ...]:
-        """What the tasks acknowledged so far, in the order of the plan."""
+        """What the tasks have acknowledged so far, in the order of the plan."""
         return tuple(
             self._acknowledged[v] for v in self.plan.tasks_to_wait_for if v in self._acknowledged
         )
@@ -160,23 +158,22 @@ class PendingCheckpoint:
         return frozenset(v for v, state in self._acknowledged.items() if state.fully_finished)
 
     def states(self, party: Party) -> dict[str, Payload]:
-        """What a party before the tasks returned so far, sorted by name."""
+        """What a party before the tasks has returned so far, sorted by name."""
         return dict(sorted(self._states[party].items()))
 
     def awaits(self, party: Party, name: str) -> bool:
-        """Whether this one of the party has not answered yet."""
+        """Whether this member of the party has not answered yet."""
         return name in self._awaited[party]
 
     def describe_missing(self) -> str:
-        """Who holds it up, for people."""
+        """Who holds it up, for messages."""
         party = self.next_party
         if party is None:
             return "all acknowledged, and its record waited for an older one"
         return f"{party.value} that did not acknowledge: {', '.join(self._awaited[party])}"
 
     def answered(self, party: Party, name: str, state: Payload | None) -> bool:
-        """Take the answer of one of a party before the tasks. Whether all of it have answered
-        now."""
+        """Take an answer of a party before the tasks; returns whether all of it has answered."""
         invariant(
             name in self._awaited[party],
             f"{self} does not wait for {party.value.removesuffix('s')} {name!r}",
@@ -191,8 +188,7 @@ class PendingCheckpoint:
         return not self._awaited[party]
 
     def tasks_triggered(self, plan: CheckpointPlan) -> None:
-        """The triggers are on their way: TRIGGERING -> WAITING. ``plan`` is the plan as of now,
-        with the same tasks."""
+        """Move from TRIGGERING to WAITING; ``plan`` is the current plan, with the same tasks."""
         invariant(
             self.next_party in (Party.TASK, None),
             f"{self} triggers tasks before others have answered",
@@ -202,7 +198,7 @@ class PendingCheckpoint:
         self.plan = plan
 
     def triggers(self) -> list[TriggerCheckpoint]:
-        """What triggers its tasks."""
+        """The triggers for its tasks."""
         return [
             TriggerCheckpoint(
                 vertex=vertex,
@@ -219,7 +215,7 @@ class PendingCheckpoint:
     def record(
         self, *, attempt: int, tasks: tuple[TaskState, ...], retained: tuple[int, ...]
     ) -> RecordCheckpoint:
-        """What records it, with the states of ``tasks``."""
+        """The effect that records it with the states of ``tasks``."""
         return RecordCheckpoint(
             checkpoint_id=self.checkpoint_id,
             kind=self.kind,
@@ -233,11 +229,11 @@ class PendingCheckpoint:
         )
 
     def expires_at(self, now_ms: int) -> bool:
-        """Whether it is still waited for, and its deadline has come."""
+        """Whether it can still expire and its deadline has come."""
         return self._state in _CAN_EXPIRE and self.deadline_ms <= now_ms
 
     def acknowledge(self, event: AcknowledgeCheckpoint) -> TaskAcknowledgeResult:
-        """Take one task's acknowledgement, and say what became of it."""
+        """Take one task's acknowledgement and return its result."""
         if self._state is PendingState.ABORTED:
             return TaskAcknowledgeResult.DISCARDED
         if event.vertex in self._acknowledged:
@@ -250,8 +246,10 @@ class PendingCheckpoint:
         return TaskAcknowledgeResult.SUCCESS
 
     def begin_finalizing(self) -> None:
-        """Its record is being written: WAITING -> FINALIZING. Raises ``InvariantError`` if a task
-        is missing."""
+        """Its record is being written: WAITING -> FINALIZING.
+
+        Raises ``InvariantError`` if a task has not acknowledged.
+        """
         invariant(
             self.fully_acknowledged, f"{self} is finalized without {self.not_yet_acknowledged}"
         )
@@ -262,13 +260,15 @@ class PendingCheckpoint:
         self._move(PendingState.COMPLETED)
 
     def record_lost(self) -> None:
-        """It is certain that nothing was recorded: FINALIZING -> ABORTED."""
+        """Nothing was recorded, for certain: FINALIZING -> ABORTED."""
         invariant(self._state is PendingState.FINALIZING, f"{self} has no record to lose")
         self._move(PendingState.ABORTED)
 
     def abort(self) -> None:
-        """It is over. Raises ``InvariantError`` in FINALIZING, where only the record's outcome
-        decides (P11)."""
+        """Abort it.
+
+        Raises ``InvariantError`` in FINALIZING, where only the record's outcome decides (P11).
+        """
         invariant(
             self._state is not PendingState.FINALIZING,
             f"{self} is aborted while its record is written",
@@ -300,9 +300,10 @@ class PendingCheckpoint:
 
 
 class PendingCheckpoints(dict[int, PendingCheckpoint]):
-    """The checkpoints under way, by id.
+    """The checkpoints in progress, by id.
 
-    Laws: ids ascend; at most one is FINALIZING; none is over; only the last one may be TRIGGERING.
+    Laws: ids ascend; at most one is FINALIZING; none is COMPLETED or ABORTED; only the newest may
+    be TRIGGERING.
     """
 
     @property
@@ -320,18 +321,17 @@ class PendingCheckpoints(dict[int, PendingCheckpoint]):
 
     @property
     def ready(self) -> PendingCheckpoint | None:
-        """The oldest that all have acknowledged, unless the record of one is being written."""
+        """The oldest fully acknowledged one; None while a record is being written."""
         if self.finalizing is not None:
             return None
         return next((p for p in self.values() if p.fully_acknowledged), None)
 
     def next_deadline(self) -> int | None:
-        """When the first of them expires, in monotonic ms."""
+        """When the next one expires, in monotonic ms."""
         return min((p.deadline_ms for p in self.values() if p.state in _CAN_EXPIRE), default=None)
 
     def covers(self, vertex: VertexId) -> bool:
-        """Whether the tasks of one that commits are triggered after ``vertex`` has ended its
-        records."""
+        """Whether one that commits triggers its tasks after ``vertex`` has ended its records."""
         pending = (p for p in self.values() if p.kind.commits_side_effects)
         return any(
             p.state is PendingState.TRIGGERING or vertex in p.plan.waiting_tasks for p in pending

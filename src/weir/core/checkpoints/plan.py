@@ -1,11 +1,11 @@
 """Which tasks take part in a checkpoint (Flink's ``CheckpointPlan``, FLIP-147).
 
-1. *Triggered* are the running tasks without a running producer: sources, and tasks all of whose
-   producers are FINISHED. A task that waits for its final checkpoint is running (PROTOCOL P31).
-2. *Waited for* is every running task: the barrier comes to those that are not triggered.
-3. A FINISHED task takes no part: the completed checkpoint says of all its operators that they are
-   fully finished (MISSION D1, D4).
-4. A task in any other status means that no checkpoint can be taken now.
+1. Running tasks without a running producer are *triggered*: sources, and tasks whose producers are
+   all FINISHED. A task that waits for its final checkpoint counts as running (PROTOCOL P31).
+2. Every running task is *waited for*: those that are not triggered receive the barrier.
+3. A FINISHED task takes no part: the completed checkpoint marks all its operators as fully finished
+   (MISSION D1, D4).
+4. While a task has any other status, no checkpoint can be taken.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from weir.core.types import TaskStatus, VertexId
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointPlan:
-    """The part of each task in one checkpoint, fixed when its tasks are triggered."""
+    """The role of each task in one checkpoint, fixed when its tasks are triggered."""
 
     tasks_to_trigger: tuple[VertexId, ...]
     tasks_to_wait_for: tuple[VertexId, ...]
     finished_tasks: tuple[VertexId, ...]
-    #: Those of ``tasks_to_wait_for`` that waited for their final checkpoint: this one is it
-    #: (PROTOCOL P29).
+    #: Those of ``tasks_to_wait_for`` that were waiting for their final checkpoint, which this one
+    #: is (PROTOCOL P29).
     waiting_tasks: frozenset[VertexId]
 
     def has_tasks_of(self, other: CheckpointPlan) -> bool:
@@ -36,12 +36,12 @@ class CheckpointPlan:
 
     @property
     def tasks_to_commit_to(self) -> tuple[VertexId, ...]:
-        """Tasks that are told of its completion."""
+        """Tasks that are notified when it completes."""
         return self.tasks_to_wait_for
 
 
 def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, ...]:
-    """Tasks that can neither take part nor are finished; all tasks if there is none that can."""
+    """Tasks that can neither be triggered nor are FINISHED; all tasks if none can be triggered."""
     if not any(status.can_be_triggered for status in statuses.values()):
         return tuple(statuses)
     finished = TaskStatus.FINISHED
@@ -53,8 +53,7 @@ def tasks_not_ready(statuses: Mapping[VertexId, TaskStatus]) -> tuple[VertexId, 
 def calculate_plan(
     statuses: Mapping[VertexId, TaskStatus], producers: Mapping[VertexId, tuple[VertexId, ...]]
 ) -> CheckpointPlan | None:
-    """The plan for the tasks as they are now; None if not all required tasks are running
-    (MISSION A4).
+    """The plan for the tasks as they are now; None if a required task is not running (MISSION A4).
 
     ``producers``: the tasks whose channels a task reads; a task that reads none may be missing.
     """

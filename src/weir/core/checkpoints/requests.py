@@ -1,5 +1,4 @@
-"""Which checkpoint request runs now, waits or is dropped (Flink's ``CheckpointRequestDecider``),
-and what came of it.
+"""Which checkpoint request runs, waits or is dropped (Flink's ``CheckpointRequestDecider``).
 
 The decision is pure: it depends on the queue, on how many checkpoints are pending or being cleaned
 up, on whether one is being triggered and on when the last one completed. The coordinator acts on
@@ -7,18 +6,19 @@ it.
 
 Rules (MISSION A4, A5, PROTOCOL P38):
 
-1. A request that the user made goes before a periodic one, a savepoint before a checkpoint, an
-   older before a newer.
-2. Every request waits for a trigger in progress, and while more than ``max_concurrent_checkpoints``
-   checkpoints are being cleaned up: storage that cannot delete as fast as it is filled must not be
-   filled further.
+1. User requests go before periodic ones, savepoints before checkpoints, older requests before newer
+   ones of the same priority (``RequestOrigin``).
+2. Every request waits while a trigger is in progress, and while more than
+   ``max_concurrent_checkpoints`` deletions are in progress: storage that cannot delete as fast as
+   it fills must not be filled further.
 3. A forced request waits for nothing else. Any other waits while ``max_concurrent_checkpoints`` are
    pending.
-4. A periodic one inside the minimum pause is dropped, and the timer is set for the exact remainder.
+4. A periodic request inside the minimum pause is dropped, and the timer is set for the exact
+   remainder.
 5. One periodic request may wait; a second is declined. Others queue up to ``MAX_QUEUED_REQUESTS``;
-   beyond that the one with the lowest priority is dropped.
+   beyond that the request with the lowest priority is dropped.
 
-The coordinator's calls return one list (``CoordinatorOutput``): the effects in it are passed on,
+The coordinator's methods return one list (``CheckpointOutput``): the effects in it are passed on,
 and the facts at the end of this file stay inside the job master, which acts on them.
 """
 
@@ -39,25 +39,24 @@ MAX_QUEUED_REQUESTS = 1_000
 
 
 class RequestOrigin(enum.Enum):
-    """Who asks for a checkpoint. The value is (priority, kind, forced); the lowest priority number
-    goes first."""
+    """Who asks for a checkpoint; values are (priority, kind, forced), the lowest priority first."""
 
     #: Stop with savepoint.
     STOP = (0, SnapshotKind.SYNC_SAVEPOINT, True)
     SAVEPOINT = (1, SnapshotKind.SAVEPOINT, True)
-    #: Tasks have reached the end of their input and wait (MISSION E3).
+    #: Tasks have reached the end of their input and are waiting (MISSION E3).
     FINAL = (2, SnapshotKind.CHECKPOINT, True)
     USER_CHECKPOINT = (3, SnapshotKind.CHECKPOINT, False)
     PERIODIC = (4, SnapshotKind.CHECKPOINT, False)
 
     @property
     def priority(self) -> int:
-        """Its place in the queue; 0 goes first."""
+        """Its priority in the queue; 0 goes first."""
         return self.value[0]
 
     @property
     def kind(self) -> SnapshotKind:
-        """What is taken for it."""
+        """The kind of snapshot to take."""
         return self.value[1]
 
     @property
@@ -68,33 +67,32 @@ class RequestOrigin(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRequest:
-    """One wish for a checkpoint or savepoint."""
+    """One request for a checkpoint or savepoint."""
 
     origin: RequestOrigin
     #: Parent directory of a savepoint.
     target: str | None = None
-    #: The user's request that is answered with its outcome.
+    #: The user's request to answer with the outcome; None if no user is to be answered.
     request: str | None = None
-    #: Of a stop: every window and timer fires first.
+    #: For a stop: every window and timer fires first.
     drain: bool = False
-    #: Of a checkpoint; a savepoint is always full.
+    #: For a checkpoint; a savepoint is always full.
     checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
 
     @property
     def kind(self) -> SnapshotKind:
-        """What is taken for it."""
+        """The kind of snapshot to take."""
         return self.origin.kind
 
     def asks_for_full(self, *, incremental: bool) -> bool:
-        """Whether it must refer to no earlier checkpoint; ``incremental`` is how the job is
-        configured."""
+        """Whether it must refer to no earlier checkpoint; ``incremental`` is the job's setting."""
         if self.kind.is_savepoint or self.checkpoint_type is CheckpointType.FULL:
             return True
         return self.checkpoint_type is CheckpointType.CONFIGURED and not incremental
 
 
 class EnqueueOutcome(enum.Enum):
-    """Whether a request was let into the queue."""
+    """The outcome of adding a request to the queue."""
 
     QUEUED = "QUEUED"
     ALREADY_QUEUED = "ALREADY_QUEUED"
@@ -103,15 +101,14 @@ class EnqueueOutcome(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Enqueued:
-    """What came of ``enqueue``: ``dropped`` is the request that has no place, which may be another
-    than the new one."""
+    """The result of ``enqueue``; ``dropped`` need not be the new request."""
 
     outcome: EnqueueOutcome
     dropped: CheckpointRequest | None = None
 
 
 class Verdict(enum.Enum):
-    """What is to be done with the first request of the queue."""
+    """What to do with the first request in the queue."""
 
     RUN = "RUN"
     NOTHING_QUEUED = "NOTHING_QUEUED"
@@ -123,12 +120,14 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """A verdict: ``request`` has left the queue for RUN and for
-    MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
+    """A verdict, and the request that left the queue.
+
+    A request leaves it for RUN and for MINIMUM_TIME_BETWEEN_CHECKPOINTS.
+    """
 
     verdict: Verdict
     request: CheckpointRequest | None = None
-    #: When a periodic request that came too early may be made again.
+    #: When a periodic request that came too early may be submitted again, in monotonic ms.
     retry_ms: int | None = None
 
 
@@ -138,8 +137,8 @@ class CheckpointRequestDecider:
     def __init__(self, *, max_concurrent_checkpoints: int, min_pause_ms: int) -> None:
         self._max_concurrent_checkpoints = max_concurrent_checkpoints
         self._min_pause_ms = min_pause_ms
-        #: (priority, number, request), sorted. Law: at most ``MAX_QUEUED_REQUESTS``, at most one of
-        #: them periodic.
+        #: (priority, number, request). Law: sorted; at most ``MAX_QUEUED_REQUESTS``; at most one is
+        #: periodic.
         self._queue: list[tuple[int, int, CheckpointRequest]] = []
         self._numbers = 0
 
@@ -151,7 +150,7 @@ class CheckpointRequestDecider:
         return any(request.origin is origin for _, _, request in self._queue)
 
     def enqueue(self, request: CheckpointRequest) -> Enqueued:
-        """Let a request in, or say which one is dropped for lack of place."""
+        """Add a request; the result names the one that is dropped if there is no room."""
         if request.origin is RequestOrigin.PERIODIC and self.waits(RequestOrigin.PERIODIC):
             return Enqueued(outcome=EnqueueOutcome.ALREADY_QUEUED, dropped=request)
         self._numbers += 1
@@ -174,10 +173,10 @@ class CheckpointRequestDecider:
     def choose(
         self, *, now_ms: int, triggering: bool, pending: int, cleaning: int, last_end_ms: int | None
     ) -> Decision:
-        """What to do now.
+        """Decide what to do now.
 
-        ``cleaning`` is the number of deletions under way, ``last_end_ms`` when the last checkpoint
-        completed, or None.
+        ``cleaning`` is the number of deletions in progress; ``last_end_ms`` is when the last
+        checkpoint completed, or None.
         """
         if not self._queue:
             return Decision(verdict=Verdict.NOTHING_QUEUED)
@@ -196,7 +195,7 @@ class CheckpointRequestDecider:
         return Decision(verdict=Verdict.RUN, request=first)
 
     def clear(self) -> tuple[CheckpointRequest, ...]:
-        """Forget all requests and say which they were, first first."""
+        """Remove and return all requests, in queue order."""
         requests = tuple(request for _, _, request in self._queue)
         self._queue.clear()
         return requests
@@ -212,17 +211,18 @@ class CheckpointRequestDecider:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotCompleted:
-    """A checkpoint or savepoint is durable; ``waiting_tasks`` were waiting when it was
-    triggered."""
+    """A checkpoint or savepoint is durable."""
 
     request: CheckpointRequest
     checkpoint: CompletedCheckpoint
+    #: Tasks whose records it covers to their end: they waited when it was triggered, or ended their
+    #: records before its barrier.
     waiting_tasks: frozenset[VertexId]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFailed:
-    """A request is over without a checkpoint."""
+    """A request ended without a checkpoint."""
 
     request: CheckpointRequest
     reason: CheckpointFailureReason
@@ -233,7 +233,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class TolerableFailuresExceeded:
-    """More consecutive checkpoints failed than are tolerated: the job must fail."""
+    """More consecutive checkpoints failed than tolerated: the job must fail."""
 
     message: str
 
@@ -245,8 +245,8 @@ class AttemptFenced:
     message: str
 
 
-#: What the job master acts on itself.
-CoordinatorFact: TypeAlias = (
+#: What the job master itself acts on.
+CheckpointFact: TypeAlias = (
     SnapshotCompleted
     | RequestFailed
     | TolerableFailuresExceeded
@@ -254,4 +254,4 @@ CoordinatorFact: TypeAlias = (
     | FailSubtask
     | FailJob
 )
-CoordinatorOutput: TypeAlias = JobMasterEffect | CoordinatorFact
+CheckpointOutput: TypeAlias = JobMasterEffect | CheckpointFact

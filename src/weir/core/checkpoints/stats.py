@@ -1,21 +1,20 @@
-"""The statistics of checkpoints (MISSION A10), and the frozen values that REST and the progress
-display read.
+"""Checkpoint statistics (MISSION A10), and the frozen values that REST and progress output read.
 
-Field names follow Flink's REST API (``weir/rest`` only renames to its JSON spelling). Reading a
-value needs no lock. The job master reports what happens to each checkpoint to
-``CheckpointStatsTracker``; ``snapshot`` gives the frozen value:
+Field names follow Flink's REST API (``weir/rest`` only converts them to its JSON spelling). Reading
+a value needs no lock. ``CheckpointStatsTracker`` is notified of what happens to each checkpoint;
+``snapshot`` returns the frozen value:
 
-1. An attempt is in progress until it completed or failed. Then its entry changes only in two ways:
-   metrics that arrive late still land in a FAILED entry (they show which task was slow), and a
-   completed one can be marked as discarded.
-2. A checkpoint in progress is always tracked to its end, also when newer ones have pushed it out of
+1. A checkpoint attempt is in progress until it completes or fails. After that its entry changes in
+   only two ways: late metrics are still added to a FAILED entry (they show which task was slow),
+   and a completed one can be marked as discarded.
+2. A checkpoint in progress is always tracked to its end, even if newer ones have pushed it out of
    the history.
-3. Memory is bounded: ``history_size`` entries and the figures of ``MAX_SUMMARIZED`` checkpoints,
-   whatever the job's age.
-4. Durations are differences of the monotonic clock (``now_ms``); times for people are the wall
-   clock's (``wall_ms``, ``timestamp_ms``).
-5. An acknowledgement costs the same however many tasks there are: the frozen value of an attempt is
-   made when somebody looks at it.
+3. Memory is bounded whatever the job's age: ``history_size`` entries, and the durations and sizes
+   of ``MAX_SUMMARIZED`` checkpoints.
+4. Durations are differences of the monotonic clock (``now_ms``); displayed times are wall clock
+   (``wall_ms``, ``timestamp_ms``).
+5. The cost of an acknowledgement does not depend on the number of tasks: an attempt's frozen value
+   is built when it is read.
 """
 
 from __future__ import annotations
@@ -45,14 +44,16 @@ class TaskCheckpointStats:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStats:
-    """One checkpoint attempt. ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink:
-    CheckpointStatsStatus)."""
+    """One checkpoint attempt.
+
+    ``status`` is IN_PROGRESS, COMPLETED or FAILED (Flink: CheckpointStatsStatus).
+    """
 
     checkpoint_id: int
     kind: SnapshotKind
     status: str
     trigger_timestamp_ms: int
-    #: From trigger to completion or failure, up to now while in progress.
+    #: From trigger to completion or failure; to now while in progress.
     end_to_end_duration_ms: int = 0
     latest_ack_timestamp_ms: int | None = None
     checkpointed_size: int = 0
@@ -66,7 +67,7 @@ class CheckpointStats:
 
 @dataclass(frozen=True, kw_only=True)
 class RestoredCheckpointStats:
-    """The checkpoint that the newest attempt was restored from."""
+    """The checkpoint that the newest attempt of the job was restored from."""
 
     checkpoint_id: int
     restore_timestamp_ms: int
@@ -76,7 +77,7 @@ class RestoredCheckpointStats:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointCounts:
-    """How many checkpoints there were since the driver started."""
+    """Numbers of checkpoints since the driver started."""
 
     restored: int = 0
     total: int = 0
@@ -87,7 +88,7 @@ class CheckpointCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStatsSnapshot:
-    """What ``CheckpointStatsTracker`` knows: newest first in ``history``."""
+    """The state of ``CheckpointStatsTracker``; ``history`` is newest first."""
 
     counts: CheckpointCounts = field(default_factory=CheckpointCounts)
     history: tuple[CheckpointStats, ...] = ()
@@ -95,12 +96,12 @@ class CheckpointStatsSnapshot:
     latest_savepoint: CheckpointStats | None = None
     latest_failed: CheckpointStats | None = None
     latest_restored: RestoredCheckpointStats | None = None
-    #: Why the newest failed checkpoint failed, if that was before it had an id; else
-    #: ``latest_failed`` says it.
+    #: Why the newest failed checkpoint failed, if it had no id yet; otherwise ``latest_failed`` has
+    #: the reason.
     latest_trigger_failure: str | None = None
-    #: Of completed checkpoints and savepoints since the driver started, in order of completion
+    #: For completed checkpoints and savepoints since the driver started, in order of completion
     #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.
-    #: ``stats.summarize`` makes figures of them.
+    #: ``summarize`` turns them into figures.
     durations_ms: tuple[int, ...] = ()
     state_sizes: tuple[int, ...] = ()
     checkpointed_sizes: tuple[int, ...] = ()
@@ -118,14 +119,14 @@ class VertexView:
     """One vertex of the running job."""
 
     vertex: VertexId
-    #: Names of its steps, from source to sinks.
+    #: Names of its steps, from sources to sinks.
     operators: tuple[str, ...]
     parallelism: int
     status: TaskStatus
     position: int = -1
     #: Since the driver started.
     records_in: int = 0
-    #: Rows a second over the newest step.
+    #: Rows per second in the newest batch.
     records_in_per_second: float = 0.0
     #: Rows that sinks committed since the driver started.
     records_committed: int = 0
@@ -138,9 +139,9 @@ class ExceptionView:
     #: Milliseconds since the Unix epoch.
     timestamp_ms: int
     message: str
-    #: Bounded by whoever made it; "" if there is none.
+    #: Bounded by whoever made it; "" for none.
     trace: str = ""
-    #: Whose task it was; None if it was none.
+    #: The task that failed; None if it was not a task.
     vertex: VertexId | None = None
 
 
@@ -154,7 +155,7 @@ class JobView:
     attempt: int
     #: Milliseconds since the Unix epoch.
     start_time_ms: int
-    #: -1 while it runs.
+    #: -1 while the job runs.
     end_time_ms: int
     last_modification_ms: int
     #: When the job entered each status, by status name.
@@ -167,11 +168,11 @@ class JobView:
     exceptions: tuple[ExceptionView, ...] = ()
     #: Flink's configuration keys in force, as text.
     configuration: dict[str, str] = field(default_factory=dict)
-    #: The newest completed checkpoint of this job, whole.
+    #: This job's newest completed checkpoint, in full.
     latest_completed: CompletedCheckpoint | None = None
 
 
-#: Durations and sizes of this many newest completed checkpoints are kept for percentiles.
+#: For how many of the newest completed checkpoints durations and sizes are kept for percentiles.
 MAX_SUMMARIZED = 10_000
 
 _IN_PROGRESS = "IN_PROGRESS"
@@ -181,7 +182,7 @@ _FAILED = "FAILED"
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Figures over several values, in Flink's selection. All are zero when there are no values."""
+    """Summary statistics, the same ones as Flink's; all zero if there are no values."""
 
     min: int = 0
     max: int = 0
@@ -195,10 +196,10 @@ class Summary:
 
 
 def summarize(values: Iterable[int]) -> Summary:
-    """Minimum, maximum, average and percentiles of ``values``, computed as Flink's REST API does.
+    """Minimum, maximum, average and percentiles of ``values``, computed as in Flink's REST API.
 
-    A percentile p of n sorted values lies at position p * (n + 1), counted from one, interpolated
-    between its neighbours and never outside of the values.
+    The percentile p of n sorted values is at position p * (n + 1), counted from 1, interpolated
+    between its neighbours and clamped to the range of the values.
     """
     ordered = sorted(values)
     if not ordered:
@@ -226,19 +227,19 @@ def _percentile(ordered: Sequence[int], fraction: float) -> float:
 
 
 class _Attempt:
-    """One checkpoint attempt while its figures can still change."""
+    """One checkpoint attempt whose figures can still change."""
 
     def __init__(self, stats: CheckpointStats, triggered_ms: int) -> None:
         #: Monotonic milliseconds of the trigger.
         self.triggered_ms = triggered_ms
-        #: All but the tasks, which are in ``_tasks`` until somebody looks.
+        #: Stale in what depends on ``_tasks`` until ``freeze`` is called.
         self._stats = stats
         self._tasks = {task.vertex: task for task in stats.tasks}
         self._looked_at = True
 
     @property
     def checkpoint_id(self) -> int:
-        """The id of the checkpoint."""
+        """The checkpoint's id."""
         return self._stats.checkpoint_id
 
     @property
@@ -251,14 +252,14 @@ class _Attempt:
         return max(0, now_ms - self.triggered_ms)
 
     def acknowledged(self, task: TaskCheckpointStats) -> None:
-        """A task acknowledged; a second time, or one that is not awaited, is ignored."""
+        """A task acknowledged; duplicates and tasks that are not awaited are ignored."""
         known = self._tasks.get(task.vertex)
         if known is not None and known.ack_timestamp_ms is None:
             self._tasks[task.vertex] = task
             self._looked_at = False
 
     def change(self, **changes: Any) -> None:
-        """Set fields of the value."""
+        """Change fields of the value."""
         self._stats = replace(self.freeze(), **changes)
 
     def freeze(self) -> CheckpointStats:
@@ -279,17 +280,15 @@ class _Attempt:
 
 
 class CheckpointStatsTracker:
-    """Every checkpoint attempt since the driver started, with its times, sizes and figures per
-    task."""
+    """Every checkpoint attempt since the driver started: times, sizes and figures per task."""
 
     def __init__(self, history_size: int) -> None:
-        """``history_size`` is ``web.checkpoints.history``: the number of newest attempts to keep,
-        at least 1."""
+        """``history_size`` (``web.checkpoints.history``): how many attempts to keep, at least 1."""
         invariant(history_size >= 1, f"a history of {history_size} checkpoints keeps nothing")
         self._history_size = history_size
-        #: The newest attempts by id, in the order of their triggers; at most ``history_size``.
+        #: The newest attempts by id, in trigger order; at most ``history_size``.
         self._history: dict[int, _Attempt] = {}
-        #: Attempts in progress by id; one that is also in the history is the same object.
+        #: Attempts in progress by id; those also in the history are the same objects.
         self._in_progress: dict[int, _Attempt] = {}
         self._counts = CheckpointCounts()
         self._latest_completed: _Attempt | None = None
@@ -311,7 +310,7 @@ class CheckpointStatsTracker:
         vertices: Iterable[VertexId],
         now_ms: int,
     ) -> None:
-        """An attempt is in progress; ``vertices`` are those that have to acknowledge it."""
+        """An attempt is in progress; ``vertices`` have to acknowledge it."""
         invariant(
             checkpoint_id not in self._in_progress and checkpoint_id not in self._history,
             f"checkpoint {checkpoint_id} is reported as pending twice",
@@ -339,8 +338,8 @@ class CheckpointStatsTracker:
     ) -> None:
         """A task acknowledged, in time or late.
 
-        Late figures land in a FAILED entry that is still known; they change nothing else. A second
-        acknowledgement of a task is ignored.
+        Late metrics are added to a FAILED entry if it is still known; they change nothing else. A
+        second acknowledgement of a task is ignored.
         """
         attempt = self._in_progress.get(checkpoint_id) or self._find(checkpoint_id)
         if attempt is not None and attempt.status != _COMPLETED:
@@ -351,8 +350,7 @@ class CheckpointStatsTracker:
             )
 
     def report_completed(self, checkpoint: CompletedCheckpoint, now_ms: int) -> None:
-        """The checkpoint is durable. Its full size includes tasks that had nothing to acknowledge
-        any more."""
+        """The checkpoint is durable; its full size includes finished tasks that took no part."""
         attempt = self._end(checkpoint.checkpoint_id)
         attempt.change(
             status=_COMPLETED,
@@ -383,14 +381,12 @@ class CheckpointStatsTracker:
         self._count(in_progress=-1, failed=1)
 
     def report_failed_without_in_progress(self, message: str) -> None:
-        """An attempt failed before it had an id: it is counted, and its message is kept, without an
-        entry."""
+        """Count an attempt that failed before it had an id; keep its message, without an entry."""
         self._latest_trigger_failure = message
         self._count(total=1, failed=1)
 
     def report_restored(self, checkpoint: CompletedCheckpoint, timestamp_ms: int) -> None:
-        """A new attempt of the job was restored from ``checkpoint`` at ``timestamp_ms`` (wall
-        clock)."""
+        """An attempt of the job was restored from ``checkpoint`` at ``timestamp_ms``."""
         self._latest_restored = RestoredCheckpointStats(
             checkpoint_id=checkpoint.checkpoint_id,
             restore_timestamp_ms=timestamp_ms,
@@ -400,8 +396,7 @@ class CheckpointStatsTracker:
         self._count(restored=1)
 
     def report_subsumed(self, checkpoint_id: int) -> None:
-        """A completed checkpoint is no longer retained: it is shown as discarded where it is still
-        known."""
+        """A completed checkpoint is no longer retained: mark it as discarded if still known."""
         attempt = self._find(checkpoint_id)
         if attempt is not None:
             invariant(
@@ -411,8 +406,7 @@ class CheckpointStatsTracker:
             attempt.change(discarded=True)
 
     def snapshot(self, now_ms: int) -> CheckpointStatsSnapshot:
-        """All figures as a frozen value; attempts in progress show their duration up to
-        ``now_ms``."""
+        """All figures as a frozen value; durations of attempts in progress run to ``now_ms``."""
         history = [
             attempt.freeze()
             if attempt.status != _IN_PROGRESS
@@ -452,13 +446,13 @@ class CheckpointStatsTracker:
             )
 
     def _find(self, checkpoint_id: int) -> _Attempt | None:
-        """An attempt that is shown anywhere."""
+        """The attempt if it is still shown anywhere."""
         latest = (self._latest_completed, self._latest_savepoint, self._latest_failed)
         known = (self._history.get(checkpoint_id), *latest)
         return next((a for a in known if a is not None and a.checkpoint_id == checkpoint_id), None)
 
     def _end(self, checkpoint_id: int) -> _Attempt:
-        """Take an attempt out of those in progress."""
+        """Remove an attempt from those in progress."""
         invariant(
             checkpoint_id in self._in_progress, f"checkpoint {checkpoint_id} is not in progress"
         )

@@ -1,45 +1,46 @@
 """The completed checkpoints that a job keeps, and which files may be deleted (MISSION A11).
 
-An incremental checkpoint names files that older ones wrote, so subsuming a checkpoint does not mean
-that its files can go. The rule: a file is deleted only if no retained and no pending checkpoint
-needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a pending checkpoint from
-its first acknowledgement on, a completed one until it is released. Each call costs as much as the
-files of the one checkpoint that it is about; no two sets of files are ever compared::
+An incremental checkpoint refers to files that older ones wrote, so subsuming a checkpoint does not
+mean that its files can be deleted. The rule: a file is deleted only if no retained and no pending
+checkpoint needs it. ``SharedStateRegistry`` (Flink's) counts the users of each file: a pending
+checkpoint from its first acknowledgement on, a completed one until it is released. A call costs
+time proportional to the files of the one checkpoint it concerns; file sets are never compared with
+each other::
 
     register(1, {x, y})        x: 1    y: 1
     register(2, {y, z})        x: 1    y: 1, 2    z: 2
     unregister(1) -> x                 y: 2       z: 2
 
-What a *pending* checkpoint needs is not known before its tasks have acknowledged: a task bases its
-snapshot on the newest checkpoint whose completion it was notified of (PROTOCOL P4), and that may be
+What a *pending* checkpoint needs is unknown until its tasks have acknowledged: a task bases its
+snapshot on the newest checkpoint whose completion it was notified of (PROTOCOL P4), which may be
 the one that was just subsumed::
 
     checkpoint 1 completes        retained: 1
     checkpoint 2, 3 triggered     both are based on 1
-    checkpoint 2 completes        retained: 2; 1 is subsumed, but 3 may still name its files
-    checkpoint 3 completes        retained: 3; now what 3 does not name of 1 is deleted. 2 goes at once, if nothing is
-                                  pending that was triggered before this moment
+    checkpoint 2 completes        retained: 2; 1 is subsumed, but 3 may still refer to its files
+    checkpoint 3 completes        retained: 3; the files of 1 that 3 does not use are deleted. 2 is
+                                  deleted at once unless a checkpoint is pending at this moment
 
-So a subsumed checkpoint is *deferred*, as a user of its files, until every checkpoint that was
-pending when it was subsumed is over. A checkpoint triggered later is based on a retained one, since
-triggers and completions reach a task in order. A pending checkpoint that is aborted leaves nothing
-to delete by name: what only it used lies in its own directories. Savepoints are self-contained,
-belong to the user and never enter the store.
+So a subsumed checkpoint is *deferred*: it remains a user of its files until every checkpoint that
+was pending when it was subsumed has completed or aborted. A checkpoint triggered later is based on
+a retained one, since triggers and completions reach a task in order. Aborting a pending checkpoint
+leaves no files to delete by name: what only it used is in its own directories. Savepoints are
+self-contained, belong to the user and never enter the store.
 
-``FullCheckpoints`` says which checkpoints must refer to no file of any earlier one (PROTOCOL P40).
-An attempt that was restored from a savepoint, or from a snapshot of another job, stands on files
-that are not this job's to keep, and one that was restored from nothing has no files to refer to. So
-its first checkpoint must be full, whatever a user asks for:
+``FullCheckpoints`` decides which checkpoints must not refer to files of earlier ones (PROTOCOL
+P40). An attempt restored from a savepoint or from another job's snapshot builds on files that this
+job does not own, and one restored from nothing has no files to refer to. So its first checkpoint
+must be full, whatever a user asks for:
 
-1. The duty begins with the attempt and follows from what that was restored from. So it needs no
-   record of its own, and holds again in a new attempt and in a new driver.
+1. The duty begins with the attempt and follows from what it was restored from. It therefore needs
+   no record of its own and applies again in a new attempt and in a new driver.
 2. It ends when a full *checkpoint* completes. A savepoint is full too, but no checkpoint may be
    based on it.
-3. While a full checkpoint is pending, a newer one is full too: it may complete first, which
-   subsumes the older one.
+3. While a full checkpoint is pending, newer ones are full too: a newer one may complete first,
+   which subsumes the older one.
 4. Savepoints are always full.
-5. A job that is configured not to be incremental takes every checkpoint full, unless a user asks
-   for an incremental one.
+5. With incremental checkpoints disabled every checkpoint is full, unless a user asks for an
+   incremental one.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from weir.errors import invariant
 
 @dataclass(frozen=True, kw_only=True)
 class Subsumed:
-    """A checkpoint that nobody needs any more, with those of its files that nobody needs."""
+    """A checkpoint that is no longer needed, and those of its files that nothing needs."""
 
     checkpoint_id: int
     files: tuple[str, ...]
@@ -73,11 +74,11 @@ class CompletedCheckpointStore:
 
     def __init__(self, *, num_retained: int) -> None:
         self._num_retained = num_retained
-        #: Law: ids ascend, no savepoint among them, at most ``num_retained``.
+        #: Law: ids ascend, none is a savepoint, at most ``num_retained``.
         self._retained: list[CompletedCheckpoint] = []
-        #: Subsumed ones whose deletion waits. Law: none is also retained.
+        #: Subsumed checkpoints whose deletion waits. Law: none is retained.
         self._deferred: list[_Deferred] = []
-        #: Users are the retained, the deferred and the pending checkpoints; savepoints are
+        #: Its users are the retained, deferred and pending checkpoints; savepoints are
         #: self-contained.
         self._registry = SharedStateRegistry()
 
@@ -92,7 +93,7 @@ class CompletedCheckpointStore:
         return tuple(checkpoint.checkpoint_id for checkpoint in self._retained)
 
     def ids_with(self, checkpoint_id: int) -> tuple[int, ...]:
-        """The ids that would be retained after ``checkpoint_id`` is added."""
+        """The ids that would be retained if ``checkpoint_id`` were added."""
         return (*self.ids, checkpoint_id)[-self._num_retained :]
 
     @property
@@ -103,11 +104,11 @@ class CompletedCheckpointStore:
     def seed(
         self, restored: CompletedCheckpoint | None, older: tuple[CompletedCheckpoint, ...] = ()
     ) -> None:
-        """An attempt was restored from a checkpoint or savepoint of this job, or from nothing of
-        this job (None).
+        """Reset the store to ``restored``, this job's snapshot that an attempt was restored from.
 
-        What is newer than it was not usable and leaves the store, without being deleted. ``older``
-        are retained checkpoints before it that the store may not know yet.
+        None: it was restored from no snapshot of this job. Newer checkpoints were not usable; they
+        leave the store but are not deleted. ``older`` are earlier retained checkpoints that the
+        store may not know yet.
         """
         if restored is None:
             self._retained.clear()
@@ -132,16 +133,18 @@ class CompletedCheckpointStore:
         self._trim(frozenset())
 
     def acknowledged(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """A task of a pending checkpoint acknowledged these files: they stay until it is over."""
+        """Keep files acknowledged for a pending checkpoint, until it aborts or is released."""
         self._registry.register(checkpoint_id, paths)
 
     def aborted(self, checkpoint_id: int) -> None:
-        """A pending checkpoint is over, and needs no file any more."""
+        """A pending checkpoint was aborted and no longer needs any file."""
         self._registry.unregister(checkpoint_id)
 
     def add(self, checkpoint: CompletedCheckpoint, *, pending: Collection[int]) -> None:
-        """A checkpoint completed while ``pending`` ones were under way; the oldest beyond the limit
-        is subsumed."""
+        """Add a completed checkpoint and subsume the oldest beyond the limit.
+
+        ``pending`` are the checkpoints in progress at this moment.
+        """
         invariant(not checkpoint.kind.is_savepoint, "a savepoint is never added to the store")
         latest = self.latest
         invariant(
@@ -153,8 +156,10 @@ class CompletedCheckpointStore:
         self._trim(frozenset(pending))
 
     def release(self, pending: Collection[int]) -> list[Subsumed]:
-        """The subsumed checkpoints that can be deleted now; each is named once. ``pending`` are
-        those under way."""
+        """The subsumed checkpoints that can be deleted now; each is returned once.
+
+        ``pending`` are the checkpoints in progress.
+        """
         released: list[Subsumed] = []
         deferred: list[_Deferred] = []
         for item in self._deferred:
@@ -188,13 +193,13 @@ class CompletedCheckpointStore:
 
 
 class SharedStateRegistry:
-    """Counts the users of every file path."""
+    """Counts the users of each file path."""
 
     def __init__(self) -> None:
         #: The files of each user, in the order in which they were registered.
         self._files: dict[int, dict[str, None]] = {}
-        #: How many users a file has. Law: equal to the number of entries of ``_files`` that name
-        #: it, hence never 0.
+        #: The number of users of each file. Law: equals the number of entries in ``_files`` that
+        #: name it, hence never 0.
         self._users: dict[str, int] = {}
 
     def __len__(self) -> int:
@@ -202,8 +207,7 @@ class SharedStateRegistry:
         return len(self._users)
 
     def register(self, checkpoint_id: int, paths: Iterable[str]) -> None:
-        """``checkpoint_id`` uses these files, beside those that it was registered for before. Again
-        is no change."""
+        """Add ``checkpoint_id`` as a user of these files; idempotent."""
         files = self._files.setdefault(checkpoint_id, {})
         for path in paths:
             if path not in files:
@@ -211,8 +215,10 @@ class SharedStateRegistry:
                 self._users[path] = self._users.get(path, 0) + 1
 
     def unregister(self, checkpoint_id: int) -> tuple[str, ...]:
-        """``checkpoint_id`` is over; those of its files that nobody uses any more. None if it is
-        not registered."""
+        """Remove ``checkpoint_id`` and return those of its files that now have no user.
+
+        Returns an empty tuple if it is not registered.
+        """
         unused = []
         for path in self._files.pop(checkpoint_id, {}):
             self._users[path] -= 1
@@ -222,8 +228,7 @@ class SharedStateRegistry:
         return tuple(unused)
 
     def clear(self) -> None:
-        """Forget everything, without a word about what is unused: the files belong to somebody else
-        now."""
+        """Forget everything without reporting unused files, which now belong to somebody else."""
         self._files.clear()
         self._users.clear()
 
@@ -237,26 +242,25 @@ class SharedStateRegistry:
 
 
 class FullCheckpoints:
-    """Whether the first full checkpoint of the attempt is still owed."""
+    """Tracks whether the attempt still owes its first full checkpoint."""
 
     def __init__(self, *, incremental: bool) -> None:
         """``incremental``: ``execution.checkpointing.incremental``."""
         self._incremental = incremental
-        #: Whether every checkpoint is full, until one of them completed.
+        #: Whether every checkpoint must be full, until one of them has completed.
         self._owed = True
 
     def begin_attempt(self, own: CompletedCheckpoint | None) -> None:
-        """An attempt was restored from ``own``, a snapshot of this job, or from none of this
-        job."""
+        """An attempt was restored from ``own``; None if from no snapshot of this job."""
         self._owed = own is None or own.kind.is_savepoint
 
     def applies_to(self, request: CheckpointRequest, pending: Iterable[PendingCheckpoint]) -> bool:
-        """Whether the checkpoint of ``request`` must be full, given those that are under way."""
+        """Whether the checkpoint of ``request`` must be full, given the pending ones."""
         if self._owed or request.asks_for_full(incremental=self._incremental):
             return True
         return any(p.full and p.kind is SnapshotKind.CHECKPOINT for p in pending)
 
     def completed(self, checkpoint: PendingCheckpoint) -> None:
-        """A checkpoint, that is no savepoint, completed."""
+        """A checkpoint (not a savepoint) completed."""
         if checkpoint.full:
             self._owed = False

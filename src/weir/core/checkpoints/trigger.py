@@ -1,9 +1,10 @@
-"""From a request to the moment when its checkpoint can be made: timer, queue, allocation,
-pre-checks.
+"""From a request to the point where its checkpoint can be created.
 
-The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, while
-there is no interval, and while a periodic request waits in the queue (it is set again when that one
-runs, PROTOCOL P38), so two timers cannot exist (MISSION A2).
+That is the timer, the queue, the allocation of the location, and the pre-checks.
+
+The timer is a time, not a handle: ``next_trigger_ms``. It is None while the scheduler is off, if
+there is no interval, and while a periodic request waits in the queue (it is set again when that
+request runs, PROTOCOL P38), so two timers cannot exist (MISSION A2).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from weir.errors import invariant
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """All pre-checks hold: a checkpoint with the tasks of ``plan`` can be made."""
+    """All pre-checks hold: a checkpoint with the tasks of ``plan`` can be created."""
 
     request: CheckpointRequest
     plan: CheckpointPlan
@@ -35,8 +36,10 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejected:
-    """A pre-check declines a request: it is over before anything was tried, so it is no failed
-    checkpoint (MISSION A4)."""
+    """A pre-check declined a request.
+
+    Nothing was tried yet, so it is not a failed checkpoint (MISSION A4).
+    """
 
     request: CheckpointRequest
     reason: Reason
@@ -44,13 +47,12 @@ class Rejected:
 
     @property
     def is_unsuccessful(self) -> bool:
-        """Whether it counts as an unsuccessful trigger; one that only came too early does not."""
+        """Whether it counts as an unsuccessful trigger; one that was only too early does not."""
         return self.reason is not Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS
 
 
 class CheckpointTrigger:
-    """The periodic timer, the queued requests and the one request whose location is being
-    allocated."""
+    """The periodic timer, the queued requests and the request whose location is allocated."""
 
     def __init__(self, *, config: CheckpointConfig, execution: Execution) -> None:
         self._config = config
@@ -60,9 +62,10 @@ class CheckpointTrigger:
             min_pause_ms=config.min_pause_ms,
         )
         self._scheduling = False
-        #: Monotonic ms. Law: None unless scheduling with an interval and no periodic request waits.
+        #: Monotonic ms. Law: set exactly while scheduling with an interval and no periodic request
+        #: waits.
         self._next_trigger_ms: int | None = None
-        #: The request whose location is being allocated; None if there is none.
+        #: The request whose location is being allocated; None otherwise.
         self._in_progress: CheckpointRequest | None = None
         #: The number of the newest allocation; an answer to an older one comes too late.
         self._allocation = 0
@@ -103,13 +106,15 @@ class CheckpointTrigger:
 
     @property
     def will_commit(self) -> bool:
-        """Whether the next checkpoint to be triggered for sure is one that commits side effects."""
+        """Whether a committing checkpoint is certain to be triggered next.
+
+        That is, its location is being allocated, or a final checkpoint is queued.
+        """
         in_progress = self._in_progress is not None and self._in_progress.kind.commits_side_effects
         return in_progress or self._decider.waits(RequestOrigin.FINAL)
 
     def start(self, now_ms: int, chance: float) -> None:
-        """Set the timer: first uniformly in [min pause, interval], then at a fixed rate
-        (MISSION A2)."""
+        """Set the timer: first uniformly in [min pause, interval], then at a fixed rate (A2)."""
         invariant(0.0 <= chance < 1.0, f"chance {chance} is not in [0, 1)")
         self._scheduling = True
         interval_ms = self._config.effective_interval_ms
@@ -118,8 +123,7 @@ class CheckpointTrigger:
             self._next_trigger_ms = now_ms + pause_ms + int(chance * (interval_ms - pause_ms + 1))
 
     def stop(self) -> tuple[CheckpointRequest, ...]:
-        """Cancel the timer and forget all requests, also the one in progress; says which they were
-        (MISSION A3)."""
+        """Cancel the timer; remove and return all requests, with the one in progress (A3)."""
         self._scheduling = False
         self._next_trigger_ms = None
         self._waits_because = None
@@ -128,8 +132,7 @@ class CheckpointTrigger:
         return queued if in_progress is None else (in_progress, *queued)
 
     def periodic_request(self, now_ms: int) -> CheckpointRequest | None:
-        """The periodic request if it is due; the timer goes on at its fixed rate, missed turns are
-        left out."""
+        """The periodic request if due; the timer keeps its fixed rate and skips missed turns."""
         due_ms, interval_ms = self._next_trigger_ms, self._config.effective_interval_ms
         if due_ms is None or interval_ms is None or now_ms < due_ms:
             return None
@@ -137,7 +140,7 @@ class CheckpointTrigger:
         return CheckpointRequest(origin=RequestOrigin.PERIODIC)
 
     def enqueue(self, request: CheckpointRequest) -> Rejected | None:
-        """Let a request in, or say which request is rejected for it."""
+        """Add a request to the queue; returns the request that is rejected, if any."""
         if request.origin is RequestOrigin.PERIODIC and not self._scheduling:
             return Rejected(request=request, reason=Reason.PERIODIC_SCHEDULER_SHUTDOWN)
         enqueued = self._decider.enqueue(request)
@@ -153,10 +156,9 @@ class CheckpointTrigger:
     def run_queue(
         self, now_ms: int, *, triggering: bool, pending: int, cleaning: int
     ) -> tuple[AllocateLocation | None, list[Rejected]]:
-        """Take requests from the queue until one runs or none can; says which were rejected on the
-        way.
+        """Take requests from the queue until one runs or none can; also returns those rejected.
 
-        ``triggering`` says whether a pending checkpoint has not triggered its tasks yet.
+        ``triggering``: a pending checkpoint has not triggered its tasks yet.
         """
         rejected: list[Rejected] = []
         while True:
@@ -196,8 +198,7 @@ class CheckpointTrigger:
             )
 
     def allocated(self, allocation: int, now_ms: int, *, pending: int) -> Started | Rejected | None:
-        """The location is there: repeat the pre-checks (MISSION A6). None if nobody waits for it
-        any more."""
+        """Repeat the pre-checks after an allocation (A6); None if nobody waits for it any more."""
         request = self._finish(allocation)
         if request is None:
             return None
@@ -215,7 +216,7 @@ class CheckpointTrigger:
         return Started(request=request, plan=plan)
 
     def allocation_failed(self, allocation: int) -> CheckpointRequest | None:
-        """The request that waited for this allocation; None if nobody does any more."""
+        """The request that waited for this allocation; None if none does any more."""
         return self._finish(allocation)
 
     def completed(self, now_ms: int) -> None:
@@ -227,8 +228,7 @@ class CheckpointTrigger:
         self._unsuccessful += 1
 
     def reset_unsuccessful(self) -> None:
-        """Tasks were triggered, or the scheduler stopped: the count begins anew (MISSION A3,
-        A9)."""
+        """Restart the count: tasks were triggered or the scheduler stopped (MISSION A3, A9)."""
         self._unsuccessful = 0
 
     def validate(self) -> None:
@@ -252,8 +252,7 @@ class CheckpointTrigger:
             self._next_trigger_ms = None
 
     def _too_early(self, request: CheckpointRequest, retry_ms: int) -> Rejected:
-        """Drop a periodic request inside the minimum pause and set the timer for the exact
-        remainder."""
+        """Drop a periodic request inside the minimum pause; set the timer to the pause's end."""
         self._next_trigger_ms = retry_ms
         return Rejected(request=request, reason=Reason.MINIMUM_TIME_BETWEEN_CHECKPOINTS)
 

@@ -1,1 +1,1 @@
-"""The job master: one job from submission to its end, with restarts and stops."""
+"""The job master: runs one job from submission to its end, with restarts and stops."""

@@ -1,30 +1,28 @@
-"""``JobMaster``: the whole job as one machine (Flink's ``JobMaster`` with its scheduler): events
-in, effects out.
+"""``JobMaster``: the whole job as one state machine (Flink's ``JobMaster`` and its scheduler).
 
-It puts together the attempt's tasks (``Execution``), the checkpoints (``CheckpointCoordinator``),
-the restart strategy and a stop with savepoint. Each event is handled, then ``_progress`` does what
+It combines the attempt's tasks (``Execution``), the checkpoints (``CheckpointCoordinator``), the
+restart strategy and a stop with savepoint. It handles each event, then ``_progress`` does whatever
 has become possible.
 
-The status moves by the table in ``core/status.py``. Beside it there is a *goal*, since the way to
-most states leads through waiting:
+The status changes by the table in ``core/status.py``. Beside it there is a *goal*, since most
+statuses are reached only after waiting:
 
-1. A goal other than RUN is set at once, and with it the scheduler stops and pending checkpoints are
-   aborted (MISSION A1).
-2. If an attempt is being started, its outcome is awaited. If tasks run, they are stopped, and that
-   is awaited.
-3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): nobody can know yet
+1. A goal other than RUN is set at once; the scheduler stops and pending checkpoints are aborted
+   (MISSION A1).
+2. If an attempt is being started, its outcome is awaited. If tasks are running, they are stopped,
+   and the job master waits until they have stopped.
+3. If a checkpoint is in FINALIZING, its outcome is awaited (PROTOCOL P11): until then nobody knows
    whether it is the one to restart from.
-4. Only then the goal is acted upon: the restart is scheduled, or the end is recorded.
+4. Only then is the goal acted on: the restart is scheduled, or the end is recorded.
 
-Periodic checkpoints start when the job is RUNNING and so is every task that has not finished, not
-with the attempt: queries take seconds to start, and until then every trigger would be declined
-(MISSION A1, A4).
+Periodic checkpoints start once the job and every unfinished task are RUNNING, not when the attempt
+begins: queries take seconds to start, and until then every trigger would be declined (MISSION A1,
+A4).
 
-The files of checkpoints that are aborted while tasks are being stopped are deleted after these have
+Files of checkpoints that are aborted while tasks are being stopped are deleted after the tasks have
 stopped, since until then a snapshot may still be writing.
 
-The core has no random numbers: each place that needs one uses the ``chance`` that came with an
-event.
+The core has no random numbers: code that needs one uses the ``chance`` that came with an event.
 """
 
 from __future__ import annotations
@@ -36,9 +34,9 @@ from typing import Any, TypeAlias, get_args
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.requests import (
     AttemptFenced,
+    CheckpointFact,
+    CheckpointOutput,
     CheckpointRequest,
-    CoordinatorFact,
-    CoordinatorOutput,
     RequestFailed,
     RequestOrigin,
     SnapshotCompleted,
@@ -106,8 +104,7 @@ Handler: TypeAlias = Callable[[Any, int], None]
 
 
 class JobMaster:
-    """One job in one driver. All methods are called on the main thread, with a ``now_ms`` that
-    never decreases."""
+    """One job in one driver; called on the main thread, with a ``now_ms`` that never decreases."""
 
     def __init__(
         self,
@@ -121,9 +118,11 @@ class JobMaster:
         producers: Mapping[VertexId, tuple[VertexId, ...]] | None = None,
         coordinated: Mapping[OperatorId, CoordinatedOperator] | None = None,
     ) -> None:
-        """``hooks`` are the identifiers of the master hooks, which are asked all at once (P44);
-        ``producers`` are the tasks whose channels a task reads; ``coordinated`` are the operators
-        that have a coordinator."""
+        """``hooks`` are the identifiers of the master hooks, all triggered at once (P44).
+
+        ``producers`` maps a task to the tasks whose channels it reads; ``coordinated`` are the
+        operators that have a coordinator.
+        """
         self._job_id = job_id
         self._config = config
         self._savepoint_directory = savepoint_directory
@@ -138,28 +137,28 @@ class JobMaster:
             hooks=hooks,
             coordinators=self._operator_coordinators,
         )
-        #: Law: an attempt is scheduled only in RESTARTING.
+        #: Law: a restart is scheduled only in RESTARTING.
         self._restarts = RestartPolicy(restart)
         self._final_retry = FinalCheckpointRetry()
         self._status = JobStatus.CREATED
         self._goal = Goal.RUN
-        #: The status whose ``RecordEnd`` is under way.
+        #: The status whose ``RecordEnd`` is in progress.
         self._recording_end: JobStatus | None = None
         self._stop: StopWithSavepoint | None = None
-        #: Cancel requests to be answered at the end.
+        #: Cancel requests to answer at the end.
         self._cancels: list[str] = []
         self._failure: str | None = None
-        #: The newest random number that an event brought; 0.5 (no jitter) before the first.
+        #: The random number of the newest event that carried one; 0.5 (no jitter) before the first.
         self._chance = 0.5
         #: Deletions that wait for tasks to stop.
         self._deferred_discards: list[DiscardCheckpoint] = []
         self._effects: list[JobMasterEffect] = []
 
-    # -- what others may know
+    # -- queries
 
     @property
     def status(self) -> JobStatus:
-        """Where the job stands."""
+        """The status of the job."""
         return self._status
 
     @property
@@ -169,29 +168,29 @@ class JobMaster:
 
     @property
     def failure(self) -> str | None:
-        """Why the job failed last; None if it never did."""
+        """Why the job failed last; None if it never failed."""
         return self._failure
 
     @property
     def coordinator(self) -> CheckpointCoordinator:
-        """The checkpoints of the job; for reading only."""
+        """The checkpoints of the job; read-only."""
         return self._coordinator
 
     @property
     def has_periodic_checkpoints(self) -> bool:
-        """Whether checkpoints are taken without being asked for."""
+        """Whether checkpoints are taken at an interval."""
         return self._config.interval_ms is not None
 
     def task_status(self, vertex: VertexId) -> TaskStatus:
-        """Where a task of the newest attempt stands."""
+        """The status of a task in the newest attempt."""
         return self._execution.statuses[vertex]
 
     def stats(self, now_ms: int) -> CheckpointStatsSnapshot:
-        """All figures about checkpoints; those in progress show their duration up to ``now_ms``."""
+        """All checkpoint figures; durations of those in progress run to ``now_ms``."""
         return self._stats.snapshot(now_ms)
 
     def next_deadline(self) -> int | None:
-        """When to call ``on_deadline``, in monotonic ms; None if nothing is due by itself."""
+        """When to call ``on_deadline``, in monotonic ms; None if nothing is scheduled."""
         if self._status.is_terminal:
             return None
         deadlines = (
@@ -202,10 +201,10 @@ class JobMaster:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    # -- entries
+    # -- entry points
 
     def on_deadline(self, now_ms: int) -> list[JobMasterEffect]:
-        """The time that ``next_deadline`` named has come."""
+        """Do what is due; call it at the time that ``next_deadline`` returned."""
         if not self._status.is_terminal:
             self._take(self._coordinator.on_deadline(now_ms), now_ms)
             if self._restarts.is_due(now_ms):
@@ -217,7 +216,7 @@ class JobMaster:
         return self._drain()
 
     def handle(self, event: JobMasterEvent, now_ms: int) -> list[JobMasterEffect]:
-        """Take one event; the effects are to be carried out in their order."""
+        """Handle one event; the returned effects must be carried out in order."""
         if self._status.is_terminal:
             self._after_the_end(event)
         elif isinstance(event, AcknowledgeCheckpoint):
@@ -252,8 +251,8 @@ class JobMaster:
             **dict.fromkeys(operator_events, self._operator_event),
         }
 
-    def _passed_to(self, call: Callable[[Any, int], list[CoordinatorOutput]]) -> Handler:
-        """The handler of an event that is the checkpoint coordinator's alone."""
+    def _passed_to(self, call: Callable[[Any, int], list[CheckpointOutput]]) -> Handler:
+        """The handler of an event for the checkpoint coordinator alone."""
         return lambda event, now_ms: self._take(call(event, now_ms), now_ms)
 
     def _drain(self) -> list[JobMasterEffect]:
@@ -264,14 +263,14 @@ class JobMaster:
         if isinstance(event, SnapshotRequested | CancelRequested):
             self._refuse(event.request, f"The job has ended: it is {self._status.name}.")
 
-    # -- events of tasks and of the checkpoint coordinator's effects
+    # -- events of tasks, and outputs of the checkpoint coordinator
 
     def _hears(self, attempt: int) -> bool:
-        """Whether to take a task's event: not of an older attempt, nor of one being stopped."""
+        """Whether to handle a task's event: not from an older attempt or one being stopped."""
         return attempt == self._execution.attempt and self._execution.live
 
     def _acknowledged(self, event: AcknowledgeCheckpoint, now_ms: int) -> None:
-        """Every task of every checkpoint comes here; only the last one has consequences."""
+        """Called for every task of every checkpoint; only the last one has consequences."""
         if not self._hears(event.attempt):
             return
         _, outputs = self._coordinator.acknowledge(event, now_ms)
@@ -304,11 +303,11 @@ class JobMaster:
         message = f"Task {event.vertex!r} failed: {event.message}"
         self._fail(message, now_ms, goal=goal, cause=event.cause, vertex=event.vertex)
 
-    def _take(self, outputs: list[CoordinatorOutput], now_ms: int) -> None:
+    def _take(self, outputs: list[CheckpointOutput], now_ms: int) -> None:
         """Pass effects on in their order, then act on the facts among them."""
-        facts: list[CoordinatorFact] = []
+        facts: list[CheckpointFact] = []
         for output in outputs:
-            if isinstance(output, CoordinatorFact):
+            if isinstance(output, CheckpointFact):
                 facts.append(output)
             elif isinstance(output, DiscardCheckpoint) and self._goal is Goal.FENCED:
                 self._coordinator.discard_dropped(output.checkpoint_id)
@@ -323,8 +322,7 @@ class JobMaster:
                 case RequestFailed():
                     self._request_failed(fact, now_ms)
                 case TolerableFailuresExceeded():
-                    # A job that has finished its records, and committed them, needs no further
-                    # checkpoint.
+                    # A job that has processed and committed its records needs no more checkpoints.
                     if self._goal is Goal.RUN:
                         self._fail(fact.message, now_ms)
                 case AttemptFenced():
@@ -337,7 +335,7 @@ class JobMaster:
 
     @property
     def _tasks_are_leaving(self) -> bool:
-        """Whether tasks are up that are being stopped, so that a snapshot may still be writing."""
+        """Whether tasks are being stopped, so that a snapshot may still be writing."""
         return self._execution.tasks_up and self._goal not in (Goal.RUN, Goal.FINISH)
 
     def _snapshot_completed(self, fact: SnapshotCompleted, now_ms: int) -> None:
@@ -356,7 +354,7 @@ class JobMaster:
         if fact.request.origin is not RequestOrigin.STOP or self._stop is None:
             return
         self._fail_stop(fact.message)
-        # If no task knows of it the job simply goes on, and so do its periodic checkpoints.
+        # If no task knows of it, the job and its periodic checkpoints continue.
         if self._goal is not Goal.RUN or fact.tasks_know:
             self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)
 
@@ -415,7 +413,7 @@ class JobMaster:
         self._execution.phase = AttemptPhase.BEGINNING
         self._effects.append(BeginAttempt())
 
-    # -- requests of users
+    # -- user requests
 
     def _snapshot_requested(self, event: SnapshotRequested, now_ms: int) -> None:
         if self._status is not JobStatus.RUNNING or self._goal is not Goal.RUN:
@@ -472,10 +470,10 @@ class JobMaster:
         if stop is not None:
             self._effects.extend(stop.fail(message))
 
-    # -- what has become possible
+    # -- progress
 
     def _progress(self, now_ms: int) -> None:
-        """Do what has become possible."""
+        """Do whatever has become possible."""
         if self._status.is_terminal:
             return
         if self._goal is Goal.RUN and self._status is JobStatus.RUNNING:
@@ -488,8 +486,7 @@ class JobMaster:
 
     @property
     def _may_schedule(self) -> bool:
-        """Whether periodic checkpoints can begin: all tasks run, and the job is not being stopped
-        (MISSION A1)."""
+        """Whether periodic checkpoints can start: all tasks run, no stop is in progress (A1)."""
         running = self._goal is Goal.RUN and self._status is JobStatus.RUNNING
         return running and self._stop is None and self._execution.can_be_checkpointed
 
@@ -516,8 +513,7 @@ class JobMaster:
             )
 
     def _final_checkpoint_is_due(self) -> bool:
-        """Whether a checkpoint is to be triggered at once for tasks that wait (MISSION E3,
-        PROTOCOL P29)."""
+        """Whether to trigger a checkpoint at once for waiting tasks (MISSION E3, PROTOCOL P29)."""
         vertex = self._execution.last_to_wait
         if self._final_retry.at_ms is not None:
             return False
@@ -533,7 +529,7 @@ class JobMaster:
         return self._stop.deadline_ms if self._stop is not None and self._goal is Goal.RUN else None
 
     def _end_is_overdue(self, now_ms: int) -> None:
-        """Sinks that hang must not hold up for ever whoever asked for the stop (PROTOCOL P34)."""
+        """Fail the job, so that hung sinks do not keep the stop waiting for ever (PROTOCOL P34)."""
         statuses = self._execution.statuses.items()
         late = (vertex for vertex, status in statuses if status is not TaskStatus.FINISHED)
         self._fail(overdue(self._config.timeout_ms, late), now_ms)
@@ -549,7 +545,7 @@ class JobMaster:
         cause: Cause = UNKNOWN,
         vertex: VertexId | None = None,
     ) -> None:
-        """The attempt failed, unless it is being left already. ``vertex``: whose task failed."""
+        """Fail the attempt, unless it is already being left; ``vertex`` is the task that failed."""
         if self._goal not in (Goal.RUN, Goal.FINISH):
             return
         restart = goal is Goal.RESTART
@@ -568,7 +564,7 @@ class JobMaster:
         self._leave(Goal.FENCED, self._failure, now_ms)
 
     def _leave(self, goal: Goal, message: str, now_ms: int) -> None:
-        """Set a goal other than RUN: the scheduler stops, what is pending is aborted."""
+        """Set a goal other than RUN: stop the scheduler and abort pending checkpoints."""
         self._goal = goal
         self._restarts.cancel()
         self._execution.stop()
@@ -641,7 +637,7 @@ class JobMaster:
             self._end(JobStatus.FAILED, now_ms)
 
     def _end(self, status: JobStatus, now_ms: int) -> None:
-        """The last effects of the job."""
+        """Emit the job's last effects."""
         savepoint = None if self._stop is None else self._stop.savepoint_path
         drained = savepoint is not None and self._stop is not None and self._stop.drain
         fenced = self._goal is Goal.FENCED

@@ -1,9 +1,8 @@
-"""Restart strategies (Flink's ``restart-strategy.*``), repeated failures, and retries of a final
-checkpoint.
+"""Restart strategies (``restart-strategy.*``), repeated failures and final checkpoint retries.
 
-The job master calls ``notify_failure`` when it begins to fail, asks ``can_restart``, and, when
-every task has stopped, asks ``delay_ms`` how long to rest before the next attempt begins. Three
-strategies exist, named as in Flink's configuration:
+The job master calls ``notify_failure`` when it starts to fail and, once every task has stopped,
+``can_restart`` and ``delay_ms`` (how long to wait before the next attempt). The three strategies
+are Flink's, named as in its configuration:
 
 ``none``
     Every failure is final.
@@ -16,18 +15,21 @@ strategies exist, named as in Flink's configuration:
 Worked timeline for ``exponential-delay`` with 1 s initial backoff, multiplier 2, maximum 3 s,
 threshold 60 s::
 
-    failure at 0 s -> delay 1 s     failure at 5 s -> delay 2 s     failure at 10 s -> delay 3 s (the maximum)
-    failure at 80 s: restarted at 13 s, ran for 67 s -> delay 1 s
+    failure at  0 s                                      -> delay 1 s
+    failure at  5 s                                      -> delay 2 s
+    failure at 10 s                                      -> delay 3 s (the maximum)
+    failure at 80 s (restarted at 13 s, ran for 67 s)    -> delay 1 s
 
-``RepeatedFailures`` counts failures of one cause without a completed checkpoint between them: there
-trying again helps nobody, since the next attempt goes on from where the last one did.
+``RepeatedFailures`` counts failures of one cause without a completed checkpoint in between. Trying
+again cannot help there, since the next attempt starts from where the last one did.
 
 ``FinalCheckpointRetry`` spaces out final checkpoints that fail (MISSION E3, PROTOCOL P29). Tasks
-that have ended their records wait for a checkpoint, and the job master asks for one by itself, so a
-failed one is followed by the next at once. Without a delay, a master hook that refuses at the end
-of the input would be asked thousands of times, and tolerance would be used up before anybody could
-act. The delay doubles with each failure in a row; a completed checkpoint, and each attempt, resets
-it. A periodic checkpoint, or one that a user asks for, may come sooner and serves as well.
+that have ended their records wait for a checkpoint, and the job master requests one on its own, so
+a failed one would be followed by the next at once. Without a delay, a master hook that refuses at
+the end of the input would be called thousands of times, and the tolerable failures would be used up
+before anybody could act. The delay doubles with each consecutive failure; a completed checkpoint or
+a new attempt resets it. A periodic checkpoint, or one that a user requests, may come sooner and
+serves as well.
 
 Nothing here reads a clock or draws a random number: the time and the jitter's chance are passed in.
 """
@@ -42,29 +44,27 @@ from weir.errors import invariant
 
 
 class RestartStrategy(Protocol):
-    """The decision over another attempt. Call ``notify_failure`` first: the answers are about that
-    failure."""
+    """Decides on another attempt; call ``notify_failure`` first, the answers refer to it."""
 
     def can_restart(self) -> bool:
-        """Whether the job gets another attempt after the failure that was notified last."""
+        """Whether the job gets another attempt after the last reported failure."""
         ...
 
     def notify_failure(self, now_ms: int) -> None:
-        """Count a failure at ``now_ms`` (monotonic milliseconds, never before an earlier
-        call's)."""
+        """Count a failure at ``now_ms`` (monotonic milliseconds that never decrease)."""
         ...
 
     def delay_ms(self, chance: float) -> int:
-        """Milliseconds to rest before the next attempt. ``chance`` in [0, 1) places the jitter."""
+        """Milliseconds to wait before the next attempt. ``chance`` in [0, 1) places the jitter."""
         ...
 
     def describe(self) -> str:
-        """The strategy with its settings and count, for messages such as "not restarted by ..."."""
+        """The strategy with its settings and count, for messages such as "not restarted: ..."."""
         ...
 
 
 def make_restart_strategy(config: RestartConfig) -> RestartStrategy:
-    """The strategy that ``restart-strategy.type`` names, fresh: no failure counted yet."""
+    """A new strategy of type ``restart-strategy.type``, with no failure counted yet."""
     if config.type is RestartStrategyType.NONE:
         return NoRestartStrategy()
     if config.type is RestartStrategyType.FIXED_DELAY:
@@ -101,7 +101,7 @@ class FixedDelayRestartStrategy:
         self._failures = 0
 
     def can_restart(self) -> bool:
-        """Whether the failures so far are no more than the attempts that are allowed."""
+        """Whether there were at most as many failures as allowed attempts."""
         return self._failures <= self._config.fixed_delay_attempts
 
     def notify_failure(self, now_ms: int) -> None:
@@ -122,32 +122,32 @@ class FixedDelayRestartStrategy:
 
 
 class ExponentialDelayRestartStrategy:
-    """``exponential-delay``: a growing delay with jitter, reset after a long healthy run (Flink's
-    default).
+    """``exponential-delay`` (Flink's default): a growing delay with jitter, reset by a long run.
 
-    Failures inside the shortest possible delay of the one before belong to the same attempt, since
-    the next has not begun by then: they count once, as in Flink.
+    Failures within the shortest possible delay after a counted one belong to the same attempt,
+    since the next has not begun by then: they count once, as in Flink.
     """
 
     def __init__(self, config: RestartConfig) -> None:
         self._config = config
         #: Failures since the last reset; each is one attempt used.
         self._failures = 0
-        #: Backoff for the last counted failure, without jitter; in [initial, maximum]. Kept with
-        #: its fraction, so that a backoff of few milliseconds grows too.
+        #: Backoff after the last counted failure, without jitter; in [initial, maximum]. Not
+        #: rounded, so that a backoff of a few milliseconds also grows.
         self._backoff_ms = float(config.initial_backoff_ms)
         #: Monotonic milliseconds of the last counted failure; None before the first.
         self._last_failure_ms: int | None = None
 
     def can_restart(self) -> bool:
-        """Whether the failures since the last reset are within
-        ``attempts_before_reset_backoff``."""
+        """Whether failures since the last reset are within ``attempts_before_reset_backoff``."""
         limit = self._config.attempts_before_reset_backoff
         return limit is None or self._failures <= limit
 
     def notify_failure(self, now_ms: int) -> None:
-        """Raise the backoff, or reset it if the job ran for ``reset_backoff_threshold_ms`` since
-        its restart."""
+        """Raise the backoff; reset it if the job has run for ``reset_backoff_threshold_ms``.
+
+        A failure within the shortest possible delay after the last counted one is not counted.
+        """
         config = self._config
         last_ms = self._last_failure_ms
         if last_ms is None:
@@ -167,8 +167,7 @@ class ExponentialDelayRestartStrategy:
         self._last_failure_ms = now_ms
 
     def delay_ms(self, chance: float) -> int:
-        """The backoff, varied by up to ``jitter_factor`` of it either way, kept in [initial,
-        maximum]."""
+        """The backoff with up to ``jitter_factor`` of it as jitter, kept in [initial, maximum]."""
         _check_chance(chance)
         jitter_ms = self._jitter_ms
         return int(self._bounded(self._backoff_ms - jitter_ms + int(chance * (2 * jitter_ms + 1))))
@@ -194,11 +193,11 @@ class ExponentialDelayRestartStrategy:
         )
 
 
-#: From this failure of one cause on the message says that it comes again and again.
+#: From this failure of one cause on, the message says that it repeats.
 TOLD_FROM = 3
-#: A job is not given up before so many failures of one cause, however long they took.
+#: A job is not given up before this many failures of one cause, however long they took.
 GIVEN_UP_FROM = 5
-#: Causes that are remembered between two checkpoints, the newest ones.
+#: How many causes are remembered between two checkpoints; the newest are kept.
 _CAUSES = 100
 
 
@@ -212,23 +211,25 @@ class _Streak:
 
 
 class RepeatedFailures:
-    """Whether the job fails at the same point with the same cause again and again: no checkpoint
-    completes, so every attempt begins where the last one did. After ``give_up_after_ms``, and
-    ``GIVEN_UP_FROM`` failures, the job is given up.
+    """Detects a job that keeps failing at the same point with the same cause.
 
-    A cause is a text that whoever saw the failure made; failures of unknown cause ("") neither
-    count nor end a streak, and nor do those of another cause: two steps may take turns.
+    No checkpoint completes, so every attempt starts where the last one did. After
+    ``give_up_after_ms`` and at least ``GIVEN_UP_FROM`` failures the job is given up.
+
+    A cause is a text made by the code that saw the failure (``Cause.key``). Failures of unknown
+    cause ("") neither count nor end a streak, and nor do failures of another cause: two steps may
+    fail in turn.
     """
 
     def __init__(self, give_up_after_ms: int | None) -> None:
         self._give_up_after_ms = give_up_after_ms
         #: By cause. Law: empty after a checkpoint; at most ``_CAUSES``.
         self._streaks: dict[str, _Streak] = {}
-        #: That of the failure that was notified last; None if its cause is unknown.
+        #: The streak of the last reported failure; None if its cause is unknown.
         self._newest: _Streak | None = None
 
     def notify_failure(self, cause: str, now_ms: int) -> None:
-        """Count a failure; what is asked next is about it."""
+        """Count a failure; later queries refer to it."""
         known = self._streaks.pop(cause, None)
         self._newest = None
         if not cause:
@@ -242,25 +243,25 @@ class RepeatedFailures:
             del self._streaks[next(iter(self._streaks))]
 
     def notify_checkpoint(self) -> None:
-        """A checkpoint completed, from which the next attempt goes on: the job gets further."""
+        """A checkpoint completed, from which the next attempt continues: the job makes progress."""
         self._streaks.clear()
         self._newest = None
 
     @property
     def is_worth_telling(self) -> bool:
-        """Whether the last failure has come often enough to be told so."""
+        """Whether the last failure has repeated often enough for its message to say so."""
         return self._newest is not None and self._newest.count >= TOLD_FROM
 
     @property
     def gives_up(self) -> bool:
-        """Whether the last failure is one too many."""
+        """Whether to give the job up after the last failure."""
         newest, limit_ms = self._newest, self._give_up_after_ms
         if newest is None or limit_ms is None:
             return False
         return newest.count >= GIVEN_UP_FROM and newest.last_ms - newest.first_ms >= limit_ms
 
     def describe(self) -> str:
-        """For messages: how often, for how long, and what is done about it."""
+        """How often and for how long the failure has repeated, and the limit; for messages."""
         newest, limit_ms = self._newest, self._give_up_after_ms
         invariant(newest is not None, "a failure of unknown cause is not repeated")
         count, lasted_ms = (
@@ -274,7 +275,7 @@ class RepeatedFailures:
 
 
 class RestartPolicy:
-    """What follows a failure: another attempt, when, or none, and why."""
+    """Decides what follows a failure: another attempt, and when, or none, and why."""
 
     def __init__(self, config: RestartConfig) -> None:
         self._strategy = make_restart_strategy(config)
@@ -288,19 +289,21 @@ class RestartPolicy:
         return self._at_ms
 
     def notify_failure(self, message: str, cause: str, now_ms: int, *, passing: bool) -> str:
-        """Count a failure. Returns ``message``, with a hint if it is ``passing`` and comes again
-        and again."""
+        """Count a failure; returns ``message``, with a hint if it is ``passing`` and repeats.
+
+        ``passing``: the job is to be restarted after it.
+        """
         self._strategy.notify_failure(now_ms)
         self._repeated.notify_failure(cause, now_ms)
         repeats = passing and self._repeated.is_worth_telling
         return f"{message} ({self._repeated.describe()})" if repeats else message
 
     def notify_checkpoint(self) -> None:
-        """A checkpoint completed, from which the next attempt goes on."""
+        """A checkpoint completed, from which the next attempt continues."""
         self._repeated.notify_checkpoint()
 
     def can_restart(self) -> bool:
-        """Whether the job gets another attempt after the failure that was notified last."""
+        """Whether the job gets another attempt after the last reported failure."""
         return not self._repeated.gives_up and self._strategy.can_restart()
 
     def schedule(self, now_ms: int, chance: float) -> None:
@@ -308,19 +311,18 @@ class RestartPolicy:
         self._at_ms = now_ms + self._strategy.delay_ms(chance)
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether the next attempt begins now; if so, it is scheduled no longer."""
+        """Whether the next attempt begins now; if so, it is no longer scheduled."""
         if self._at_ms is None or now_ms < self._at_ms:
             return False
         self._at_ms = None
         return True
 
     def cancel(self) -> None:
-        """No attempt is to begin."""
+        """Cancel the scheduled attempt."""
         self._at_ms = None
 
     def why_not(self) -> str:
-        """To be appended to the message of a failure that is final. Repeated failures say so
-        themselves."""
+        """The suffix for a final failure's message; empty for repeated failures, which say so."""
         return "" if self._repeated.gives_up else f" (not restarted: {self._strategy.describe()})"
 
 
@@ -333,12 +335,12 @@ MAX_DELAY_MS = 10_000
 
 
 def delay_ms(failures: int) -> int:
-    """How long after the last of so many failures in a row the next try comes."""
+    """How long to wait before the next try after this many consecutive failures."""
     return min(MAX_DELAY_MS, INITIAL_DELAY_MS << min(failures - 1, 30))
 
 
 class FinalCheckpointRetry:
-    """The failures in a row, and until when the next try waits."""
+    """Counts consecutive failures of final checkpoints and delays the next try."""
 
     def __init__(self) -> None:
         self._failures = 0
@@ -351,12 +353,12 @@ class FinalCheckpointRetry:
         return self._at_ms
 
     def failed(self, now_ms: int) -> None:
-        """A final checkpoint was asked for, and there is none."""
+        """A request for a final checkpoint failed."""
         self._failures += 1
         self._at_ms = now_ms + delay_ms(self._failures)
 
     def on_deadline(self, now_ms: int) -> None:
-        """The next try need not wait any more, if it is late enough."""
+        """Stop delaying the next try if its time has come."""
         if self._at_ms is not None and self._at_ms <= now_ms:
             self._at_ms = None
 

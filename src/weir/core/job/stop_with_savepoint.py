@@ -1,15 +1,14 @@
-"""Stop with savepoint, as a table (Flink's ``StopWithSavepointTerminationManager``; MISSION E4,
-PROTOCOL P34).
+"""Stop with savepoint as a state machine (MISSION E4, PROTOCOL P34).
 
-::
+Modelled on Flink's ``StopWithSavepointTerminationManager``::
 
     WAITING_FOR_RECORD ──> WAITING_FOR_SAVEPOINT ──> SAVEPOINT_CREATED ──> ENDING ──> ENDED
           └──────────────────────┴──────────────────────────┴────────────────┴──────> FAILED
 
-The job master has stopped the scheduler and aborted what was pending before this machine begins. It
-waits for a checkpoint whose record is being written, takes the savepoint, waits until every task
-has committed it and is FINISHED, and records the end. Whoever asked for the stop is answered once,
-in ENDED or in FAILED; all who asked get the same answer.
+Before it starts, the job master has stopped the scheduler and aborted pending checkpoints. It waits
+for a checkpoint whose record is being written, takes the savepoint, waits until every task has
+committed it and is FINISHED, and records the end. Each request for the stop is answered once, in
+ENDED or in FAILED, and all get the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from weir.core.status import Goal, JobStatus
 from weir.core.types import CompletedCheckpoint, VertexId
 from weir.errors import invariant
 
-#: The answer to who asks for a savepoint, if nobody says where it goes.
+#: The answer to a savepoint request if neither it nor the configuration gives a directory.
 NO_SAVEPOINT_DIRECTORY = (
     "No savepoint was taken, since there is no directory for it: give one with the request or set"
     " execution.checkpointing.savepoint-dir."
@@ -31,7 +30,7 @@ NO_SAVEPOINT_DIRECTORY = (
 
 
 class StopState(enum.Enum):
-    """How far the stop has come."""
+    """The state of the stop."""
 
     WAITING_FOR_RECORD = "WAITING_FOR_RECORD"
     WAITING_FOR_SAVEPOINT = "WAITING_FOR_SAVEPOINT"
@@ -52,7 +51,7 @@ STOP_TRANSITIONS: dict[StopState, frozenset[StopState]] = {
 
 
 class StopWithSavepoint:
-    """One stop under way, and all who asked for it."""
+    """One stop in progress, and the requests that asked for it."""
 
     def __init__(self, *, request: str, target: str, drain: bool) -> None:
         self._state = StopState.WAITING_FOR_RECORD
@@ -67,7 +66,7 @@ class StopWithSavepoint:
 
     @property
     def state(self) -> StopState:
-        """How far it has come."""
+        """The state of the stop."""
         return self._state
 
     @property
@@ -87,18 +86,22 @@ class StopWithSavepoint:
 
     @property
     def savepoint_path(self) -> str | None:
-        """Where that savepoint is."""
+        """The path of that savepoint."""
         return None if self._savepoint is None else self._savepoint.external_path
 
     @property
     def deadline_ms(self) -> int | None:
-        """Until when the tasks have to commit the savepoint and finish, in monotonic ms; None
-        unless they have to."""
+        """When the tasks must have committed and finished, in monotonic ms.
+
+        None except in SAVEPOINT_CREATED.
+        """
         return self._deadline_ms if self._state is StopState.SAVEPOINT_CREATED else None
 
     def ask(self, event: SnapshotRequested) -> str | None:
-        """A user asks for something meanwhile. The same stop joins this one and gets its answer:
-        None; anything else is refused: why."""
+        """Handle a user's request during the stop; returns the reason if it is refused.
+
+        A request for the same stop joins this one and gets its answer; any other is refused.
+        """
         if event.kind is not RequestKind.STOP:
             return "The job is being stopped with a savepoint: wait for that one."
         if event.drain != self._drain:
@@ -108,12 +111,14 @@ class StopWithSavepoint:
         return None
 
     def savepoint_requested(self) -> None:
-        """Nothing is being recorded any more and the savepoint is under way."""
+        """No record is being written any more; the savepoint was requested."""
         self._move(StopState.WAITING_FOR_SAVEPOINT)
 
     def savepoint_created(self, savepoint: CompletedCheckpoint, deadline_ms: int) -> None:
-        """The savepoint is complete; tasks commit it and finish, until ``deadline_ms`` on the
-        monotonic clock."""
+        """The savepoint is complete; tasks must commit it and finish by ``deadline_ms``.
+
+        ``deadline_ms`` is on the monotonic clock.
+        """
         self._savepoint = savepoint
         self._deadline_ms = deadline_ms
         self._move(StopState.SAVEPOINT_CREATED)
@@ -130,8 +135,7 @@ class StopWithSavepoint:
         ]
 
     def fail(self, message: str) -> list[AnswerRequest]:
-        """The job did not end with the savepoint. If there is one all the same, the answer names
-        it."""
+        """The job did not end with the savepoint; if one was taken, the answer names it."""
         self._move(StopState.FAILED)
         if self._savepoint is not None:
             message = (
@@ -162,21 +166,24 @@ class StopWithSavepoint:
 def refuse_snapshot(
     status: JobStatus, goal: Goal, failure: str | None, retention: RetainExternalized
 ) -> str:
-    """The answer to a request for a checkpoint or savepoint of a job that does not run, with what
-    works instead. ``failure``: why it failed last."""
+    """The answer to a snapshot request of a job that is not running, with what works instead.
+
+    ``failure``: why the job failed last.
+    """
     if goal not in (Goal.RUN, Goal.RESTART):
         return f"The job is {status.name} and about to end, so nothing more can be taken of it."
     if status is JobStatus.CREATED:
         return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
     return (
         f"The job is {status.name}, so nothing can be taken of it: ask again when it is RUNNING, or"
-        f" end it with 'weir cancel', which {'deletes' if retention.deletes_on_cancellation else 'keeps'} its"
-        f" completed checkpoints; it failed because: {failure}"
+        " end it with 'weir cancel', which"
+        f" {'deletes' if retention.deletes_on_cancellation else 'keeps'} its completed checkpoints;"
+        f" it failed because: {failure}"
     )
 
 
 def overdue(timeout_ms: int, late: Iterable[VertexId]) -> str:
-    """Why a job fails whose tasks have not finished ``timeout_ms`` after the savepoint of its stop."""
+    """The failure of a job whose tasks did not finish ``timeout_ms`` after its stop's savepoint."""
     return (
         f"The job did not end within {timeout_ms} ms after the savepoint of its stop was complete:"
         f" these tasks have not committed and closed their sinks: {', '.join(map(repr, late))}."

@@ -1,1 +1,1 @@
-"""The vocabulary of the protocol: every event and effect of the machines, as frozen dataclasses."""
+"""The protocol's messages: every event and effect of the machines, as frozen dataclasses."""

@@ -1,17 +1,17 @@
-"""What travels from one task to another: the entries of a channel, and the two messages that carry
-it.
+"""What travels between tasks: the entries of a channel, and the messages about them.
 
 A channel leads from one task (the producer) to one consumer and is named after the producer. Its
 entries are strictly ordered; none overtakes another (MISSION C6). Spark writes a segment once for
-all consumers of a step, each of whom has a channel of its own::
+all consumers, each of which has its own channel::
 
-    Segment(3) Watermark Segment(4) Barrier(7) Segment(5) Watermark EndOfUserRecords Barrier(8) EndOfPartition
+    Segment(3) Watermark Segment(4) Barrier(7) Segment(5) Watermark
+        EndOfUserRecords Barrier(8) EndOfPartition
 
 A consumer reads a channel up to a barrier and no further until it has that barrier on every
 channel. With aligned checkpoints a channel is therefore empty at its barrier: what the producer
 restores is all that the consumer needs, and no entry is part of the checkpoint. The barrier of an
-unaligned checkpoint may overtake segments that the consumer has not read; these are part of the
-consumer's state then, and nothing else is: a restored producer tells its watermark anew.
+unaligned checkpoint may overtake segments that the consumer has not read. These then become part of
+the consumer's state, and nothing else does: a restored producer sends its watermark again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from weir.core.types import Payload, SnapshotKind, VertexId
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """The rows that one step of the producer put out."""
+    """The rows that one batch of the producer emitted."""
 
-    #: The producer's step. Grows along the channel.
+    #: The producer's batch. Increases along the channel.
     position: int
     #: Bytes of its files.
     size: int
-    #: What the port needs to let a consumer read it: JSON values.
+    #: What the port needs so that a consumer can read it: JSON values.
     payload: Payload
 
 
@@ -40,16 +40,15 @@ MAX_WATERMARK_MS = 2**63 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Watermark:
-    """No segment behind it has a row that the producer would call late: its output watermark
-    (PROTOCOL P25)."""
+    """The producer's output watermark: it would call no row of a later segment late (P25)."""
 
-    #: Event time in milliseconds since the Unix epoch. Grows along the channel.
+    #: Event time in milliseconds since the Unix epoch. Increases along the channel.
     timestamp_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointBarrier:
-    """What was put out before it belongs to the checkpoint, what comes after it does not."""
+    """Separates the entries that belong to the checkpoint (before it) from those that do not."""
 
     checkpoint_id: int
     kind: SnapshotKind
@@ -62,26 +61,25 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, kw_only=True)
 class CancelCheckpointMarker:
-    """No barrier of this checkpoint will come: nobody may wait for it (MISSION B3)."""
+    """No barrier of this checkpoint will come; nobody may wait for it (MISSION B3)."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfUserRecords:
-    """No segment comes any more (PROTOCOL P28)."""
+    """No more segments follow (PROTOCOL P28)."""
 
-    #: The producer's windows and timers have fired. False: the job is stopped without a drain, and
-    #: they stay in its state.
+    #: The producer's windows and timers have fired. False: the job is being stopped without a
+    #: drain, and they stay in its state.
     finished: bool = True
-    #: The savepoint with which the job stops, whose barrier comes next; None: the input has ended.
+    #: The savepoint with which the job stops; its barrier comes next. None: the input has ended.
     savepoint: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfPartition:
-    """Nothing comes any more: the producer is FINISHED. The channel counts as aligned from here
-    on."""
+    """Nothing more follows: the producer is FINISHED, and the channel counts as aligned."""
 
 
 ChannelEntry: TypeAlias = (
@@ -96,9 +94,11 @@ ChannelEntry: TypeAlias = (
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelAppended:
-    """S -> S: the producer ``channel`` appended entries to its channel to ``vertex``: what a step
-    put out and the watermark behind it come together, so that one step of the consumer can take
-    both."""
+    """S -> S: the producer ``channel`` appended entries to its channel to ``vertex``.
+
+    A batch's output and the watermark after it come together, so that one batch of the consumer can
+    take both.
+    """
 
     vertex: VertexId
     channel: VertexId
@@ -115,21 +115,19 @@ class Admission:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentsConsumed:
-    """S -> S: ``consumer`` has processed every segment of ``vertex`` up to ``position``, for
-    good."""
+    """S -> S: ``consumer`` has processed ``vertex``'s segments up to ``position`` for good."""
 
     vertex: VertexId
     consumer: VertexId
     position: int
-    #: Bytes of the channel that one step of the consumer may read now, so that it takes about as
-    #: long as wanted.
+    #: Bytes of the channel that one batch of the consumer may read now, so that the batch takes
+    #: about as long as wanted.
     batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseSegments:
-    """Effect: no consumer needs the segments of ``vertex`` up to ``position`` any more; delete
-    their files."""
+    """Effect: delete the segments of ``vertex`` up to ``position``; no consumer needs them."""
 
     vertex: VertexId
     position: int

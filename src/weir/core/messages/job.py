@@ -1,23 +1,22 @@
-"""Events and effects of ``JobMaster``, except those it exchanges with the tasks
-(``messages/protocol.py``).
+"""Events and effects of ``JobMaster``; those shared with tasks are in ``messages/protocol.py``.
 
 An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks,
 its docstring names the event that it owes.
 
-*Requests of users* (``SnapshotRequested``, ``CancelRequested``, ``SuspendRequested``) are answered
-with ``AnswerRequest``.
+*User requests* (``SnapshotRequested``, ``CancelRequested``) are answered with ``AnswerRequest``;
+``SuspendRequested`` is not answered.
 
 *Master hooks* (Flink's ``MasterTriggerRestoreHook``; MISSION A8, PROTOCOL P44) let something
-outside the data flow take part in every checkpoint: a system that a source reads from can take a
-snapshot of its own, for example. The core knows a hook by its identifier only. A hook has a trigger
-and a restore, and is not notified of completion. Hooks run after the location is allocated and
-before the tasks are triggered::
+outside the data flow take part in every checkpoint: for example, a system that a source reads from
+can take its own snapshot. The core knows a hook only by its identifier. A hook has a trigger and a
+restore, and is not notified of completion. Hooks run after the location is allocated and before the
+tasks are triggered::
 
-    M  TriggerHook, one for each hook .... runtime calls it ........... HookTriggered or HookFailed   M
-    M  (all hooks are done) TriggerCheckpoint, one for each task
+    M  TriggerHook, one per hook ....... runtime calls it ....... HookTriggered or HookFailed   M
+    M  (all hooks are done) TriggerCheckpoint, one per root task
 
-What a hook returns becomes part of the metadata (``CompletedCheckpoint.hook_states``) and is handed
-back to it by the attempt that is restored from it, before any task starts.
+What a hook returns becomes part of the metadata (``CompletedCheckpoint.hook_states``). An attempt
+that is restored from the checkpoint hands it back to the hook before any task starts.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class RequestKind(enum.Enum):
 
     CHECKPOINT = "CHECKPOINT"
     SAVEPOINT = "SAVEPOINT"
-    #: Stop with savepoint at a clean point between two steps (MISSION E2).
+    #: Stop with savepoint at a clean point between two batches (MISSION E2).
     STOP = "STOP"
 
 
@@ -73,28 +72,30 @@ class SnapshotRequested:
     kind: RequestKind
     #: Parent directory of the savepoint; None for the configured one.
     target: str | None = None
-    #: Of a stop: let every window and timer fire first (MISSION E1).
+    #: For a stop: let every window and timer fire first (MISSION E1).
     drain: bool = False
-    #: Of a checkpoint; a savepoint is always full.
+    #: For a checkpoint; a savepoint is always full.
     checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
 
 
 @dataclass(frozen=True, kw_only=True)
 class CancelRequested:
-    """A user asks the job to be cancelled: no savepoint, nothing more is committed."""
+    """A user asks to cancel the job: no savepoint is taken and nothing more is committed."""
 
     request: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuspendRequested:
-    """The driver is told to go (SIGINT, SIGTERM): stop the tasks and leave the job resumable."""
+    """The driver must exit (SIGINT, SIGTERM): stop the tasks and leave the job resumable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerRequest:
-    """Answer a user's request: exactly one of ``checkpoint`` and ``failure`` is set, or neither for
-    a cancel."""
+    """Answer a user's request.
+
+    Exactly one of ``checkpoint`` and ``failure`` is set; neither if a cancel succeeded.
+    """
 
     request: str
     checkpoint: CompletedCheckpoint | None = None
@@ -105,7 +106,7 @@ class AnswerRequest:
 class TriggerHook:
     """Effect: call the trigger of one master hook. Owes ``HookTriggered`` or ``HookFailed``.
 
-    The checkpoint's id and location are ours BEFORE this. No task is triggered while a hook has not
+    The checkpoint's id and location are ours BEFORE this. No task is triggered until every hook has
     answered.
     """
 
@@ -117,8 +118,7 @@ class TriggerHook:
 
 @dataclass(frozen=True, kw_only=True)
 class HookTriggered:
-    """Event: the hook has done its part. ``state`` is what it wants back on restore; None for
-    nothing."""
+    """Event: the hook has done its part; ``state`` is returned to it on restore unless None."""
 
     identifier: str
     checkpoint_id: int
@@ -134,30 +134,28 @@ class HookFailed:
     message: str
 
 
-# -- Events
-# --------------------------------------------------------------------------------------------
+# -- events
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSubmitted:
-    """The job is to run. Answered by ``BeginAttempt``."""
+    """The job was submitted to run. Answered by ``BeginAttempt``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptBegan:
-    """The attempt's record is durable, what ``restored`` had pending is committed again, and tasks
-    are starting.
+    """The attempt has begun and its tasks are starting.
 
-    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is the
-    wall clock's.
+    Its record is durable, and the pending commits of ``restored`` have been committed again.
+    ``chance`` in [0, 1) places the first periodic trigger (MISSION A2). ``timestamp_ms`` is wall
+    clock time.
     """
 
     attempt: int
     restored: CompletedCheckpoint | None
     chance: float
     timestamp_ms: int
-    #: Retained checkpoints of this job that are older than ``restored`` and whose metadata can be
-    #: read, in order.
+    #: This job's retained checkpoints older than ``restored`` whose metadata is readable, in order.
     older: tuple[CompletedCheckpoint, ...] = ()
 
 
@@ -173,22 +171,22 @@ class AttemptFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class TasksStopped:
-    """All tasks of the attempt have ended and none of their threads or snapshots is under way. What
-    hangs was left behind.
+    """All tasks of the attempt have ended, and none of their threads or snapshots is running.
 
-    ``chance`` in [0, 1) is the jitter of the restart strategy.
+    What hangs was left behind (``left_running``). ``chance`` in [0, 1) places the jitter of the
+    restart strategy.
     """
 
     attempt: int
     chance: float
-    #: What may still run a query of the attempt, so that no other one can begin in this process;
-    #: empty if nothing does.
+    #: What may still be running a query of the attempt, so that no other attempt can begin in this
+    #: process; empty if nothing is.
     left_running: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocationAllocated:
-    """Checkpoint id and location are ours (MISSION A6). All pre-checks are repeated on it."""
+    """Checkpoint id and location are ours (MISSION A6). All pre-checks are now repeated."""
 
     allocation: int
     checkpoint_id: int
@@ -199,7 +197,7 @@ class LocationAllocated:
 
 @dataclass(frozen=True, kw_only=True)
 class LocationFailed:
-    """No id or location could be had."""
+    """No id or location could be allocated."""
 
     allocation: int
     message: str
@@ -208,7 +206,7 @@ class LocationFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRecorded:
-    """How recording the checkpoint ended. On WON, ``checkpoint`` is what was recorded."""
+    """The outcome of recording the checkpoint. On WON, ``checkpoint`` is what was recorded."""
 
     checkpoint_id: int
     outcome: Recorded
@@ -218,15 +216,17 @@ class CheckpointRecorded:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDiscarded:
-    """One ``DiscardCheckpoint`` was carried out, or failed: it is over either way. One event for
-    each such effect."""
+    """One ``DiscardCheckpoint`` was carried out or has failed; it is done either way.
+
+    There is one such event per effect.
+    """
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndRecorded:
-    """How recording the job's end ended."""
+    """The outcome of recording the job's end."""
 
     outcome: Recorded
     message: str = ""
@@ -255,34 +255,40 @@ JobMasterEvent: TypeAlias = (
     | CoordinatorEvent
 )
 
-# -- Effects
-# -------------------------------------------------------------------------------------------
+# -- effects
 
 
 @dataclass(frozen=True, kw_only=True)
 class BeginAttempt:
-    """Win the record "attempt began", restore the newest completed checkpoint, hand each master
-    hook its state (P44), commit again what was pending, start every task not fully finished in it.
-    Owes ``AttemptBegan`` or ``AttemptFailed``."""
+    """Begin the next attempt. Owes ``AttemptBegan`` or ``AttemptFailed``.
+
+    Win the record "attempt began", restore the newest completed checkpoint, hand each master hook
+    its state (P44), commit again what was pending, and start every task that is not fully finished
+    in the checkpoint.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbandonAttempt:
-    """The attempt that is being begun is not wanted any more: give up whatever it waits for. Owes
-    nothing itself."""
+    """The attempt being started is no longer wanted: give up whatever it waits for.
+
+    Owes no event of its own.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopTasks:
-    """Stop every task of the attempt, wherever it is. Owes ``TasksStopped``."""
+    """Stop every task of the attempt, whatever its state. Owes ``TasksStopped``."""
 
     attempt: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class AllocateLocation:
-    """Take the next checkpoint id and make its location. Owes ``LocationAllocated`` or
-    ``LocationFailed``."""
+    """Take the next checkpoint id and create its location.
+
+    Owes ``LocationAllocated`` or ``LocationFailed``.
+    """
 
     allocation: int
     kind: SnapshotKind
@@ -293,8 +299,8 @@ class AllocateLocation:
 class RecordCheckpoint:
     """Write ``_metadata`` (last of all files), then win the record. Owes ``CheckpointRecorded``.
 
-    Every state file named here is durable BEFORE this. ``retained`` are the ids that stay in the
-    store with it.
+    Every state file named here is durable BEFORE this. ``retained`` are the ids that the store
+    keeps along with it.
     """
 
     checkpoint_id: int
@@ -304,20 +310,21 @@ class RecordCheckpoint:
     attempt: int
     tasks: tuple[TaskState, ...]
     retained: tuple[int, ...]
-    #: By identifier or operator, sorted: they become those of ``CompletedCheckpoint``.
+    #: By identifier or operator, sorted; copied to ``CompletedCheckpoint``.
     hook_states: dict[str, Payload] = field(default_factory=dict)
     coordinator_states: dict[OperatorId, Payload] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiscardCheckpoint:
-    """Delete what only this checkpoint has: its directory, and ``files`` (paths below the job's
-    directory). Owes ``CheckpointDiscarded``: no checkpoint starts while too many of these are under
-    way.
+    """Delete what only this checkpoint uses. Owes ``CheckpointDiscarded``.
 
-    Issued for an aborted checkpoint, with no files (all that it wrote is its own), and, AFTER a
-    record that this attempt won, for a subsumed one, with the files that no retained or pending
-    checkpoint needs (PROTOCOL P17).
+    That is its directory, and ``files`` (paths below the job's directory). No checkpoint starts
+    while too many of these deletions are in progress.
+
+    Issued for an aborted checkpoint, with no files (everything it wrote is in its own directory),
+    and, AFTER a record that this attempt won, for a subsumed one, with the files that no retained
+    or pending checkpoint needs (PROTOCOL P17).
     """
 
     checkpoint_id: int
@@ -329,12 +336,11 @@ class DiscardCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordEnd:
-    """Record how the job ended, AFTER the last sink has committed (PROTOCOL P16). Owes
-    ``EndRecorded``.
+    """Record how the job ended. Owes ``EndRecorded``.
 
-    ``savepoint`` is the path of the savepoint with which the job was stopped. With
-    ``delete_checkpoints`` the job's retained checkpoints are deleted once the record is won
-    (``externalized-checkpoint-retention``).
+    FINISHED is recorded only AFTER the last sink has committed (PROTOCOL P16). ``savepoint`` is the
+    path of the savepoint with which the job was stopped. With ``delete_checkpoints`` the job's
+    retained checkpoints are deleted once the record is won (``externalized-checkpoint-retention``).
     """
 
     status: JobStatus
@@ -345,8 +351,10 @@ class RecordEnd:
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatusChanged:
-    """The job is now ``status``; for logs, progress and REST. FAILING says why, and which task it
-    was, if it was one."""
+    """The job is now ``status``; for logs, progress and REST.
+
+    FAILING carries the reason, and the task that failed if it was a task.
+    """
 
     status: JobStatus
     message: str = ""
@@ -356,13 +364,12 @@ class JobStatusChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEnded:
-    """Nothing more will happen: the driver can exit. ``fenced`` means that it must touch no
-    file."""
+    """Nothing more will happen: the driver can exit. If ``fenced``, it must touch no file."""
 
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
-    #: It was stopped with a drain: there is nothing to go on with.
+    #: The job was stopped with a drain: there is nothing left to resume.
     drained: bool = False
     fenced: bool = False
 

@@ -1,22 +1,22 @@
-"""What operator coordinators, the job master and tasks say to each other (MISSION C; PROTOCOL P2,
-P10, P41).
+"""Messages of operator coordinators, job master and tasks (MISSION C; PROTOCOL P2, P10, P41).
 
-A coordinator runs in the driver, beside the data flow, and is known by the operator that it
-coordinates. An event travels in either direction with an acknowledgement (C = the coordinator's
-port, M = ``JobMaster``, S = ``StreamTask``)::
+A coordinator runs in the driver, beside the data flow, and is identified by the operator that it
+coordinates. Events travel in both directions and are acknowledged (C = the coordinator's port,
+M = ``JobMaster``, S = ``StreamTask``)::
 
-    C  CoordinatorSentEvent ... M  DeliverEvent ........... S  AnswerPlanning carries it; the step is complete
+    C  CoordinatorSentEvent ... M  DeliverEvent ........... S  AnswerPlanning carries it; batch ends
                                                             S  EventsConfirmed ........ M
     S  OperatorEventSent ...... M  HandleOperatorEvent .... C  the coordinator handles it
-    C  OperatorEventHandled ... M  DeliverEvent(acknowledges=...) through the gateway .. S forgets the event
+    C  OperatorEventHandled ... M  DeliverEvent(acknowledges=...) through the gateway
+                                                            S  forgets the event
 
-An event of an operator is state of its task until the acknowledgement comes. That comes through the
-gateway like every other event, so of a checkpoint it holds: what the coordinator's snapshot has
-handled, the task's has no more; what it has not, the task's has still, and a restored task sends it
-again (P41).
+An operator's event is part of its task's state until it is acknowledged. The acknowledgement goes
+through the gateway like every other event. So in every checkpoint, an event that the coordinator
+handled before its snapshot is missing from the task's snapshot; one that it did not is still there,
+and a restored task sends it again (P41).
 
 How a coordinator's part of a checkpoint ended, and which subtask must fail over, are outcomes that
-stay in the job master.
+stay inside the job master.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ from typing import TypeAlias
 
 from weir.core.types import UNKNOWN, Cause, OperatorId, Payload, VertexId
 
-# -- Effects of the job master, for the coordinator's port. They are carried out in their order, one
-# after the other ---
+# -- effects of the job master for the coordinator's port, carried out in order, one at a time
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResetCoordinator:
-    """Effect: an attempt has begun. Bring the coordinator to a checkpoint, or to its begin (both
-    None)."""
+    """Effect: an attempt has begun; reset the coordinator to a checkpoint.
+
+    If ``checkpoint_id`` and ``state`` are None, the coordinator starts from scratch.
+    """
 
     operator: OperatorId
     attempt: int
     parallelism: int
     checkpoint_id: int | None
     state: Payload | None
-    #: The checkpoint is of this job, whose ids it has.
+    #: The checkpoint is this job's own, so its id is one of this job's ids.
     own: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotCoordinator:
-    """Effect: ask the coordinator for its snapshot. Owes ``CoordinatorSnapshotTaken`` or
-    ``CoordinatorSnapshotFailed``."""
+    """Effect: ask the coordinator for its snapshot.
+
+    Owes ``CoordinatorSnapshotTaken`` or ``CoordinatorSnapshotFailed``.
+    """
 
     operator: OperatorId
     checkpoint_id: int
@@ -55,8 +58,10 @@ class SnapshotCoordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class HandleOperatorEvent:
-    """Effect: let the coordinator handle an event of its operator. Owes ``OperatorEventHandled``,
-    or ``CoordinatorFailed`` if it raises."""
+    """Effect: let the coordinator handle an event of its operator.
+
+    Owes ``OperatorEventHandled``, or ``CoordinatorFailed`` if it raises.
+    """
 
     operator: OperatorId
     subtask: int
@@ -66,8 +71,10 @@ class HandleOperatorEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCoordinator:
-    """Effect: tell the coordinator that a checkpoint has completed, AFTER the tasks (PROTOCOL P13),
-    or was aborted."""
+    """Effect: notify the coordinator that a checkpoint has completed or was aborted.
+
+    Of a completion it is notified AFTER the tasks (PROTOCOL P13).
+    """
 
     operator: OperatorId
     checkpoint_id: int
@@ -76,15 +83,17 @@ class NotifyCoordinator:
 
 @dataclass(frozen=True, kw_only=True)
 class SubtasksReady:
-    """Effect: tell the coordinator that every subtask runs."""
+    """Effect: notify the coordinator that every subtask runs."""
 
     operator: OperatorId
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubtasksFailed:
-    """Effect: tell the coordinator that every subtask has failed. Events that it sent since its
-    last checkpoint are lost."""
+    """Effect: notify the coordinator that every subtask has failed.
+
+    Events that it sent since its last checkpoint are lost.
+    """
 
     operator: OperatorId
     message: str
@@ -99,14 +108,15 @@ CoordinatorEffect: TypeAlias = (
     | SubtasksFailed
 )
 
-# -- Events of the coordinator's port, for the job master. Those of an older attempt change nothing
-# ----------
+# -- events of the coordinator's port for the job master; those of an older attempt are ignored
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSentEvent:
-    """The coordinator sends an event to one subtask. Comes before the answer of a snapshot that is
-    taken later."""
+    """The coordinator sent an event to one subtask.
+
+    Comes before the answer of any snapshot that is taken later.
+    """
 
     operator: OperatorId
     attempt: int
@@ -116,8 +126,10 @@ class CoordinatorSentEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorSnapshotTaken:
-    """The coordinator has taken its snapshot; all that it sends from now on belongs to the next
-    epoch (MISSION C3)."""
+    """The coordinator has taken its snapshot.
+
+    Everything it sends from now on belongs to the next epoch (MISSION C3).
+    """
 
     operator: OperatorId
     attempt: int
@@ -137,7 +149,7 @@ class CoordinatorSnapshotFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorEventHandled:
-    """The coordinator has handled an event of its operator, and has sent what it answers."""
+    """The coordinator has handled an event of its operator and has sent its replies."""
 
     operator: OperatorId
     attempt: int
@@ -147,8 +159,10 @@ class OperatorEventHandled:
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorFailed:
-    """The coordinator raised, or fails the job: the job is restored, unless trying again cannot
-    help (``fatal``)."""
+    """The coordinator raised or failed the job.
+
+    The job is restored, unless trying again cannot help (``fatal``).
+    """
 
     operator: OperatorId
     attempt: int
@@ -165,36 +179,39 @@ CoordinatorEvent: TypeAlias = (
     | CoordinatorFailed
 )
 
-# -- Between job master and task
-# -----------------------------------------------------------------------------
+# -- between job master and task
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeliverEvent:
-    """M -> S: bring the event to the subtask, behind all that was delivered to it before
-    (MISSION C6). Owes ``EventsConfirmed``, or the task fails."""
+    """M -> S: deliver the event to the subtask, after all earlier ones (MISSION C6).
+
+    Owes ``EventsConfirmed``, or the task fails.
+    """
 
     operator: OperatorId
     subtask: int
-    #: Grows by one with each event of the operator.
+    #: Grows by one with each event sent to the operator.
     number: int
     payload: Payload
-    #: It is no event of the coordinator's, but says that this one of the subtask's was handled.
+    #: Not an event of the coordinator: acknowledges that the coordinator has handled the subtask's
+    #: event of this number.
     acknowledges: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventsConfirmed:
-    """S -> M: the step that carried these events is complete. (operator, number) each."""
+    """S -> M: the batch that carried these events has ended."""
 
     vertex: VertexId
     attempt: int
+    #: (operator, number) of each.
     events: tuple[tuple[OperatorId, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorEventSent:
-    """S -> M: an operator has sent an event, and the step in which it did is complete."""
+    """S -> M: an operator has sent an event, and the batch in which it did has ended."""
 
     vertex: VertexId
     attempt: int
@@ -207,25 +224,28 @@ class OperatorEventSent:
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgeCheckpointEvent:
-    """S -> M: the synchronous part of the task's snapshot is taken, so events of the next epoch may
-    come (PROTOCOL P10)."""
+    """S -> M: the synchronous part of the task's snapshot is taken.
+
+    Events of the next epoch may now be delivered (PROTOCOL P10).
+    """
 
     vertex: VertexId
     attempt: int
     checkpoint_id: int
 
 
-#: What a task says of events.
+#: What a task reports about events.
 TaskOperatorEvent: TypeAlias = EventsConfirmed | OperatorEventSent | AcknowledgeCheckpointEvent
 
-# -- Outcomes inside of the job master
-# -----------------------------------------------------------------------
+# -- outcomes inside the job master
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorAcknowledged:
-    """Outcome: the coordinator's part of the checkpoint is complete; ``state`` goes into the
-    metadata."""
+    """Outcome: the coordinator's part of the checkpoint is complete.
+
+    ``state`` goes into the metadata.
+    """
 
     operator: OperatorId
     checkpoint_id: int
@@ -243,7 +263,7 @@ class CoordinatorDeclined:
 
 @dataclass(frozen=True, kw_only=True)
 class FailSubtask:
-    """Outcome: the subtask must fail over, since it has lost an event."""
+    """Outcome: the subtask must fail over because it has lost an event."""
 
     operator: OperatorId
     subtask: int
@@ -252,7 +272,7 @@ class FailSubtask:
 
 @dataclass(frozen=True, kw_only=True)
 class FailJob:
-    """Outcome: a coordinator failed, so the job must fail over, or for good (``fatal``)."""
+    """Outcome: a coordinator failed, so the job must fail over, or fail for good (``fatal``)."""
 
     message: str
     fatal: bool = False

@@ -1,12 +1,12 @@
-"""What the two core machines, ``JobMaster`` and ``StreamTask``, say to each other.
+"""Messages between the two core machines, ``JobMaster`` and ``StreamTask``.
 
-Both machines have one entry, ``handle(event, now_ms) -> list[Effect]``, and answer
-``next_deadline()``. The runtime carries the effects out; when a blocking one is done, the outcome
-comes back as another event. What each machine exchanges with the runtime is in ``job.py`` and
-``task.py``. The messages of this file pass between the machines: an effect of one is an event of
-the other, delivered in order.
+Both machines have one entry point, ``handle(event, now_ms) -> list[Effect]``, and report their
+``next_deadline()``. The runtime carries out the effects; the outcome of a blocking one comes back
+as another event. What each machine exchanges with the runtime is in ``job.py`` and ``task.py``. The
+messages in this file pass between the machines: an effect of one is an event of the other,
+delivered in order.
 
-How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
+The course of one checkpoint (S = ``StreamTask``, M = ``JobMaster``)::
 
     M  AllocateLocation ............. runtime takes the next id ......... LocationAllocated        M
     M  SnapshotCoordinator (if any)   the coordinator answers ........... CoordinatorSnapshotTaken M
@@ -20,8 +20,7 @@ How one checkpoint travels (S = ``StreamTask``, M = ``JobMaster``)::
     S  CommitSinks .................. runtime: sinks commit, with retries SinksCommitted           S
     M  DiscardCheckpoint (subsumed) . runtime deletes it ................ CheckpointDiscarded      M
 
-Attempts: every event from a task carries the attempt it belongs to; the job master ignores those of
-older attempts.
+Every event from a task carries its attempt; the job master ignores events of older attempts.
 """
 
 from __future__ import annotations
@@ -41,8 +40,7 @@ from weir.core.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerCheckpoint:
-    """M -> S: take checkpoint ``checkpoint_id`` at the next point between two steps
-    (MISSION B1)."""
+    """M -> S: take checkpoint ``checkpoint_id`` before the next batch (MISSION B1)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -52,7 +50,7 @@ class TriggerCheckpoint:
     target: str | None = None
     #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
     full: bool = False
-    #: Of a stop with savepoint: end the input first, so that every window and timer fires
+    #: For a stop with savepoint: end the input first, so that every window and timer fires
     #: (MISSION E1).
     drain: bool = False
 
@@ -70,8 +68,10 @@ class AcknowledgeCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclineCheckpoint:
-    """S -> M: the task takes no snapshot for this checkpoint. ``reason`` is a
-    ``CheckpointFailureReason`` name."""
+    """S -> M: the task takes no snapshot for this checkpoint.
+
+    ``reason`` is the name of a ``CheckpointFailureReason``.
+    """
 
     vertex: VertexId
     attempt: int
@@ -82,8 +82,7 @@ class DeclineCheckpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCheckpointComplete:
-    """M -> S: the checkpoint's record is durable; sinks commit what they staged for it
-    (PROTOCOL P13)."""
+    """M -> S: the checkpoint's record is durable; sinks commit what they staged for it (P13)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -91,8 +90,10 @@ class NotifyCheckpointComplete:
 
 @dataclass(frozen=True, kw_only=True)
 class NotifyCheckpointAborted:
-    """M -> S: the checkpoint is over. What sinks staged stays for the next one that completes
-    (PROTOCOL P12)."""
+    """M -> S: the checkpoint was aborted.
+
+    What sinks staged for it waits for the next one that completes (PROTOCOL P12).
+    """
 
     vertex: VertexId
     checkpoint_id: int
@@ -109,12 +110,14 @@ class TaskStatusChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskFailed:
-    """S -> M: the task failed; the whole job is restored (PROTOCOL P39), or fails for good if that
-    cannot help."""
+    """S -> M: the task failed.
+
+    The whole job is restored (PROTOCOL P39), or fails for good if that cannot help.
+    """
 
     vertex: VertexId
     attempt: int
     message: str
-    #: Trying again cannot help: the user's plan is wrong.
+    #: Trying again cannot help, for example because the user's plan is wrong.
     fatal: bool = False
     cause: Cause = UNKNOWN

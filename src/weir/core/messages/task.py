@@ -1,5 +1,4 @@
-"""Events and effects of ``StreamTask``, except those it exchanges with the job master
-(``messages/protocol.py``).
+"""Events and effects of ``StreamTask``; those shared with ``JobMaster`` are in ``protocol.py``.
 
 An *event* says what has happened; an *effect* is what the machine wants done. If an effect blocks,
 its docstring names the event that it owes.
@@ -41,61 +40,65 @@ from weir.core.types import (
     VertexId,
 )
 
-# -- Events
-# -------------------------------------------------------------------------------------------
+# -- events
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskStarted:
-    """The task's query runs; ``position`` is the restored one, or -1."""
+    """The task's query is running; ``position`` is the restored one, or -1."""
 
     position: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningCalled:
-    """Between two steps: all steps up to ``position`` are complete and no other has begun. The task
-    owes exactly one ``AnswerPlanning(call)``; until then the query rests."""
+    """Between two batches: all up to ``position`` have ended and no other has begun.
+
+    The task owes exactly one ``AnswerPlanning(call)``; until then the query rests.
+    """
 
     call: int
     position: int
-    #: Of a task with channels: how far each has been read by the steps up to ``position``, by the
-    #: query's own offsets; a restored query may leave out a channel until it reads it. Exactly what
-    #: was admitted, else the task fails (PROTOCOL P7).
+    #: For a task with channels: how far the batches up to ``position`` have read each, according to
+    #: the query's own offsets; a restored query may omit a channel until it reads it. Must be
+    #: exactly what was admitted, or the task fails (PROTOCOL P7).
     consumed: dict[VertexId, int] = field(default_factory=dict)
-    #: Of a task with consumers: the watermark of what it has put out, if it has one (PROTOCOL P25).
+    #: For a task with consumers: its output watermark, if it has one (PROTOCOL P25).
     watermark_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepStaged:
-    """The sinks staged what step ``position`` put out. Comes before that step is complete."""
+    """The sinks staged the output of batch ``position``. Comes before that batch ends."""
 
     position: int
     committables: tuple[Committable, ...]
-    #: What it put out for the task's consumers; None if it has none, or put out nothing.
+    #: Its output for the task's consumers; None without consumers or without output.
     segment: Segment | None = None
-    #: What operators sent to their coordinators in it.
+    #: What operators sent to their coordinators during it.
     sent_events: tuple[SentEvent, ...] = ()
-    #: Of a step that carried a barrier: the operator that could not take its snapshot, and why
+    #: For a batch that carried a barrier: the operator that could not take its snapshot, and why
     #: (PROTOCOL P6, P9).
     declined: tuple[OperatorId, str] | None = None
-    #: The readers of its source have said that nothing is left to be read: with this step its
-    #: records end.
+    #: The readers of the task's source reported that nothing is left to read: its records end with
+    #: this batch.
     input_ended: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordsEnded:
-    """The bounded input is used up: the query has ended by itself after step ``position``."""
+    """The bounded input is exhausted: the query has ended on its own after batch ``position``."""
 
     position: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """The step that carries MAX_WATERMARK is complete: all windows and timers have fired, and every
-    operator of the chain has finished, in order (MISSION E1, E2)."""
+    """The batch that carries MAX_WATERMARK has ended.
+
+    All windows and timers have fired, and every operator of the chain has finished, in order
+    (MISSION E1, E2).
+    """
 
     position: int
 
@@ -114,9 +117,11 @@ class SyncPartDone:
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncPartDone:
-    """The snapshot is durable. Committables and segments in ``state`` replace those that
-    ``TakeSnapshot`` named: flushing may have added to the payloads of the ones, and the others are
-    named by their files in the checkpoint now."""
+    """The snapshot is durable.
+
+    Committables and segments in ``state`` replace those that ``TakeSnapshot`` named: flushing may
+    have added to the payloads of committables, and segments now name their files in the checkpoint.
+    """
 
     checkpoint_id: int
     state: TaskState
@@ -125,12 +130,14 @@ class AsyncPartDone:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotFailed:
-    """The synchronous or asynchronous part failed; what it wrote is removed with the checkpoint
-    (PROTOCOL P9)."""
+    """The synchronous or asynchronous part failed (PROTOCOL P9).
+
+    What it wrote is removed with the checkpoint.
+    """
 
     checkpoint_id: int
     message: str
-    #: The operator whose part failed (MISSION B6); None for the task's last one.
+    #: The operator whose part failed (MISSION B6); None: reported for the task's last operator.
     operator: OperatorId | None = None
 
 
@@ -143,8 +150,10 @@ class SinksCommitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkCommitFailed:
-    """A sink could not commit this epoch and retries are used up: the task fails (PROTOCOL P13).
-    ``fatal`` means that trying again cannot help."""
+    """A sink could not commit this epoch and retries are exhausted: the task fails (PROTOCOL P13).
+
+    ``fatal`` means that trying again cannot help.
+    """
 
     checkpoint_id: int
     message: str
@@ -182,34 +191,35 @@ StreamTaskEvent: TypeAlias = (
     | DeliverEvent
 )
 
-# -- Effects
-# ------------------------------------------------------------------------------------------
+# -- effects
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerPlanning:
-    """Let planning call ``call`` return, so that the next step can begin."""
+    """Let planning call ``call`` return, so that the next batch can begin."""
 
     call: int
-    #: What that step reads of the task's channels, no more and no less. With anything, there is a
-    #: step.
+    #: What that batch reads from the task's channels, no more and no less. Any admission forces a
+    #: batch.
     admitted: tuple[Admission, ...] = ()
-    #: The watermark of each channel that has one, as of what the steps before it have read
+    #: The watermark of each channel that has one, as of what earlier batches have read
     #: (PROTOCOL P25).
     watermarks_ms: dict[VertexId, int] = field(default_factory=dict)
-    #: What operators handle before the step's records. With any, there is a step, be it without
-    #: records.
+    #: Events that operators handle before the batch's records. Any event forces a batch, even one
+    #: without records.
     events: tuple[DeliverEvent, ...] = ()
-    #: The checkpoint whose barrier follows the step: operators prepare for it behind the records
-    #: (PROTOCOL P6). With one, there is a step.
+    #: The checkpoint whose barrier follows the batch: operators prepare for it after the records
+    #: (PROTOCOL P6). A barrier forces a batch.
     barrier: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class TakeSnapshot:
-    """Take the synchronous part for the state after ``position``: small entries are read, new files
-    pinned (PROTOCOL P3). Owes ``SyncPartDone`` or ``SnapshotFailed``. No step begins before
-    that."""
+    """Take the snapshot's synchronous part. Owes ``SyncPartDone`` or ``SnapshotFailed``.
+
+    It captures the state after ``position``: small entries are read, new files pinned
+    (PROTOCOL P3). No batch begins before it is done.
+    """
 
     vertex: VertexId
     checkpoint_id: int
@@ -220,18 +230,19 @@ class TakeSnapshot:
     #: Every operator of the task is fully finished: no entries and no files are needed.
     finished: bool
     committables: tuple[Committable, ...]
-    #: No file of an earlier checkpoint may be referred to: everything is written anew
-    #: (PROTOCOL P40).
+    #: Refer to no file of an earlier checkpoint: everything is written again (PROTOCOL P40).
     full: bool = False
-    #: Segments of the task's channels that are part of the snapshot. They live until its last part
+    #: Segments of the task's channels that belong to the snapshot. They live until its last part
     #: has ended (P27).
     in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContinueSnapshot:
-    """Start the asynchronous part: copy, flush staged output, sync. Owes ``AsyncPartDone`` or
-    ``SnapshotFailed``."""
+    """Start the asynchronous part: copy, flush staged output, sync.
+
+    Owes ``AsyncPartDone`` or ``SnapshotFailed``.
+    """
 
     vertex: VertexId
     checkpoint_id: int
@@ -239,7 +250,7 @@ class ContinueSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class DropSnapshot:
-    """Forget the snapshot and delete what it wrote: its checkpoint is over (PROTOCOL P43)."""
+    """Forget the snapshot and delete what it wrote: its checkpoint was aborted (PROTOCOL P43)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -247,8 +258,7 @@ class DropSnapshot:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmBase:
-    """The checkpoint completed: its files are the base of the task's next incremental snapshot
-    (PROTOCOL P4)."""
+    """Base the task's next incremental snapshot on this completed checkpoint (PROTOCOL P4)."""
 
     vertex: VertexId
     checkpoint_id: int
@@ -256,13 +266,15 @@ class ConfirmBase:
 
 @dataclass(frozen=True, kw_only=True)
 class StartDrain:
-    """Run one more, empty step with MAX_WATERMARK after ``position``, and finish every operator of
-    the chain, in order. Owes ``Drained`` or ``TaskErrored``."""
+    """Run a last, empty batch with MAX_WATERMARK. Owes ``Drained`` or ``TaskErrored``.
+
+    It follows ``position``, and finishes every operator of the chain, in order.
+    """
 
     vertex: VertexId
     position: int
-    #: The planning call that is held, of a task whose records end because its channels do, its
-    #: readers say so or the job is stopped; None if its query has ended.
+    #: The planning call being held, if the records ended because the channels' did, because the
+    #: readers said so or because the job is being stopped; None if the query has ended.
     call: int | None = None
     #: What operators handle before they finish.
     events: tuple[DeliverEvent, ...] = ()
@@ -270,18 +282,22 @@ class StartDrain:
 
 @dataclass(frozen=True, kw_only=True)
 class CloseOperators:
-    """Close every operator of the chain: all is committed, and nobody needs the task any more
-    (MISSION E5). Owes ``OperatorsClosed`` or ``TaskErrored``."""
+    """Close every operator of the chain. Owes ``OperatorsClosed`` or ``TaskErrored``.
+
+    Everything is committed, and nobody needs the task any more (MISSION E5).
+    """
 
     vertex: VertexId
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitSinks:
-    """Let every sink of the task commit one epoch, with retries, then tell its checkpoint
-    listeners. ``payloads`` names every sink, with an empty tuple for one that staged nothing
-    (PROTOCOL P15). Owes ``SinksCommitted`` or ``SinkCommitFailed``. Never issued before the record
-    of ``checkpoint_id`` is durable."""
+    """Commit one epoch in every sink of the task. Owes ``SinksCommitted`` or ``SinkCommitFailed``.
+
+    Failed commits are retried; afterwards the task's checkpoint listeners are notified.
+    ``payloads`` names every sink, with an empty tuple for one that staged nothing (PROTOCOL P15).
+    Never issued before the record of ``checkpoint_id`` is durable.
+    """
 
     vertex: VertexId
     checkpoint_id: int
@@ -290,8 +306,10 @@ class CommitSinks:
 
 @dataclass(frozen=True, kw_only=True)
 class TellAborted:
-    """Tell the task's checkpoint listeners that the checkpoint is over. Owes ``TaskErrored`` if one
-    raises."""
+    """Notify the task's checkpoint listeners that the checkpoint was aborted.
+
+    Owes ``TaskErrored`` if one raises.
+    """
 
     vertex: VertexId
     checkpoint_id: int

@@ -1,1 +1,1 @@
-"""Operator coordinators in the protocol: events that are delivered exactly once."""
+"""Operator coordinators in the protocol, with exactly-once delivery of events."""

@@ -1,8 +1,7 @@
-"""``OperatorCoordinators``: the holders of all operator coordinators of one job, as the job
-master's part of MISSION C.
+"""``OperatorCoordinators``: one job's operator coordinators, in the job master (MISSION C).
 
-Under Spark a task is a whole query, whose subtasks live and fail together (PROTOCOL P39): what a
-task says of a checkpoint, of its start and of its end holds for every subtask of its operators.
+Under Spark a task is a whole query, whose subtasks start and fail together (PROTOCOL P39): what a
+task reports about a checkpoint, its start or its end applies to every subtask of its operators.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class CoordinatedOperator:
 
 
 class OperatorCoordinators:
-    """The holders by operator, and which task runs each operator."""
+    """The coordinator holders by operator, and the task that runs each operator."""
 
     def __init__(self, operators: Mapping[OperatorId, CoordinatedOperator]) -> None:
         self._operators = dict(operators)
@@ -64,9 +63,12 @@ class OperatorCoordinators:
     def begin_attempt(
         self, attempt: int, restored: CompletedCheckpoint | None, *, own: bool
     ) -> list[CoordinatorEffect]:
-        """Every subtask begins anew, and every coordinator goes back to what is restored
-        (MISSION C1). What a task had sent that is finished there, and is not started to send it
-        again, comes right after (P41). ``own``: it is of this job."""
+        """Start all subtasks over and reset every coordinator to ``restored`` (MISSION C1).
+
+        A task that is fully finished in ``restored`` is not started and cannot send its unhandled
+        events again, so these are handled right after the reset (P41). ``own``: ``restored``
+        belongs to this job.
+        """
         resets: list[CoordinatorEffect] = []
         for name, holder in self._holders.items():
             holder.reset()
@@ -89,11 +91,11 @@ class OperatorCoordinators:
         return resets
 
     def ready(self, vertex: VertexId) -> list[CoordinatorEffect]:
-        """The task runs."""
+        """The task is running."""
         return [SubtasksReady(operator=name) for name in self._of(vertex)]
 
     def finished(self, vertex: VertexId) -> list[HolderOutput]:
-        """The task has finished: nobody handles events any more."""
+        """The task has finished: it handles no more events."""
         return [output for name in self._of(vertex) for output in self._holders[name].finished()]
 
     def failed(self, message: str) -> list[CoordinatorEffect]:
@@ -103,14 +105,16 @@ class OperatorCoordinators:
     # -- checkpoints
 
     def checkpoint(self, checkpoint_id: int) -> list[HolderOutput]:
-        """A checkpoint begins: every coordinator is asked first (C2)."""
+        """Start a checkpoint by asking every coordinator first (C2)."""
         return self._all(lambda holder: holder.checkpoint(checkpoint_id))
 
     def over(
         self, checkpoint_id: int, *, completed: bool, notifies: bool = True
     ) -> list[HolderOutput]:
-        """A checkpoint has completed or was aborted: no event waits for it, and the coordinators
-        are told of it."""
+        """A checkpoint completed or was aborted: release its events, notify the coordinators.
+
+        With ``notifies`` False they are not notified, as for a savepoint that commits nothing.
+        """
         told: list[HolderOutput] = [
             NotifyCoordinator(operator=name, checkpoint_id=checkpoint_id, completed=completed)
             for name in (self._holders if notifies else ())
@@ -120,7 +124,7 @@ class OperatorCoordinators:
     # -- events
 
     def from_coordinator(self, event: CoordinatorEvent) -> list[HolderOutput]:
-        """A coordinator has sent or handled an event, or has answered for a checkpoint."""
+        """A coordinator sent or handled an event, answered for a checkpoint, or failed."""
         holder = self._holders[event.operator]
         match event:
             case CoordinatorSentEvent():
@@ -136,7 +140,7 @@ class OperatorCoordinators:
                 return [FailJob(message=message, fatal=event.fatal, cause=event.cause)]
 
     def from_task(self, event: TaskOperatorEvent) -> list[HolderOutput]:
-        """A task says what became of events, or has taken its snapshot."""
+        """A task confirmed events, sent an event, or has taken its snapshot."""
         match event:
             case EventsConfirmed():
                 return [
@@ -145,8 +149,8 @@ class OperatorCoordinators:
                     for one in self._holders[name].confirmed(number)
                 ]
             case OperatorEventSent():
-                # The operator may have lost its coordinator since the event became part of a
-                # checkpoint.
+                # The operator may have had a coordinator when the event was checkpointed, but none
+                # now.
                 return (
                     [self._handle(event, event.number)] if event.operator in self._holders else []
                 )
@@ -159,16 +163,17 @@ class OperatorCoordinators:
                 ]
 
     def validate(self, pending: Collection[int]) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints
-        under way."""
+        """Check the laws of the fields; raises ``InvariantError``.
+
+        ``pending`` are the checkpoints in progress.
+        """
         for holder in self._holders.values():
             holder.validate(pending)
 
-    # -- inside
+    # -- helpers
 
     def _handle(self, event: SentEvent | OperatorEventSent, number: int) -> HandleOperatorEvent:
-        """One that was sent by a subtask which there is no more, of a restored job with fewer,
-        comes from another."""
+        """Pass on an event; events from subtasks removed by rescaling get another subtask."""
         return HandleOperatorEvent(
             operator=event.operator,
             subtask=event.subtask % self._holders[event.operator].parallelism,

@@ -1,37 +1,36 @@
-"""``OperatorCoordinatorHolder``: one operator coordinator in the protocol, with exactly-once events
-(MISSION C2 to C9).
+"""``OperatorCoordinatorHolder``: an operator coordinator, with exactly-once events (C2 to C9).
 
-The rules of this file:
+Rules:
 
-1. For a checkpoint all gateways are marked, then the coordinator is asked for its snapshot. With
-   the answer they close.
+1. For a checkpoint, all gateways are marked, then the coordinator is asked for its snapshot. When
+   it answers, they close.
 2. The coordinator's part is complete when every event that it sent before its snapshot, held ones
-   included, is confirmed (PROTOCOL P2). So a later checkpoint waits for the acknowledgements of an
-   earlier one, if events are held behind that.
+   included, is confirmed (PROTOCOL P2). So if an earlier checkpoint holds events back, a later one
+   waits for the acknowledgements of the earlier one.
 3. A subtask's acknowledgement opens the gateway of that subtask and no other; an abort, a
    completion or a restore opens all.
-4. A subtask that fails has its gateway reset: what was held for it is dropped, what was not
-   confirmed is lost, and checkpoints of which the coordinator's part is not complete are declined:
-   it has been told too much for what the subtask will be. To the coordinator these events were sent
-   to a failed subtask (C5).
-5. An answer that comes after its checkpoint is over changes nothing.
-6. What is sent to an operator that has finished is dropped, and no checkpoint waits for it.
+4. When a subtask fails, its gateway is reset: held events are dropped, unconfirmed ones are lost.
+   Checkpoints whose coordinator part is not complete are declined, at the latest when the
+   coordinator's snapshot is taken: it includes events that the restored subtask will not have
+   handled. For the coordinator these events were sent to a failed subtask (C5).
+5. An answer for a checkpoint that has completed or aborted changes nothing.
+6. Events sent to an operator that has finished are dropped, and no checkpoint waits for them.
 
-``SubtaskGateway``: the way of events from a coordinator to one subtask, across checkpoints
+``SubtaskGateway``: passes or holds the events from a coordinator to one subtask, across checkpoints
 (MISSION C3 to C6, C9).
 
-An event that was sent before the coordinator's snapshot for checkpoint n belongs to n: the subtask
-handles it before its own snapshot. One that was sent after it belongs to the epoch behind n, and
-must not come before the barrier. So the gateway is closed with the coordinator's snapshot, and
-opened by the subtask's acknowledgement::
+An event sent before the coordinator's snapshot for checkpoint n belongs to n: the subtask handles
+it before its own snapshot. One sent after it belongs to the next epoch and must not arrive before
+the barrier. So the gateway closes with the coordinator's snapshot and opens with the subtask's
+acknowledgement::
 
-    mark(n)    the coordinator is asked for its snapshot ..... events pass
-    close(n)   the snapshot is taken ......................... events are held, in the order in which they were sent
-    open(n)    the subtask acknowledges n, or n is over ...... what was held behind n alone goes out
+    mark(n)    the coordinator is asked for its snapshot .... events pass
+    close(n)   the snapshot is taken ........................ events are held in the order sent
+    open(n)    n is acknowledged, completed or aborted ...... events held by n alone are released
 
-With several checkpoints in flight an event is held until each one that it follows is open. What is
-held is therefore one queue of events and of the checkpoints that close it; what stands before the
-first of these is free.
+With several checkpoints in flight an event is held until every checkpoint before it is open. The
+held events are therefore one queue, in which checkpoints that close the gateway are entries as
+well; events before the first of these are free to go.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ from weir.errors import invariant
 class _Snapshot:
     """The coordinator's part of one checkpoint, until it is complete."""
 
-    #: Its snapshot is taken.
+    #: The coordinator has taken its snapshot.
     taken: bool = False
     state: Payload | None = None
-    #: Numbers of the events that were sent before it and are not confirmed.
+    #: Numbers of the events sent before the snapshot that are not confirmed.
     awaited: set[int] = field(default_factory=set)
 
 
@@ -70,9 +69,9 @@ class OperatorCoordinatorHolder:
         self._operator = operator
         self._gateways = [SubtaskGateway() for _ in range(parallelism)]
         self._number = 0
-        #: The operator has finished: what it is sent goes nowhere.
+        #: The operator has finished: events sent to it are dropped.
         self._finished = False
-        #: Number -> subtask, of events that are held or under way.
+        #: Number -> subtask, for events that are held or in flight.
         self._unconfirmed: dict[int, int] = {}
         self._snapshots: dict[int, _Snapshot] = {}
 
@@ -84,12 +83,11 @@ class OperatorCoordinatorHolder:
     # -- the coordinator
 
     def send(self, subtask: int, payload: Payload) -> list[HolderOutput]:
-        """The coordinator sends an event: it passes, or is held for the next epoch (C3)."""
+        """Send the coordinator's event: it passes, or is held for the next epoch (C3)."""
         return self._send(subtask, payload)
 
     def acknowledge(self, subtask: int, number: int) -> list[HolderOutput]:
-        """The coordinator has handled an event of the subtask's: the word of it keeps to the epochs
-        as every event does."""
+        """Acknowledge a subtask's event; like any event, the acknowledgement respects epochs."""
         return self._send(subtask, {}, acknowledges=number)
 
     def snapshot_taken(self, checkpoint_id: int, state: Payload | None) -> list[HolderOutput]:
@@ -102,7 +100,7 @@ class OperatorCoordinatorHolder:
         snapshot.awaited = set(self._unconfirmed)
         for gateway in self._gateways:
             if not gateway.close(checkpoint_id):
-                # A subtask failed since the checkpoint began: what it was sent before is lost.
+                # A subtask failed since the checkpoint began: events sent to it before are lost.
                 return self._decline(
                     checkpoint_id, "a subtask failed while the coordinator took its snapshot"
                 )
@@ -122,12 +120,12 @@ class OperatorCoordinatorHolder:
         return [SnapshotCoordinator(operator=self._operator, checkpoint_id=checkpoint_id)]
 
     def over(self, checkpoint_id: int) -> list[HolderOutput]:
-        """The checkpoint was aborted, or has completed: no event waits for it any more."""
+        """The checkpoint was aborted or has completed: no event waits for it any more."""
         self._snapshots.pop(checkpoint_id, None)
         return self._opened(checkpoint_id, range(self.parallelism))
 
     def reset(self) -> None:
-        """The job is restored: every subtask begins anew, and no checkpoint is under way."""
+        """The job is restored: every subtask starts over, and no checkpoint is in progress."""
         self._finished = False
         for gateway in self._gateways:
             gateway.reset()
@@ -135,8 +133,7 @@ class OperatorCoordinatorHolder:
         self._snapshots.clear()
 
     def finished(self) -> list[HolderOutput]:
-        """No subtask will ever handle an event again: all are done with those that they were
-        sent."""
+        """The operator has finished: treat all events sent to it as confirmed."""
         self._finished = True
         self._unconfirmed.clear()
         for snapshot in self._snapshots.values():
@@ -146,12 +143,11 @@ class OperatorCoordinatorHolder:
     # -- subtasks
 
     def acknowledged(self, subtask: int, checkpoint_id: int) -> list[HolderOutput]:
-        """The subtask has taken its snapshot: what was held for it may come (C4)."""
+        """The subtask has taken its snapshot: release the events held for it (C4)."""
         return self._opened(checkpoint_id, [subtask])
 
     def confirmed(self, number: int) -> list[HolderOutput]:
-        """A subtask has handled an event for good. One that is not known was sent before a
-        failure."""
+        """A subtask has handled an event for good; an unknown one was sent before a failure."""
         if self._unconfirmed.pop(number, None) is None:
             return []
         for snapshot in self._snapshots.values():
@@ -159,8 +155,10 @@ class OperatorCoordinatorHolder:
         return self._completed_snapshots()
 
     def lost(self, number: int, message: str) -> list[HolderOutput]:
-        """An event did not reach its subtask, which must fail over to have all or nothing of its
-        epoch."""
+        """An event did not reach its subtask, which must fail over.
+
+        Otherwise it would have only a part of the epoch's events.
+        """
         subtask = self._unconfirmed.get(number)
         if subtask is None:
             return []
@@ -178,9 +176,11 @@ class OperatorCoordinatorHolder:
         ]
 
     def subtask_failed(self, subtask: int) -> list[HolderOutput]:
-        """A subtask failed: events that it was to get are gone (C5), and it has forgotten what it
-        handled since the newest completed checkpoint. The coordinator's snapshots of before know of
-        both."""
+        """A subtask failed: events on their way to it are lost (C5).
+
+        It has also lost what it handled since the newest completed checkpoint. Coordinator
+        snapshots already taken include both, so their checkpoints are declined.
+        """
         self._gateways[subtask].reset()
         for number in [n for n, receiver in self._unconfirmed.items() if receiver == subtask]:
             del self._unconfirmed[number]
@@ -189,8 +189,10 @@ class OperatorCoordinatorHolder:
         return [output for n in declined for output in self._decline(n, message)]
 
     def validate(self, pending: Collection[int]) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``pending`` are the checkpoints
-        under way."""
+        """Check the laws of the fields; raises ``InvariantError``.
+
+        ``pending`` are the checkpoints in progress.
+        """
         for subtask, gateway in enumerate(self._gateways):
             late = [n for n in gateway.closed_by if n not in pending]
             invariant(
@@ -210,7 +212,7 @@ class OperatorCoordinatorHolder:
                 f"{checkpoint_id} is complete but not told",
             )
 
-    # -- inside
+    # -- helpers
 
     def _send(
         self, subtask: int, payload: Payload, acknowledges: int | None = None
@@ -247,7 +249,7 @@ class OperatorCoordinatorHolder:
         ]
 
     def _decline(self, checkpoint_id: int, message: str) -> list[HolderOutput]:
-        """The checkpoint will be aborted, and ``over`` opens the gateways."""
+        """Decline the checkpoint; when it is aborted, ``over`` opens the gateways."""
         del self._snapshots[checkpoint_id]
         return [
             CoordinatorDeclined(
@@ -257,29 +259,29 @@ class OperatorCoordinatorHolder:
 
 
 class SubtaskGateway:
-    """Which events may go to one subtask, and which are held."""
+    """Decides which events may go to one subtask and which are held."""
 
     def __init__(self) -> None:
         self._newest_marked = 0
         #: Checkpoints that are marked and not open yet.
         self._marked: set[int] = set()
-        #: The ids of closed checkpoints, in their order, and behind each the events that were sent
-        #: since. Law: it is empty or begins with an id.
+        #: The ids of the checkpoints that close the gateway, in order, each followed by the events
+        #: sent since. Law: empty, or begins with an id.
         self._queue: list[int | DeliverEvent] = []
 
     @property
     def closed_by(self) -> list[int]:
-        """The checkpoints that close it; an event that is sent while there is one is held."""
+        """The checkpoints that close it; while there are any, new events are held."""
         return [one for one in self._queue if isinstance(one, int)]
 
     def send(self, event: DeliverEvent) -> bool:
-        """Whether the event may go out at once; else it is held."""
+        """Whether the event may be sent at once; if not, it is held."""
         if self._queue:
             self._queue.append(event)
         return not self._queue
 
     def mark(self, checkpoint_id: int) -> None:
-        """The coordinator is asked for its snapshot. Ids grow."""
+        """The coordinator is asked for its snapshot. Ids increase."""
         invariant(
             checkpoint_id > self._newest_marked,
             f"checkpoint {checkpoint_id} is marked after checkpoint {self._newest_marked}",
@@ -288,8 +290,7 @@ class SubtaskGateway:
         self._marked.add(checkpoint_id)
 
     def close(self, checkpoint_id: int) -> bool:
-        """The coordinator's snapshot is taken. False if the checkpoint is not marked any more, and
-        nothing closes."""
+        """Close for the coordinator's snapshot; False if the checkpoint is no longer marked."""
         self._check_seen(checkpoint_id)
         if checkpoint_id not in self._marked:
             return False
@@ -297,8 +298,10 @@ class SubtaskGateway:
         return True
 
     def open(self, checkpoint_id: int) -> list[DeliverEvent]:
-        """The subtask has acknowledged the checkpoint, or it is over: the events that may go out
-        now, in order."""
+        """Open for a checkpoint that was acknowledged, completed or aborted.
+
+        Returns the events that may be sent now, in order.
+        """
         self._check_seen(checkpoint_id)
         self._marked.discard(checkpoint_id)
         if checkpoint_id in self._queue:
@@ -310,8 +313,7 @@ class SubtaskGateway:
         return free
 
     def reset(self) -> None:
-        """The subtask failed, or is restored: what was held is dropped, and no checkpoint is under
-        way for it (C5)."""
+        """The subtask failed or is restored: drop held events and forget all checkpoints (C5)."""
         self._marked.clear()
         self._queue.clear()
 

@@ -1,22 +1,22 @@
-"""``BarrierHandler``: when a task has received a checkpoint's barrier on all of its channels
-(MISSION D, seed of B2).
+"""``BarrierHandler``: aligns the barriers of a task's input channels (MISSION D, seed of B2).
 
 It answers one question for the input of a task: may this channel be read? A channel is *held* from
-its barrier until the checkpoint's alignment is over. Rules:
+its barrier until the checkpoint's alignment ends. Rules:
 
-1. Alignment of checkpoint n begins with its first barrier. It is complete when every channel has
+1. Alignment of checkpoint n starts with its first barrier. It is complete when every channel has
    delivered barrier n or has ended; then the task takes its snapshot, and all channels are read
    again.
-2. A barrier of a newer checkpoint ends the alignment of an older one: the older is declined, and
-   its channels are read again, up to the newer barrier (CHECKPOINT_DECLINED_SUBSUMED).
-3. A ``CancelCheckpointMarker``, or the abort of the checkpoint by the coordinator, ends its
-   alignment. Barriers of it that come later on other channels are passed over.
-4. A channel that has ended counts as aligned. Once all have ended the task is a root, and the
+2. A barrier of a newer checkpoint ends the alignment of an older one: the older checkpoint is
+   declined (CHECKPOINT_DECLINED_SUBSUMED), and its channels are read again, up to the newer
+   barrier.
+3. A ``CancelCheckpointMarker`` or an abort by the coordinator ends the checkpoint's alignment. Its
+   barriers that arrive later on other channels are ignored.
+4. A channel that has ended counts as aligned. Once all have ended, the task is a root, and the
    coordinator triggers it (PROTOCOL P31).
 
-Worked timeline of a task with the channels a and b::
+Worked timeline of a task with channels a and b::
 
-    a: barrier 7          a is held, b is read             alignment of 7 since now
+    a: barrier 7          a is held, b is read             alignment of 7 starts
     b: segment, segment   read
     b: barrier 7          Aligned(7)                       both are read again
     b: barrier 8          b is held
@@ -37,20 +37,22 @@ from weir.errors import invariant
 
 @dataclass(frozen=True, kw_only=True)
 class Aligned:
-    """The barrier is there on every channel: take the snapshot now."""
+    """Every channel has delivered the barrier or has ended: take the snapshot now."""
 
     barrier: CheckpointBarrier
-    #: From the first barrier to the last, in milliseconds; 0 with one channel.
+    #: Time from the first barrier to the last, in milliseconds; 0 with one channel.
     alignment_ms: int
-    #: What the barrier has overtaken: nothing, unless the checkpoint is unaligned
+    #: Segments that the barrier overtook; empty unless the checkpoint is unaligned
     #: (``InputGate.overtake``).
     in_flight: tuple[InFlightSegment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Misaligned:
-    """The task will not take this checkpoint, and must say so upstream (decline) and downstream
-    (marker)."""
+    """The task will not take this checkpoint.
+
+    It must decline it to the coordinator and send a ``CancelCheckpointMarker`` downstream.
+    """
 
     checkpoint_id: int
     reason: Reason
@@ -65,28 +67,27 @@ class BarrierHandler:
     def __init__(self, channels: Iterable[VertexId]) -> None:
         #: Channels that have not ended, in the order of the task's inputs.
         self._open: dict[VertexId, None] = dict.fromkeys(channels)
-        #: The barrier that is being aligned.
+        #: The barrier being aligned.
         self._barrier: CheckpointBarrier | None = None
-        #: Channels that delivered it. Law: open, and empty without a barrier.
+        #: Channels that delivered it. Law: all are open; empty without a barrier.
         self._held: dict[VertexId, None] = {}
         self._since_ms = 0
-        #: The newest checkpoint whose alignment is over, in whatever way.
+        #: The newest checkpoint whose alignment has ended, completed or not.
         self._newest_over = 0
-        #: Newer ones that were given up before their first barrier came.
+        #: Newer checkpoints given up before their first barrier arrived.
         self._given_up: set[int] = set()
 
     @property
     def aligning(self) -> int | None:
-        """The checkpoint that is being aligned."""
+        """The checkpoint being aligned; None otherwise."""
         return None if self._barrier is None else self._barrier.checkpoint_id
 
     def holds(self, channel: VertexId) -> bool:
-        """Whether the channel may not be read now."""
+        """Whether the channel must not be read now."""
         return channel in self._held
 
     def is_over(self, checkpoint_id: int) -> bool:
-        """Whether barriers of this checkpoint are passed over, since its alignment is over or was
-        given up."""
+        """Whether this checkpoint's alignment ended or was given up; its barriers are ignored."""
         return checkpoint_id <= self._newest_over or checkpoint_id in self._given_up
 
     def barrier(
@@ -111,18 +112,18 @@ class BarrierHandler:
         return outcomes + self._complete(now_ms)
 
     def cancelled(self, checkpoint_id: int) -> list[AlignmentOutcome]:
-        """A channel says that no barrier of this checkpoint will come."""
+        """A channel delivered a cancel marker: no barrier of this checkpoint will come."""
         if self.is_over(checkpoint_id):
             return []
         return [self._give_up(checkpoint_id, Reason.CHECKPOINT_DECLINED_ON_CANCELLATION_BARRIER)]
 
     def aborted(self, checkpoint_id: int) -> None:
-        """The coordinator has aborted the checkpoint: it knows, so nothing is said."""
+        """The coordinator aborted the checkpoint: end its alignment, with no one to inform."""
         if self._open and checkpoint_id > self._newest_over:
             self._give_up(checkpoint_id, Reason.CHECKPOINT_DECLINED)
 
     def ended(self, channel: VertexId, now_ms: int) -> list[AlignmentOutcome]:
-        """A channel has ended: from now on it counts as aligned."""
+        """A channel ended: from now on it counts as aligned."""
         invariant(channel not in self._held, f"the held channel {channel!r} was read")
         del self._open[channel]
         return self._complete(now_ms)
@@ -142,7 +143,7 @@ class BarrierHandler:
         )
 
     def _complete(self, now_ms: int) -> list[AlignmentOutcome]:
-        """The outcome if every open channel has delivered the barrier."""
+        """The outcome if every open channel has delivered the barrier; empty otherwise."""
         barrier = self._barrier
         if barrier is None or self._held.keys() != self._open.keys():
             return []

@@ -1,35 +1,34 @@
-"""``BatchBound``: how many bytes of a channel one batch may read, so that the batch lasts about as
-long as wanted.
+"""``BatchBound``: limits the bytes of a channel that one batch reads, to bound its duration.
 
-A barrier waits for the batch that runs before it. A consumer that lags could read its whole backlog
-in one batch, and every checkpoint would wait for that; with one segment at a time it would pay a
-batch's fixed cost for each and never catch up. So the bound follows what batches took: a batch that
-lasted too long shrinks it in proportion, and it is doubled by one that read more than half of what
-the bound allows, if twice as much would have been in time too.
+A barrier waits for the batch that is running. If a lagging consumer read its whole backlog in one
+batch, every checkpoint would wait for that batch; if it read one segment per batch, it would pay a
+batch's fixed cost for each segment and never catch up. So the bound adapts to measured durations. A
+batch that exceeded ``TARGET_MS`` shrinks the bound in proportion. A batch that took at most half of
+``TARGET_MS`` and read more than half of the bound doubles it.
 """
 
 from __future__ import annotations
 
-#: What a batch should take, in milliseconds.
+#: How long a batch should take, in milliseconds.
 TARGET_MS = 1_000
 
-#: Bytes at first, at least and at most.
+#: Initial, minimum and maximum bound, in bytes.
 FIRST = 16 << 20
 _LEAST = 2 << 20
 _MOST = 1 << 30
 
 
 class BatchBound:
-    """The bound for one task. It holds for each of its channels."""
+    """The bound of one task. It applies to each of its channels."""
 
     def __init__(self) -> None:
         self.size = FIRST
-        #: When the batch that runs was let through, and the most bytes that it reads of a channel;
-        #: None: none runs.
+        #: When the running batch was admitted, and the most bytes it reads of any channel; None if
+        #: no batch with segments is running.
         self._running: tuple[int, int] | None = None
 
     def begun(self, size: int, now_ms: int) -> None:
-        """A batch was let through that reads at most ``size`` bytes of a channel."""
+        """A batch was admitted that reads at most ``size`` bytes of any channel."""
         self._running = (now_ms, size) if size else None
 
     def ended(self, now_ms: int) -> None:

@@ -1,17 +1,16 @@
-"""``PendingCommits``: what the sinks of one task staged, from the step that staged it to its
-confirmed commit.
+"""``PendingCommits``: a task's staged committables, from the batch to the confirmed commit.
 
-This is the bookkeeping behind exactly-once output. One committable goes through::
+This is the bookkeeping for exactly-once output. One committable goes through::
 
-    staged in step 4 ...... barrier None, epoch None
-    barrier 7 is taken .... barrier 7                 (the first barrier after it; it keeps it if 7 is aborted, P12)
-    8 completes ........... epoch 8                   (the first completed checkpoint at or after its barrier)
+    staged in batch 4 ..... barrier None, epoch None
+    barrier 7 is taken .... barrier 7    the first barrier after it; kept if 7 is aborted (P12)
+    8 completes ........... epoch 8      the first completed checkpoint at or after its barrier
     epoch 8 is confirmed .. gone
 
-The epoch is assigned once and part of the transaction id at the sink, so nothing can be committed
-under two ids. A restored job finds the same epoch from the barrier's mark and the ids that
-completed. Epochs are committed in the order of their ids, one at a time (PROTOCOL P13), and an
-epoch without committables too (P15).
+The epoch is assigned once and is part of the transaction id at the sink, so nothing can be
+committed under two ids. A restored job derives the same epoch from the barrier mark and the ids of
+the completed checkpoints. Epochs are committed in ascending order, one at a time (PROTOCOL P13),
+including epochs without committables (P15).
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from weir.errors import invariant
 
 
 class PendingCommits:
-    """The committables of one task that are not confirmed, and the order of its commits."""
+    """The unconfirmed committables of one task, and the order of its commits."""
 
     def __init__(self, sinks: tuple[OperatorId, ...]) -> None:
         self._sinks = sinks
-        #: Staged and not confirmed, by sink and position, in the order of staging (PROTOCOL P5).
+        #: Staged but not confirmed, by sink and position, in staging order (PROTOCOL P5).
         self._committables: dict[tuple[OperatorId, int], Committable] = {}
         #: The epoch that the sinks are committing.
         self._committing: int | None = None
-        #: Completed checkpoints whose epochs come after that one.
+        #: Completed checkpoints whose epochs are committed after that one.
         self._queue: deque[int] = deque()
-        #: Checkpoints complete in the order of their ids.
+        #: The newest completed checkpoint. Checkpoints complete in ascending order.
         self._newest_completed = 0
 
     @property
@@ -44,7 +43,7 @@ class PendingCommits:
         return self._committing is None and not self._queue
 
     def stage(self, position: int, committables: Iterable[Committable]) -> None:
-        """Add what step ``position`` staged."""
+        """Add the committables that batch ``position`` staged."""
         staged = list(committables)
         keys = {(committable.sink, committable.position) for committable in staged}
         invariant(
@@ -59,10 +58,9 @@ class PendingCommits:
         self._committables.update({(c.sink, c.position): c for c in staged})
 
     def taken(self, position: int, barrier: int | None) -> tuple[Committable, ...]:
-        """What belongs to a snapshot at ``position``: all up to it, marked with ``barrier`` unless
-        that is None.
+        """The committables of a snapshot at ``position``, marked with ``barrier`` if not None.
 
-        Committables of later steps belong to a later snapshot (the drain step may be under way).
+        Committables of later batches belong to a later snapshot (the drain's batch may be running).
         """
         included = {k: c for k, c in self._committables.items() if c.position <= position}
         if barrier is not None:
@@ -73,8 +71,10 @@ class PendingCommits:
     def flushed(
         self, taken: tuple[Committable, ...], flushed: tuple[Committable, ...]
     ) -> tuple[Committable, ...]:
-        """Take over the payloads of ``flushed``; return ``taken`` with them and with copied files.
-        All marks stay."""
+        """Adopt the payloads of ``flushed``; return ``taken`` with its payloads and files.
+
+        Barrier and epoch marks are unchanged.
+        """
         by_key = {(c.sink, c.position): c for c in flushed}
         invariant(
             by_key.keys() == {(c.sink, c.position) for c in taken},
@@ -90,8 +90,7 @@ class PendingCommits:
         )
 
     def completed(self, checkpoint_id: int) -> None:
-        """Checkpoint ``checkpoint_id`` is durable: give its epoch to all that its barrier covers,
-        and queue it."""
+        """Assign the epoch of a completed checkpoint to all its barrier covers, and queue it."""
         invariant(
             checkpoint_id > self._newest_completed,
             f"checkpoint {checkpoint_id} completes after checkpoint {self._newest_completed}",
@@ -103,8 +102,10 @@ class PendingCommits:
         self._queue.append(checkpoint_id)
 
     def next_commit(self) -> tuple[int, dict[OperatorId, tuple[Payload, ...]]] | None:
-        """Begin the next commit: its epoch, and the payloads of every sink. None while one is under
-        way."""
+        """Start the next commit: its epoch, and the payloads of every sink.
+
+        None while a commit is in progress, or if none is queued.
+        """
         if self._committing is not None or not self._queue:
             return None
         epoch = self._committing = self._queue.popleft()
@@ -117,7 +118,7 @@ class PendingCommits:
         return epoch, payloads
 
     def confirmed(self, checkpoint_id: int) -> None:
-        """Every sink has committed the epoch: its committables are forgotten."""
+        """Every sink has committed the epoch: forget its committables."""
         invariant(
             self._committing == checkpoint_id,
             f"epoch {checkpoint_id} is committed while {self._committing} was under way",

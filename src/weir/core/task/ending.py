@@ -1,15 +1,15 @@
-"""``TaskEnding``: how a task comes to its end: its records, its operators, its final checkpoint
-(MISSION E).
+"""``TaskEnding``: how a task ends: its records, its operators, its final checkpoint (MISSION E).
 
-A task without channels ends its records when its readers say so, or when the job is stopped; one
-with channels when the records of all of them have ended (PROTOCOL P28). What follows depends on how
-they ended::
+The records of a task without channels end when its readers report the end of their input, or when
+the job is stopped; those of a task with channels end when the records of all channels have ended
+(PROTOCOL P28). What follows depends on how they ended::
 
-    finished   ENDED, the drain runs (windows and timers fire), DRAINED, final checkpoint, commit, close
+    finished   ENDED, the drain runs (windows and timers fire), DRAINED, final checkpoint, commit,
+               close
     stopped    STOPPED (windows and timers stay in the state), savepoint, commit, close
 
 The final checkpoint is the first completed one that covers all of the task's output (P29). A task
-that needs none (P36) is done with its drain. Operators are closed once, after everything else.
+that needs none (P36) is done after its drain. Operators are closed once, after everything else.
 """
 
 from __future__ import annotations
@@ -21,46 +21,44 @@ from weir.errors import invariant
 
 
 class TaskEnding:
-    """Where one task stands on the way to its end. ``gate`` is read only."""
+    """The progress of one task towards its end. ``gate`` is only read."""
 
     def __init__(self, gate: InputGate, *, requires_final_checkpoint: bool) -> None:
         self._gate = gate
         self._requires_final_checkpoint = requires_final_checkpoint
         self.records = Records.FLOWING
         self.operators = OperatorStatus.RUNNING
-        #: The readers have said that nothing is left to be read.
+        #: The readers have reported the end of their input.
         self._input_ended = False
-        #: The savepoint of a stop for which the coordinator triggered the task itself.
+        #: The stop's savepoint, if the coordinator triggered this task for it.
         self._stop_trigger: int | None = None
-        #: The completed checkpoint after whose commit the task is finished (PROTOCOL P29).
+        #: The completed checkpoint whose commit lets the task finish (PROTOCOL P29).
         self._final: int | None = None
         self._final_committed = False
-        #: The task takes no trigger any more and is finished as soon as nothing is under way.
+        #: The task takes no more triggers and finishes as soon as nothing is in progress.
         self.closing = False
-        #: ``CloseOperators`` is under way, or done.
+        #: ``CloseOperators`` was emitted.
         self.closing_operators = False
 
     @property
     def stops_with(self) -> int | None:
-        """The savepoint with which the job stops, as far as the task knows; None if it does not."""
+        """The savepoint with which the job stops; None as long as the task knows of no stop."""
         return self._stop_trigger if self._stop_trigger is not None else self._gate.stops_with
 
     @property
     def waits_for_checkpoint(self) -> bool:
-        """Whether a checkpoint follows the end of the records: after a stop one always does
-        (P36)."""
+        """Whether a checkpoint must follow the end of the records; after a stop, always (P36)."""
         return self._requires_final_checkpoint or self.stops_with is not None
 
     @property
     def is_done(self) -> bool:
-        """Whether only the consumers are left to wait for; until then the task takes part in
-        checkpoints."""
+        """Whether the task waits only for its consumers; before, it takes part in checkpoints."""
         if self._final_committed:
             return True
         return self.records is Records.DRAINED and not self.waits_for_checkpoint
 
     def input_ended(self) -> None:
-        """The readers say that with the running step the records end."""
+        """The readers report that the records end with the running batch."""
         self._input_ended = True
 
     def triggered_to_stop(self, checkpoint_id: int) -> None:
@@ -68,16 +66,17 @@ class TaskEnding:
         self._stop_trigger = checkpoint_id
 
     def how_records_end(self, first: TriggerCheckpoint | None, *, prepares: bool) -> bool | None:
-        """Whether the records end now, with ``first`` the trigger that waits (MISSION E2): True,
-        with a drain; False, without one; None, not yet. ``prepares``: operators emit rows before a
-        barrier."""
+        """Whether the records end now (MISSION E2): with a drain (True), without (False), or not.
+
+        ``first`` is the first waiting trigger. ``prepares``: operators emit rows before a barrier.
+        """
         if self._input_ended:
             return True
         if self._gate.channels:
             if not self._gate.records_ended:
                 return None
             finished = self._gate.all_finished
-            # What operators emit before the barrier comes before the end of the records (P6, P28).
+            # Rows that operators emit before the barrier precede the end of the records (P6, P28).
             waits_for_barrier = not finished and first is None and prepares
             return None if waits_for_barrier else finished
         if first is not None and first.kind.is_synchronous:
@@ -85,25 +84,26 @@ class TaskEnding:
         return None
 
     def drains_with(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether it is the savepoint of a stop that drains: what operators still emit comes with
-        the drain."""
+        """Whether this is the savepoint of a stop, and a drain runs before it.
+
+        Operators then emit their remaining rows in the drain, and need no batch of their own before
+        the barrier.
+        """
         channels_end = self._gate.records_ended and self._gate.all_finished
         ends = trigger.drain or self._input_ended or channels_end
         return trigger.kind.is_synchronous and ends
 
     def drains_before(self, trigger: TriggerCheckpoint) -> bool:
-        """Whether the drain comes first: a savepoint that ends the job has everything its windows
-        emit."""
+        """Whether the drain runs first: a savepoint that ends the job covers all window output."""
         return trigger.kind.is_synchronous and self.records in (Records.ENDED, Records.DRAINING)
 
     def drained(self) -> None:
-        """The drain is over: the operators have finished."""
+        """The drain is complete: the operators have finished."""
         self.records = Records.DRAINED
         self._move_operators(OperatorStatus.FINISHED)
 
     def checkpoint_completed(self, checkpoint_id: int, *, is_final: bool) -> None:
-        """A checkpoint of this task completed; ``is_final``: it covers all that the task will
-        emit."""
+        """A checkpoint completed; ``is_final``: it covers everything the task will ever emit."""
         if self._final is None and is_final:
             self._final = checkpoint_id
 
@@ -120,7 +120,7 @@ class TaskEnding:
         self._move_operators(OperatorStatus.FAILED)
 
     def validate(self, vertex: str, *, ended: bool) -> None:
-        """Check the laws of the fields; raises ``InvariantError``. ``ended``: the task has."""
+        """Check the laws of the fields; raises ``InvariantError``. ``ended``: the task ended."""
         finished = self.operators is OperatorStatus.FINISHED
         invariant(
             finished == (self.records is Records.DRAINED) or ended or self.closing,

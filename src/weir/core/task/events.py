@@ -1,9 +1,8 @@
-"""``TaskEvents``: the operator events of one task, in both directions (MISSION C6, C7; PROTOCOL P2,
-P41).
+"""``TaskEvents``: a task's operator events, in both directions (MISSION C6, C7; PROTOCOL P2, P41).
 
-An event from a coordinator waits for the next step, travels with it, and is confirmed when that
-step is complete. An event to a coordinator is told when the step in which it was sent is complete,
-and is state of the task until it is acknowledged.
+An event from a coordinator waits for the next batch, is carried by it, and is confirmed when that
+batch is complete. An event to a coordinator is sent when the batch that produced it is complete,
+and is part of the task's state until it is acknowledged.
 """
 
 from __future__ import annotations
@@ -15,36 +14,38 @@ from weir.core.types import SentEvent, VertexId
 
 
 class TaskEvents:
-    """What waits, what is under way, and what is not acknowledged."""
+    """The waiting, the carried and the unacknowledged events of one task."""
 
     def __init__(
         self, vertex: VertexId, attempt: int, unacknowledged: Iterable[SentEvent] = ()
     ) -> None:
-        """``unacknowledged``: what a restored task had sent."""
+        """``unacknowledged``: events that a restored task had sent; they are sent again."""
         self._vertex = vertex
         self._attempt = attempt
         self._waiting: list[DeliverEvent] = []
-        #: What the step under way carries.
+        #: Events that the running batch carries.
         self._carried: tuple[DeliverEvent, ...] = ()
         self._number = 0
-        #: By their numbers, in their order.
+        #: By number, ascending.
         self._unacknowledged: dict[int, SentEvent] = {}
-        #: Sent in a step that is not complete yet.
+        #: Sent in a batch that is not complete yet.
         self._staged: list[SentEvent] = list(unacknowledged)
 
     @property
     def any_waiting(self) -> bool:
-        """Whether a step is wanted, be it without records."""
+        """Whether a batch is wanted, even one without records."""
         return bool(self._waiting)
 
     @property
     def unacknowledged(self) -> tuple[SentEvent, ...]:
-        """What a snapshot of now holds."""
+        """The events that a snapshot taken now includes."""
         return tuple(self._unacknowledged.values())
 
     def deliver(self, event: DeliverEvent, *, may_step: bool) -> list[EventsConfirmed]:
-        """An event has come. An acknowledgement needs no step; nor does an event for operators that
-        have finished."""
+        """An event arrived: queue it for the next batch, or confirm it at once.
+
+        Acknowledgements and events for finished operators (``may_step`` is False) need no batch.
+        """
         if event.acknowledges is not None:
             self._unacknowledged.pop(event.acknowledges, None)
             return [self._confirmed([event])]
@@ -54,22 +55,21 @@ class TaskEvents:
         return []
 
     def carry(self) -> tuple[DeliverEvent, ...]:
-        """A step may begin: what it carries."""
+        """A batch may start: the events that it carries."""
         self._carried, self._waiting = tuple(self._waiting), []
         return self._carried
 
     def not_run(self) -> None:
-        """The step that was to carry events was none: they wait for the next."""
+        """No batch ran for the carried events: they wait for the next one."""
         self._waiting = [*self._carried, *self._waiting]
         self._carried = ()
 
     def sent(self, events: Iterable[SentEvent]) -> None:
-        """Operators have sent these in the step under way."""
+        """Operators sent these in the running batch."""
         self._staged += events
 
     def complete(self) -> list[EventsConfirmed | OperatorEventSent]:
-        """The step under way is complete: what it carried is confirmed, what was sent in it is
-        told."""
+        """The batch is complete: confirm the events it carried, send those its operators sent."""
         told: list[EventsConfirmed | OperatorEventSent] = []
         if self._carried:
             told.append(self._confirmed(self._carried))
@@ -91,7 +91,7 @@ class TaskEvents:
         return told
 
     def end(self) -> list[EventsConfirmed]:
-        """The records have ended, and the operators with them: what waits goes nowhere any more."""
+        """The operators have finished: confirm all events, delivered or not."""
         gone = [*self._carried, *self._waiting]
         self._carried, self._waiting = (), []
         return [self._confirmed(gone)] if gone else []

@@ -1,30 +1,30 @@
-"""``InputGate``: what a task may read of its channels, and how far it has come (Flink's
-``InputGate`` with its processor).
+"""``InputGate``: the input channels of a task (Flink's ``InputGate`` with its processor).
 
-A channel's entries wait in the gate until the task's query has come to them. Segments are
-*admitted* in a planning call, several at once up to a bound that keeps the batch short
-(``batch_bound``), and never past a control entry. One batch reads exactly what was admitted, since
-the answer to the planning call decides its offsets. At its next call the query says how far it has
-come, from its own committed offsets; if that is anything else, the task fails by name (``misread``,
-PROTOCOL P7). So while the query rests, nothing is admitted that is not read.
+A channel's entries wait in the gate until the task's query reaches them. Segments are *admitted* in
+a planning call, several at once up to a bound that keeps the batch short (``batch_bound``), and
+never past a control entry. One batch reads exactly what was admitted, since the answer to the
+planning call decides its offsets. At its next call the query reports its position in each channel,
+from its own committed offsets; if that differs from what was admitted, the task fails with the
+channel's name (``misread``, PROTOCOL P7). So while the query is held in a planning call, every
+admitted segment has been read.
 
-A control entry is acted on once every segment before it is in a committed batch. Until then, and
-while the ``BarrierHandler`` holds the channel, it stays where it is, and everything behind it too.
-A watermark holds nothing up: it is told to the query with the step that reads the last segment
-before it, and holds there from the step after that one. So the query never goes by a watermark of
-rows that it has not read, and is no step behind (P25).
+A control entry is processed once every segment before it is in a committed batch. Until then, and
+while the ``BarrierHandler`` holds the channel, it and all entries after it stay queued. A watermark
+blocks nothing: the query gets it with the batch that reads the last segment before it, and it takes
+effect there from the next batch on. So the query never applies the watermark of rows that it has
+not read, and it does not lag by a batch (P25).
 
-*Unaligned checkpoints* (``overtake``). While the query rests, a barrier that stands in every
-channel need not wait until what is before it has been read: it leaves the entries, and the segments
-that it passes are part of the snapshot (P27). They stay where they are and are read on afterwards.
-A barrier passes segments, watermarks and ends of records, but no barrier of another checkpoint that
-still counts; and one of a savepoint passes nothing. A channel that has its end among its entries
-needs no barrier of its own.
+*Unaligned checkpoints* (``overtake``). While the query is held in a planning call, a barrier that
+is queued in every channel need not wait until the entries before it have been read: it is taken out
+of the queues, and the segments that it passes become part of the snapshot (P27). They stay queued
+and are read afterwards. A barrier passes segments, watermarks and ends of records, but no barrier
+of another checkpoint that is still alive; a savepoint's barrier passes nothing. A channel with its
+end among its entries needs no barrier of its own.
 
-*Restored segments.* After a restore from an unaligned checkpoint a channel may hold segments of a
+*Restored segments.* After a restore from an unaligned checkpoint, a channel may hold segments of a
 producer that had finished by then. So the task can be a root, which the coordinator triggers itself
-(P31), and yet have something to read. Its trigger becomes a barrier in each channel (``trigger``),
-and all that is said of barriers holds for it.
+(P31), and still have segments to read. Its trigger becomes a barrier in each channel (``trigger``),
+and is processed like any other barrier.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from weir.errors import InvariantError, invariant
 
 @dataclass
 class _Channel:
-    #: Not admitted yet. The first may be a control entry that waits.
+    #: Not admitted yet. The first may be a waiting control entry.
     entries: deque[ChannelEntry] = field(default_factory=deque)
-    #: The last position that the batch under way reads; None if it reads nothing of the channel.
+    #: The last position that the running batch reads; None if it reads nothing of the channel.
     reading: int | None = None
-    #: The last position that is in a committed batch, -1 before the first; None until the query has
-    #: said it, since a restored one has read segments of earlier attempts.
+    #: The last position in a committed batch, -1 before the first; None until the query has
+    #: reported it, since a restored query has read segments of earlier attempts.
     consumed: int | None = None
-    #: Behind what was admitted; and what the query was told of it.
+    #: The watermark after the admitted segments, and the one last sent to the query.
     watermark_ms: int | None = None
     told_ms: int | None = None
     records_ended: EndOfUserRecords | None = None
@@ -68,15 +68,14 @@ class _Channel:
 
     @property
     def next_segment(self) -> int | None:
-        """The position of the first entry, if that is a segment."""
+        """The position of the first entry if it is a segment; None otherwise."""
         head = self.entries[0] if self.entries else None
         return head.position if isinstance(head, Segment) else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """Where in a channel's entries a barrier is to be taken out; without one it is the end of the
-    channel."""
+    """The place of a barrier among a channel's entries; without a barrier, of the channel's end."""
 
     index: int
     barrier: CheckpointBarrier | None
@@ -86,12 +85,12 @@ class InputGate:
     """The channels of one task."""
 
     def __init__(self, channels: Iterable[VertexId]) -> None:
-        #: What one batch may read of a channel; one segment is always admitted.
+        #: Limits what one batch may read of a channel; one segment is always admitted.
         self.batch = BatchBound()
         self._channels = {name: _Channel() for name in channels}
         self.barriers = BarrierHandler(self._channels)
-        #: When the first barrier of each checkpoint arrived that may still be waited for, wherever
-        #: it stands.
+        #: When the first barrier of each checkpoint arrived, at any place in a channel. Checkpoints
+        #: whose alignment has ended are dropped when the next barrier arrives.
         self._arrived_ms: dict[int, int] = {}
 
     @property
@@ -101,21 +100,24 @@ class InputGate:
 
     @property
     def records_ended(self) -> bool:
-        """Whether every channel's records have ended and are processed (PROTOCOL P28). False
-        without channels."""
+        """Whether all channels' records have ended and are processed (PROTOCOL P28).
+
+        False for a task without channels.
+        """
         return bool(self._channels) and all(c.records_ended for c in self._channels.values())
 
     @property
     def all_finished(self) -> bool:
-        """Of channels whose records have ended: whether every producer has finished its own. If one
-        has not, since the job is stopped without a drain, the task does not finish either
-        (PROTOCOL P28)."""
+        """Whether every producer finished its records, rather than being stopped without a drain.
+
+        If one was stopped, this task does not finish either (PROTOCOL P28).
+        """
         ends = [channel.records_ended for channel in self._channels.values()]
         return all(end is not None and end.finished for end in ends)
 
     @property
     def stops_with(self) -> int | None:
-        """The savepoint with which the job stops, as channels have said; None if it does not."""
+        """The savepoint of a stop, if a channel's end of records named one; None otherwise."""
         ends = (channel.records_ended for channel in self._channels.values())
         return max(
             (end.savepoint for end in ends if end and end.savepoint is not None), default=None
@@ -123,7 +125,7 @@ class InputGate:
 
     @property
     def wants_step(self) -> bool:
-        """Whether a step has something to do: read a segment, or take a new watermark."""
+        """Whether a batch has something to do: read a segment, or take a new watermark."""
         return any(
             channel.watermark_ms != channel.told_ms
             or (channel.next_segment is not None and not self.barriers.holds(name))
@@ -132,7 +134,7 @@ class InputGate:
 
     @property
     def has_open_channel(self) -> bool:
-        """Whether the end of a channel is still to be acted on."""
+        """Whether some channel's end has not been processed yet."""
         return any(not channel.ended for channel in self._channels.values())
 
     def append(self, channel: VertexId, entry: ChannelEntry, now_ms: int) -> None:
@@ -148,8 +150,11 @@ class InputGate:
             self._arrived(entry, now_ms)
 
     def trigger(self, barrier: CheckpointBarrier, now_ms: int) -> None:
-        """The coordinator triggers the task, since its producers have finished: put the barrier at
-        the end of each channel that is not read to its end (PROTOCOL P31)."""
+        """The coordinator triggers the task, since its producers have finished (PROTOCOL P31).
+
+        Put the barrier at the end of each channel that has not ended, before its
+        ``EndOfPartition``.
+        """
         for channel in self._channels.values():
             if not channel.ended:
                 has_end = bool(channel.entries) and isinstance(channel.entries[-1], EndOfPartition)
@@ -157,8 +162,10 @@ class InputGate:
         self._arrived(barrier, now_ms)
 
     def misread(self, positions: Mapping[VertexId, int]) -> str | None:
-        """What is wrong with batches that have read each channel up to these positions; None if
-        that is what they were let read, no more and no less (PROTOCOL P7)."""
+        """How these read positions differ from what was admitted; None if they are equal.
+
+        A batch must read exactly the admitted segments (PROTOCOL P7).
+        """
         for name, channel in self._channels.items():
             position = positions.get(name, -1)
             due = channel.consumed if channel.reading is None else channel.reading
@@ -177,8 +184,10 @@ class InputGate:
         return None
 
     def consumed(self, positions: Mapping[VertexId, int]) -> list[tuple[VertexId, int]]:
-        """Committed batches have read each channel up to these positions, as they should. The
-        channels that moved, with the position."""
+        """Committed batches have read each channel up to these positions (checked by ``misread``).
+
+        Returns the channels that moved, with their positions.
+        """
         moved = []
         for name, channel in self._channels.items():
             position = positions.get(name, -1)
@@ -189,8 +198,10 @@ class InputGate:
         return moved
 
     def process(self, now_ms: int) -> list[AlignmentOutcome]:
-        """Act on every control entry that the task has come to. Call it again after each snapshot,
-        since what was held behind a barrier may be read then."""
+        """Process every control entry that the task has reached, until a checkpoint is aligned.
+
+        Call it again after each snapshot, since entries after its barrier may then be read.
+        """
         outcomes: list[AlignmentOutcome] = []
         moved = True
         while moved and not any(not isinstance(one, Misaligned) for one in outcomes):
@@ -205,8 +216,11 @@ class InputGate:
         return outcomes
 
     def may_overtake(self, now_ms: int, timeout_ms: int) -> int | None:
-        """The checkpoint whose barrier may pass what was not read: it stands in every channel, and
-        ``timeout_ms`` have passed since the first one arrived. None if there is none."""
+        """The checkpoint whose barrier may overtake unread entries; None otherwise.
+
+        Its barrier is queued in every channel, and ``timeout_ms`` have passed since the first one
+        arrived.
+        """
         standing = self._standing()
         if standing is None:
             return None
@@ -214,8 +228,12 @@ class InputGate:
         return n if now_ms >= self._arrived_ms[n] + timeout_ms else None
 
     def overtake(self, now_ms: int) -> Aligned:
-        """Let the barrier that may pass what was not read. Only while the query rests and with a
-        snapshot to follow at once, since what is in flight is what is unread at this point."""
+        """Let the barrier that may overtake unread entries do so.
+
+        Only while the query is held in a planning call, and with the snapshot to follow at once:
+        the segments in flight are those unread at this moment. Raises ``InvariantError`` if no
+        barrier may overtake.
+        """
         standing = self._standing()
         if standing is None:
             raise InvariantError("a barrier overtakes that stands nowhere")
@@ -231,14 +249,14 @@ class InputGate:
         return replace(aligned, in_flight=tuple(in_flight))
 
     def overtakes_at(self, timeout_ms: int) -> int | None:
-        """When a barrier may pass what was not read; None if there is none that may."""
+        """When a barrier may overtake unread entries; None if none is queued in every channel."""
         standing = self._standing()
         return (
             None if standing is None else self._arrived_ms[standing[0].checkpoint_id] + timeout_ms
         )
 
     def admit(self, now_ms: int) -> tuple[Admission, ...]:
-        """Let the next batch read what may be read. Only while the query rests."""
+        """Admit segments for the next batch. Only while the query is held in a planning call."""
         admitted = []
         largest = 0
         for name, channel in self._channels.items():
@@ -264,8 +282,10 @@ class InputGate:
         return tuple(admitted)
 
     def tell_watermarks(self) -> dict[VertexId, int]:
-        """The watermarks that the next step takes to the query: behind all that it was let read
-        (``admit`` comes first)."""
+        """The watermark of each channel for the next batch, after all admitted segments.
+
+        Call ``admit`` first.
+        """
         told = {}
         for name, channel in self._channels.items():
             channel.told_ms = channel.watermark_ms
@@ -298,8 +318,11 @@ class InputGate:
         self._arrived_ms.setdefault(barrier.checkpoint_id, now_ms)
 
     def _standing(self) -> tuple[CheckpointBarrier, dict[VertexId, _Place]] | None:
-        """The barrier of the next checkpoint, and its place in every channel that is open, if it
-        stands in each."""
+        """The next checkpoint's barrier with its places, if it is queued in every unheld channel.
+
+        An ended channel, or one with its end queued first, needs no barrier. None if another
+        checkpoint is being aligned, or for a savepoint.
+        """
         places: dict[VertexId, _Place] = {}
         for name, channel in self._channels.items():
             if not channel.ended and not self.barriers.holds(name):
@@ -315,8 +338,7 @@ class InputGate:
         return (barrier, places) if may else None
 
     def _place(self, channel: _Channel) -> _Place | None:
-        """The first barrier among the entries that counts, or the end of the channel, if that comes
-        first."""
+        """The first barrier of a live checkpoint, or the channel's end if that comes first."""
         for index, entry in enumerate(channel.entries):
             if isinstance(entry, CheckpointBarrier) and not self.barriers.is_over(
                 entry.checkpoint_id
@@ -327,7 +349,7 @@ class InputGate:
         return None
 
     def _pass(self, name: VertexId, place: _Place) -> list[InFlightSegment]:
-        """Take the barrier out of the channel; what it passes."""
+        """Take the barrier out of the channel; return the segments that it passes."""
         channel = self._channels[name]
         invariant(channel.reading is None, f"a barrier overtakes what a batch reads of {name!r}")
         passed = list(islice(channel.entries, place.index))

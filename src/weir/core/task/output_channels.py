@@ -1,13 +1,16 @@
-"""``OutputChannels``: what a task has put out, for each of its consumers, and whether they keep up.
+"""``OutputChannels``: a task's output to each of its consumers, and how far they lag.
 
-A segment is appended once its step is complete: a query that fails before that takes the whole job
-with it, so no consumer ever reads rows that are staged anew. The same entries go to every consumer,
-each at its own pace.
+A segment is appended once its batch is complete: a query that fails before that fails the whole
+job, so no consumer ever reads rows that will be staged again. The same entries go to every
+consumer, each at its own pace.
 
-The channel has a bound: while a consumer is that many segments or bytes behind, the producer rests
-in its planning call (backpressure); barriers pass all the same. And it has a pace: a barrier waits
-for all that is before it, so the producer also rests while a consumer has a step's worth to read
-and another one waiting, by what the consumer says of its steps.
+Two limits apply backpressure, that is, the producer's planning call is held:
+
+- The bound: a consumer is that many segments or bytes behind.
+- The pace: a consumer has one batch to read and another one waiting, by the batch size that it
+  reports. A barrier waits for all segments before it, so more output would only delay it.
+
+Barriers pass in either case.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from weir.errors import invariant
 
 @dataclass(frozen=True, kw_only=True)
 class ChannelBound:
-    """How far a consumer may be behind."""
+    """How far a consumer may lag."""
 
     segments: int = 8
     #: Bytes.
@@ -33,7 +36,7 @@ class ChannelBound:
 
 DEFAULT_BOUND = ChannelBound()
 
-#: Of a consumer's steps: the one that it takes, and one that waits.
+#: A consumer may have two batches of segments: the one it is reading, and one waiting.
 _STEPS_AHEAD = 2
 
 
@@ -46,36 +49,39 @@ class OutputChannels:
         consumers = tuple(consumers)
         self._vertex = vertex
         self._bound = bound
-        #: Staged, of steps that are not complete, ascending.
+        #: Segments staged by batches that are not complete, ascending.
         self._staged: deque[Segment] = deque()
-        #: The last position that was appended, and that up to which nobody needs anything.
+        #: The last appended position.
         self._appended = -1
-        #: The last watermark that was appended.
+        #: The last appended watermark.
         self._watermark_ms: int | None = None
+        #: The position up to which no consumer needs a segment any more.
         self._released = -1
-        #: Bytes that one step of a consumer may read, as it said last.
+        #: Bytes that one batch of each consumer may read, as it last reported.
         self._batch_sizes = dict.fromkeys(consumers, FIRST)
-        #: For each consumer what it has not processed: (position, bytes), ascending.
+        #: For each consumer, the segments it has not processed: (position, bytes), ascending.
         self._behind: dict[VertexId, deque[tuple[int, int]]] = {name: deque() for name in consumers}
 
     @property
     def is_full(self) -> bool:
-        """Whether a consumer is so far behind that no further step may begin."""
+        """Whether a consumer lags so far that no further batch may start."""
         return any(self._is_behind(consumer, behind) for consumer, behind in self._behind.items())
 
     @property
     def all_consumed(self) -> bool:
-        """Whether every consumer has processed all that was appended (PROTOCOL P30)."""
+        """Whether every consumer has processed all staged and appended segments (PROTOCOL P30)."""
         return not self._staged and not any(self._behind.values())
 
     def staged(self, segment: Segment) -> None:
-        """A step staged what it puts out."""
+        """A batch staged its output."""
         invariant(self._behind, f"{self._vertex} stages a segment for nobody")
         self._staged.append(segment)
 
     def completed(self, position: int, watermark_ms: int | None = None) -> list[ChannelAppended]:
-        """All steps up to ``position`` are complete: their segments go to every consumer, and
-        behind them the watermark, if that has risen (PROTOCOL P25)."""
+        """All batches up to ``position`` are complete: append their segments to every channel.
+
+        The watermark follows them if it has risen (PROTOCOL P25).
+        """
         entries: list[ChannelEntry] = []
         while self._staged and self._staged[0].position <= position:
             segment = self._staged.popleft()
@@ -98,9 +104,14 @@ class OutputChannels:
         ]
 
     def consumed(self, consumer: VertexId, position: int, batch_size: int) -> int | None:
-        """A consumer has processed every segment up to ``position``, and reads ``batch_size`` bytes
-        a step. The position up to which nobody needs a segment any more, if that has moved: not for
-        one that the consumer was restored with, which is no segment of this attempt."""
+        """A consumer has processed every segment up to ``position``.
+
+        ``batch_size`` is the number of bytes that one of its batches may now read.
+
+        Returns the position up to which no consumer needs a segment any more, or None if that has
+        not moved. It does not move for a segment that the consumer was restored with, since that is
+        not a segment of this attempt.
+        """
         self._batch_sizes[consumer] = batch_size
         behind = self._behind[consumer]
         if not behind or behind[0][0] > position:
@@ -128,7 +139,7 @@ class OutputChannels:
             or sum(size for _, size in behind) >= self._bound.size
         ):
             return True
-        # As the consumer will admit them: a step takes what fits, and one segment at least.
+        # Count batches as the consumer will admit them: what fits, and at least one segment.
         steps, room = 0, 0
         for _, size in behind:
             if size > room:

@@ -1,5 +1,4 @@
-"""``TaskReports``: what one task tells the job master, in one place so that ids and wording are the
-same everywhere."""
+"""``TaskReports``: builds a task's messages to the job master, with uniform ids and wording."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class TaskReports:
         return TaskStatusChanged(vertex=self._vertex, attempt=self._attempt, status=status)
 
     def failed(self, message: str, *, fatal: bool, cause: Cause) -> TaskFailed:
-        """The task failed; ``fatal`` if trying again cannot help."""
+        """The task failed; ``fatal`` if a restart cannot help."""
         return TaskFailed(
             vertex=self._vertex, attempt=self._attempt, message=message, fatal=fatal, cause=cause
         )
@@ -41,8 +40,7 @@ class TaskReports:
     def acknowledged(
         self, snapshot: TaskSnapshot, event: AsyncPartDone, committables: tuple[Committable, ...]
     ) -> AcknowledgeCheckpoint:
-        """The snapshot is durable; the finished flags are set in its operator states
-        (PROTOCOL P43)."""
+        """The snapshot is durable; its operator states carry the finished flags (PROTOCOL P43)."""
         metrics = replace(
             event.metrics,
             alignment_duration_ms=snapshot.alignment_ms,
@@ -79,7 +77,7 @@ class TaskReports:
     def unprepared(
         self, checkpoint_id: int, operator: OperatorId, message: str
     ) -> DeclineCheckpoint:
-        """An operator could not take its snapshot in the step before the barrier (PROTOCOL P9)."""
+        """An operator could not take its snapshot in the batch before the barrier (PROTOCOL P9)."""
         return self._declined(
             checkpoint_id,
             "CHECKPOINT_DECLINED",
@@ -87,13 +85,13 @@ class TaskReports:
         )
 
     def synchronous_part_over(self, checkpoint_id: int) -> AcknowledgeCheckpointEvent:
-        """Events of the next epoch may come."""
+        """The synchronous part is done: coordinators may send events of the next epoch."""
         return AcknowledgeCheckpointEvent(
             vertex=self._vertex, attempt=self._attempt, checkpoint_id=checkpoint_id
         )
 
     def not_ready(self, checkpoint_id: int, status: TaskStatus) -> DeclineCheckpoint:
-        """The task does not run, so it cannot be triggered (MISSION B1)."""
+        """The task is not running, so it cannot be triggered (MISSION B1)."""
         return self._declined(
             checkpoint_id,
             "CHECKPOINT_DECLINED_TASK_NOT_READY",
@@ -101,7 +99,7 @@ class TaskReports:
         )
 
     def closing(self, checkpoint_id: int) -> DeclineCheckpoint:
-        """The task ends before it could take the snapshot (PROTOCOL P32)."""
+        """The task is ending and takes no more snapshots (PROTOCOL P32)."""
         return self._declined(
             checkpoint_id,
             "CHECKPOINT_DECLINED_TASK_CLOSING",
@@ -109,7 +107,7 @@ class TaskReports:
         )
 
     def misaligned(self, checkpoint_id: int, reason: CheckpointFailureReason) -> DeclineCheckpoint:
-        """The barriers of this checkpoint will not all come."""
+        """Not every channel will deliver this checkpoint's barrier."""
         return self._declined(
             checkpoint_id,
             reason.name,

@@ -1,8 +1,8 @@
-"""``OpenSnapshots``: the snapshots of one task that were begun and are not over.
+"""``OpenSnapshots``: the unfinished snapshots of one task.
 
-A snapshot runs its synchronous part, then its asynchronous part, and is then held as acknowledged
-until its checkpoint completed or was aborted. One that is aborted while a part runs is kept,
-marked, until that part ends: only then is it safe to delete what it wrote (PROTOCOL P43).
+A snapshot runs its synchronous part, then its asynchronous part, and is then kept as acknowledged
+until its checkpoint completes or is aborted. If it is aborted while a part is running, it is marked
+and kept until that part ends: only then is it safe to delete what it wrote (PROTOCOL P43).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from weir.errors import InvariantError, invariant
 
 
 class SnapshotPart(enum.Enum):
-    """The part of a snapshot that is running."""
+    """The part of a snapshot that is running, if any."""
 
     SYNC = "SYNC"
     ASYNC = "ASYNC"
-    #: None: it is acknowledged, and its checkpoint is not over.
+    #: No part is running: the snapshot is acknowledged, and its checkpoint is still pending.
     ACKNOWLEDGED = "ACKNOWLEDGED"
 
 
@@ -32,18 +32,18 @@ class TaskSnapshot:
 
     trigger: TriggerCheckpoint
     position: int
-    #: Every operator of the task is fully finished.
+    #: Whether every operator of the task is fully finished.
     finished: bool
-    #: As ``TakeSnapshot`` named them.
+    #: The same as in ``TakeSnapshot``.
     committables: tuple[Committable, ...]
-    #: From the first barrier on the task's channels to the last.
+    #: Time from the first barrier on the task's channels to the last, in milliseconds.
     alignment_ms: int = 0
-    #: What the barrier has overtaken in the task's channels.
+    #: Segments that the barrier overtook in the task's channels.
     in_flight: tuple[InFlightSegment, ...] = ()
-    #: What its operators have sent and coordinators have not acknowledged.
+    #: Events that its operators have sent and coordinators have not acknowledged.
     sent_events: tuple[SentEvent, ...] = ()
     part: SnapshotPart = SnapshotPart.SYNC
-    #: Its checkpoint is over; it is dropped when its part ends.
+    #: Its checkpoint was aborted; the snapshot is dropped when its running part ends.
     aborted: bool = False
 
     @property
@@ -53,7 +53,7 @@ class TaskSnapshot:
 
     @property
     def effect(self) -> TakeSnapshot:
-        """The effect that begins it."""
+        """The effect that starts it."""
         return TakeSnapshot(
             vertex=self.trigger.vertex,
             checkpoint_id=self.trigger.checkpoint_id,
@@ -76,7 +76,7 @@ class OpenSnapshots:
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a synchronous part is running, so that no step may begin."""
+        """Whether a synchronous part is running, so that no batch may start."""
         return any(snapshot.part is SnapshotPart.SYNC for snapshot in self._snapshots.values())
 
     @property
@@ -86,31 +86,33 @@ class OpenSnapshots:
 
     @property
     def any_part_running(self) -> bool:
-        """Whether a part of a snapshot is running, be it of one that is aborted."""
+        """Whether a part of any snapshot is running, aborted ones included."""
         return any(
             snapshot.part is not SnapshotPart.ACKNOWLEDGED for snapshot in self._snapshots.values()
         )
 
     @property
     def channels_in_use(self) -> frozenset[VertexId]:
-        """The channels that hold segments which a running part still needs, be it of an aborted
-        snapshot (PROTOCOL P27)."""
+        """The channels with segments that a running part still needs (PROTOCOL P27).
+
+        Aborted snapshots are included.
+        """
         running = (
             one for one in self._snapshots.values() if one.part is not SnapshotPart.ACKNOWLEDGED
         )
         return frozenset(segment.channel for snapshot in running for segment in snapshot.in_flight)
 
     def get(self, checkpoint_id: int) -> TaskSnapshot | None:
-        """The snapshot, or None if it was never begun or is over."""
+        """The snapshot, or None if it was never started or is finished."""
         return self._snapshots.get(checkpoint_id)
 
     def begin(self, snapshot: TaskSnapshot) -> None:
-        """A synchronous part begins."""
+        """The snapshot's synchronous part starts."""
         invariant(not self.is_syncing, "two synchronous parts would run at once")
         self._snapshots[snapshot.trigger.checkpoint_id] = snapshot
 
     def running(self, checkpoint_id: int, *parts: SnapshotPart) -> TaskSnapshot:
-        """The snapshot, of which one of ``parts`` must be running."""
+        """The snapshot; raises ``InvariantError`` unless one of ``parts`` is running."""
         snapshot = self._snapshots.get(checkpoint_id)
         if snapshot is None or snapshot.part not in parts:
             raise InvariantError(
@@ -123,16 +125,18 @@ class OpenSnapshots:
         self._snapshots[checkpoint_id] = replace(self._snapshots[checkpoint_id], part=part)
 
     def abort(self, checkpoint_id: int) -> None:
-        """The checkpoint is over, but a part of the snapshot is running: drop it later."""
+        """The checkpoint was aborted while a part of the snapshot runs: mark it to be dropped."""
         self._snapshots[checkpoint_id] = replace(self._snapshots[checkpoint_id], aborted=True)
 
     def forget(self, checkpoint_id: int) -> None:
-        """The snapshot is over for the task."""
+        """Remove the snapshot: the task is done with it."""
         del self._snapshots[checkpoint_id]
 
     def abort_all(self) -> None:
-        """The task ends: forget what is acknowledged, and keep the rest only to drop it when its
-        part ends."""
+        """The task ends: forget acknowledged snapshots, and mark the rest as aborted.
+
+        Those are dropped when their running part ends.
+        """
         self._snapshots = {
             checkpoint_id: replace(snapshot, aborted=True)
             for checkpoint_id, snapshot in self._snapshots.items()
@@ -156,7 +160,7 @@ class OpenSnapshots:
 
 
 def barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
-    """What goes downstream for a trigger."""
+    """The barrier that a trigger sends downstream."""
     return CheckpointBarrier(
         checkpoint_id=trigger.checkpoint_id,
         kind=trigger.kind,
@@ -167,7 +171,7 @@ def barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
 
 
 def trigger_of(barrier: CheckpointBarrier, vertex: VertexId) -> TriggerCheckpoint:
-    """What a barrier asks of the task that it has come to."""
+    """The trigger that a barrier amounts to at the task that received it."""
     return TriggerCheckpoint(
         vertex=vertex,
         checkpoint_id=barrier.checkpoint_id,

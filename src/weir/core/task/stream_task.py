@@ -1,63 +1,63 @@
-"""``StreamTask``: the task's side of the protocol, from trigger to commit (MISSION B, E;
-PROTOCOL P5 to P16, P28 to P37).
+"""``StreamTask``: the task's protocol (MISSION B, E; PROTOCOL P5 to P16, P28 to P37).
 
-A task processes records in batches. Between two batches its query asks in a *planning call* whether
-it may go on; while the call is not answered, the query rests and its state is stable. That is where
-snapshots are taken::
+A task processes records in batches. Between two batches, its query asks in a *planning call*
+whether it may go on; while the call is held (not answered), the query is blocked and its state is
+stable. That is when snapshots are taken::
 
-    PlanningCalled(4)  a trigger waits: TakeSnapshot(position 4)      the call is held
-    SyncPartDone       ContinueSnapshot, AnswerPlanning               records flow, files are copied meanwhile
-    AsyncPartDone      AcknowledgeCheckpoint
-    NotifyCheckpointComplete   ConfirmBase, CommitSinks .... SinksCommitted
+    PlanningCalled(4)         a trigger waits: TakeSnapshot(position 4); the call is held
+    SyncPartDone              ContinueSnapshot, AnswerPlanning; records flow while files are copied
+    AsyncPartDone             AcknowledgeCheckpoint
+    NotifyCheckpointComplete  ConfirmBase, CommitSinks .... SinksCommitted
 
 Rules:
 
-1. Triggers are taken in the order of their ids, one synchronous part at a time, all at the same
-   position; then the call is answered. Without a trigger it is answered at once.
-2. A stop with savepoint ends the records before its barrier (P28): with a drain as the end of the
-   input does, without one as they are. No record flows any more: if the savepoint completes the
-   task commits and finishes, if not the job fails over (P34).
-3. When the records have ended, no call comes any more and the state is stable: triggers are taken
-   at once, before and during the drain at the position before it, afterwards at the drained
+1. Triggers are taken in ascending order of their ids, one synchronous part at a time, all at the
+   same position; then the call is answered. Without a trigger it is answered at once.
+2. A stop with savepoint ends the records before its barrier (P28): with a drain, as at the end of
+   the input; without one, windows and timers stay in the state. No record flows after that: if the
+   savepoint completes, the task commits and finishes; if not, the job fails over (P34).
+3. After the records have ended, no more planning calls come and the state is stable. Triggers are
+   taken at once: before and during the drain at the position before it, afterwards at the drained
    position as ``finished``.
 4. A committable is marked with the first barrier after it and gets its epoch, once, from the first
-   completed checkpoint whose barrier is at or after that mark. It stays until that epoch's commit
+   completed checkpoint whose barrier is at or after that mark. It is kept until that epoch's commit
    is confirmed. An intermediate savepoint neither marks nor commits.
-5. Epochs are committed in the order of their ids, one at a time, also empty ones.
+5. Epochs are committed in ascending order, one at a time, including empty ones.
 6. A task with channels reads each up to its barriers (``input_gate``, ``barrier_handler``). Its
-   snapshot is taken when a barrier is there on all of them, or, unaligned, has overtaken what was
-   not read, which is then part of it. Its own barrier goes downstream before its snapshot is taken.
+   snapshot is taken when every channel has delivered the barrier or, unaligned, when the barrier
+   has overtaken the unread segments, which become part of the snapshot. The task sends its own
+   barrier downstream before it takes its snapshot.
 7. A task that ends takes part in checkpoints until its final epoch is committed and its consumers
-   have processed all its output. Then it declines new triggers, answers what it has begun (P32),
-   and is FINISHED when no commit is left, each snapshot under way is acknowledged, declined or
-   dropped, and its operators are closed.
+   have processed all its output. Then it declines new triggers and completes the snapshots it has
+   started (P32). It is FINISHED when no commit is left, each started snapshot is acknowledged,
+   declined or dropped, and its operators are closed.
 
-After every event ``_advance`` asks one question: what stands in the way of what? The order of the
-answers is law::
+After every event, ``_advance`` decides what the task may do next. The order of its checks is law:
 
-    1. a task that has committed all, and whose consumers have read all, takes the checkpoints that wait, and
-       then none any more: it is closing, and finishes as soon as nothing is under way
-    2. while it initializes, or a synchronous part runs: nothing
-    3. control entries of its channels are acted on, which may align a checkpoint
-    4. if the query rests and no checkpoint waits, a barrier that may overtakes what was not read (unaligned
-       checkpoints); before a checkpoint is taken, operators prepare for it in a batch that reads nothing more of
-       the channels (P6)
-    5. if the query rests, records end where those of all channels have, where its readers have said so, or where
-       the job is stopped
-    6. a checkpoint that waits is taken, if the state is stable; the savepoint of a stop not before the drain
-    7. records flow: the planning call is answered, with what may be read of the channels, unless a consumer is
-       too far behind; or the drain begins
+1. A task that has committed everything, and whose consumers have read everything, takes the waiting
+   checkpoints and then no more: it is closing, and finishes as soon as nothing is in progress.
+2. While it initializes, or a synchronous part runs, it does nothing.
+3. Control entries of its channels are processed, which may align a checkpoint.
+4. If the planning call is held and no checkpoint waits, a barrier that may overtake unread segments
+   does so (unaligned checkpoints). Before a checkpoint is taken, operators prepare for it in a
+   batch that reads nothing more from the channels (P6).
+5. If the planning call is held, records end when those of all channels have ended, when the readers
+   have reported their end, or when the job is stopped.
+6. If the state is stable, a waiting checkpoint is taken; the savepoint of a stop only after the
+   drain, if one runs.
+7. Records flow: the planning call is answered, with what may be read from the channels, unless a
+   consumer lags too far; or the drain starts.
 
-A state is stable while the planning call is held and when the records have ended.
+The state is stable while the planning call is held and after the records have ended.
 
-Producers are notified how far their channels were read, so that they can delete what nobody needs.
-While a part of a snapshot runs that has segments of a channel in flight, that notification is held
-back (P27).
+Producers are notified how far their channels were read, so that they can delete segments that
+nobody needs. While a running part of a snapshot has segments of a channel in flight, the
+notification for that channel is held back (P27).
 
 ``DropSnapshot`` is never emitted while a part of the snapshot is still running: an aborted one is
 dropped when its part ends (P43). Events that arrive after FINISHED or FAILED change nothing else.
 The machine relies on in-order delivery: triggers come with growing ids, and checkpoints complete in
-the order of theirs (a newer one subsumes).
+ascending order (a newer one subsumes older ones).
 """
 
 from __future__ import annotations
@@ -138,19 +138,21 @@ class StreamTask:
         coordinated: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
-        """``sinks`` are the task's two-phase-commit sinks; ``bounded`` says whether its records can
-        end. ``inputs`` are the tasks whose channels it reads, ``consumers`` those that read its own
-        and may lag by ``bound``. A barrier may overtake records ``aligned_timeout_ms`` after the
-        first one of its checkpoint came; None: it never may. With ``prepares_for_barriers`` its
-        operators do so in the batch before each. ``coordinated``: some have coordinators;
-        ``sent_events`` are the events that they had sent, restored."""
+        """``sinks`` are the task's two-phase-commit sinks; ``bounded``: its records can end.
+
+        ``inputs`` are the tasks whose channels it reads; ``consumers`` are those that read its
+        output, and may lag by ``bound``. A barrier may overtake records ``aligned_timeout_ms``
+        after the first barrier of its checkpoint arrived; None: never. ``prepares_for_barriers``:
+        operators prepare in a batch before each barrier. ``coordinated``: some operators have
+        coordinators. ``sent_events``: the restored unacknowledged events of those operators.
+        """
         self._vertex = vertex
         self._report = TaskReports(vertex=vertex, attempt=attempt, operators=operators)
         self._bounded = bounded
         self._status = TaskStatus.INITIALIZING
-        #: The last complete batch; while the drain runs, the one before it.
+        #: The last complete batch; while the drain runs, the batch before it.
         self._position = -1
-        #: The planning call that is not answered; the query rests.
+        #: The held planning call; while it is set, the query is blocked.
         self._call: int | None = None
         self._triggers = WaitingTriggers(vertex, prepares=prepares_for_barriers)
         self._prepares = prepares_for_barriers
@@ -158,35 +160,34 @@ class StreamTask:
         self._commits = PendingCommits(sinks)
         self._gate = InputGate(inputs)
         self._ending = TaskEnding(self._gate, requires_final_checkpoint=requires_final_checkpoint)
-        #: Where a call was last answered though there was nothing to read. After each batch one is:
-        #: the query may have a batch of its own to run, without records, by the watermark that the
-        #: last one moved.
+        #: The position at which a call was last answered with nothing to read: once per position,
+        #: since the query may run a batch without records for the last batch's new watermark.
         self._idle_at = -1
         self._aligned_timeout_ms = aligned_timeout_ms
-        #: How far channels were read of which the producers are not notified yet.
+        #: Read positions by channel of which the producers are not notified yet.
         self._held_back: dict[VertexId, int] = {}
         self._outputs = OutputChannels(vertex, consumers, bound)
         self._coordinated = coordinated
         self._events = TaskEvents(vertex, attempt, sent_events)
-        #: The time of the event that is being handled.
+        #: The time of the event being handled.
         self._now_ms = 0
 
     @property
     def status(self) -> TaskStatus:
-        """Where the task stands."""
+        """The task's status."""
         return self._status
 
     @property
     def operator_status(self) -> OperatorStatus:
-        """Where the operators of its chain stand."""
+        """The status of the operators in its chain."""
         return self._ending.operators
 
     # ---- entries
 
     def handle(self, event: StreamTaskEvent, now_ms: int) -> list[StreamTaskEffect]:
-        """Take one event; the effects are to be carried out in their order.
+        """Handle one event; return the effects, to be executed in order.
 
-        Raises ``InvariantError`` for an event that cannot be, before anything has changed.
+        Raises ``InvariantError`` for an impossible event, before anything has changed.
         """
         self._now_ms = now_ms
         if has_ended(self._status):
@@ -217,8 +218,7 @@ class StreamTask:
         }
 
     def next_deadline(self) -> int | None:
-        """When ``on_deadline`` is due: a barrier may overtake records then. Checkpoints expire in
-        the coordinator."""
+        """When a barrier may overtake records; the coordinator handles checkpoint timeouts."""
         if (
             self._call is None
             or self._ending.closing
@@ -233,14 +233,14 @@ class StreamTask:
         )
 
     def on_deadline(self, now_ms: int) -> list[StreamTaskEffect]:
-        """The time that ``next_deadline`` named has come."""
+        """The time that ``next_deadline`` returned has been reached."""
         self._now_ms = now_ms
         return self._advance()
 
     # ---- what the task may do next
 
     def _advance(self) -> list[StreamTaskEffect]:
-        """Do what nothing stands in the way of any more: the module's docstring has the order."""
+        """Do everything that is possible now, in the order of the module docstring."""
         if self._ending.closing:
             return self._finish()
         if self._ending.is_done and self._outputs.all_consumed and not self._triggers:
@@ -251,7 +251,7 @@ class StreamTask:
         return self._read_control() + self._between_batches()
 
     def _between_batches(self) -> list[StreamTaskEffect]:
-        """Rules 4 to 7."""
+        """Checks 4 to 7 of the module docstring."""
         n = self._may_overtake()
         if n is not None and self._wants_barrier_batch(n):
             return self._answer(barrier=n)
@@ -270,14 +270,13 @@ class StreamTask:
         return effects + self._flow_on()
 
     def _may_overtake(self) -> int | None:
-        """The checkpoint whose barrier may pass what was not read."""
+        """The checkpoint whose barrier may overtake unread segments; None otherwise."""
         if self._call is None or self._aligned_timeout_ms is None or self._triggers:
             return None
         return self._gate.may_overtake(self._now_ms, self._aligned_timeout_ms)
 
     def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
-        """Whether operators still prepare for this checkpoint, in a batch of their own, before it
-        is taken (P6)."""
+        """Whether operators must still prepare for this checkpoint in a batch of their own (P6)."""
         flows = self._call is not None and self._ending.records is Records.FLOWING
         return flows and self._triggers.wants_step(checkpoint_id)
 
@@ -292,13 +291,12 @@ class StreamTask:
         return self._tell_end(finished=False) + self._move(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 
     def _tell_end(self, *, finished: bool) -> list[StreamTaskEffect]:
-        """Notify the consumers that no record comes any more."""
+        """Notify the consumers that no more records will come."""
         end = EndOfUserRecords(finished=finished, savepoint=self._ending.stops_with)
         return [*self._outputs.broadcast(end)]
 
     def _read_control(self) -> list[StreamTaskEffect]:
-        """Act on what the channels say beside records. A checkpoint that is aligned waits to be
-        taken."""
+        """Process the control entries of the channels; queue a checkpoint that is aligned."""
         effects: list[StreamTaskEffect] = []
         for outcome in self._gate.process(self._now_ms):
             if isinstance(outcome, Aligned):
@@ -310,7 +308,7 @@ class StreamTask:
 
     def _flow_on(self) -> list[StreamTaskEffect]:
         if self._ending.records is Records.ENDED:
-            # A query that did not end by itself is alive, and rests in the call.
+            # A query whose records were ended for it is alive, and held in the planning call.
             self._ending.records, call, self._call = Records.DRAINING, self._call, None
             events = self._events.carry()
             return [
@@ -326,9 +324,10 @@ class StreamTask:
         return self._answer()
 
     def _answer(self, barrier: int | None = None) -> list[StreamTaskEffect]:
-        """Let the next batch begin, with the events that wait. After the records of one with a
-        barrier comes its snapshot, so nothing after the barrier in the channels may reach it: it
-        reads no segment and gets no watermark."""
+        """Let the next batch start, with the waiting operator events.
+
+        With ``barrier``, the snapshot follows it, so it reads no segment and gets no watermark.
+        """
         invariant(self._call is not None, f"{self._vertex} answers no planning call")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
@@ -363,8 +362,7 @@ class StreamTask:
         return self._advance()
 
     def _take(self, trigger: TriggerCheckpoint) -> list[StreamTaskEffect]:
-        """Begin a snapshot of the state after ``position``, the barrier first (MISSION B2); what
-        was staged later is not part of it."""
+        """Broadcast the barrier, then start a snapshot of the last complete batch (MISSION B2)."""
         barrier = trigger.checkpoint_id if trigger.kind.commits_side_effects else None
         aligned = self._triggers.take(trigger.checkpoint_id)
         snapshot = TaskSnapshot(
@@ -483,7 +481,7 @@ class StreamTask:
     def _on_started(self, event: TaskStarted) -> list[StreamTaskEffect]:
         moved = self._move(TaskStatus.RUNNING)
         self._position = max(self._position, event.position)
-        # Those of a restored task are sent again (P41).
+        # A restored task sends its unacknowledged events again (P41).
         return [*moved, *self._events.complete(), *self._advance()]
 
     def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
@@ -532,9 +530,11 @@ class StreamTask:
     def _complete_batch(
         self, position: int, watermark_ms: int | None = None
     ) -> list[StreamTaskEffect]:
-        """All batches up to ``position`` are complete, and this is the watermark after them: the
-        consumers get what they emitted. If there was none since the last call was answered, the
-        events that it was to carry wait for the next."""
+        """All batches up to ``position`` are complete: send their output to the consumers.
+
+        ``watermark_ms`` is the watermark after them. If no batch ran since the last call was
+        answered, the operator events it was to carry wait for the next one.
+        """
         invariant(
             position >= self._position,
             f"{self._vertex} goes back from position {self._position} to {position}",
@@ -585,12 +585,12 @@ class StreamTask:
         )
 
     def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
-        # Operators take part in the drain's batch.
+        # Until the drain is complete, a batch can carry the event: operators run in the drain too.
         drained = self._ending.records is Records.DRAINED
         return [*self._events.deliver(event, may_step=not drained), *self._advance()]
 
     def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
-        """Notify producers how far their channels were read, if no snapshot needs the segments."""
+        """Notify producers how far channels were read, unless a snapshot needs the segments."""
         self._held_back.update(moved)
         in_use = self._snapshots.channels_in_use
         told = {name: position for name, position in self._held_back.items() if name not in in_use}
@@ -605,9 +605,11 @@ class StreamTask:
     # ---- the end
 
     def _finish(self) -> list[StreamTaskEffect]:
-        """FINISHED, unless a commit or a part of a snapshot is under way (an aborted one is dropped
-        after it), or a consumer has records to process (PROTOCOL P30). Operators are closed before
-        that (MISSION E5)."""
+        """Close the operators, then move to FINISHED (MISSION E5).
+
+        Not while a commit or a part of a snapshot is running (an aborted one is dropped when its
+        part ends), or a consumer has records to process (PROTOCOL P30).
+        """
         if (
             self._snapshots.any_part_running
             or not self._commits.is_idle
@@ -632,8 +634,7 @@ class StreamTask:
         return [*self._end(TaskStatus.FAILED), failed]
 
     def _end(self, status: TaskStatus) -> list[StreamTaskEffect]:
-        """Forget all but the snapshots that are still to be dropped; a held call is never
-        answered."""
+        """Forget everything except snapshots to be dropped; a held call is never answered."""
         moved = self._move(status)
         self._call = None
         self._triggers.clear()
@@ -646,8 +647,7 @@ class StreamTask:
         return [self._report.status(status)]
 
     def _after_end(self, event: StreamTaskEvent) -> list[StreamTaskEffect]:
-        """Triggers are declined, what a dropped snapshot wrote is deleted, all else comes too late
-        to matter."""
+        """Decline triggers, drop snapshots whose last part ended, and ignore everything else."""
         if isinstance(event, TriggerCheckpoint):
             if self._status is TaskStatus.FINISHED:
                 return [self._report.closing(event.checkpoint_id)]

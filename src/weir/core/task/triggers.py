@@ -1,8 +1,8 @@
-"""``WaitingTriggers``: the checkpoints that a task has to take, in the order of their ids.
+"""``WaitingTriggers``: the checkpoints that a task has to take, in ascending order of their ids.
 
-A trigger comes from the coordinator, or from barriers that are aligned in the task's channels. It
-waits until the query rests, and, where operators emit rows before a barrier (PROTOCOL P6), until a
-step has carried the barrier to them.
+A trigger comes from the coordinator, or from barriers aligned in the task's channels. It waits
+until the query is held in a planning call and, where operators emit rows before a barrier
+(PROTOCOL P6), until a batch has carried the barrier to them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from weir.errors import invariant
 
 
 class WaitingTriggers:
-    """Triggers that are not taken yet."""
+    """The triggers of one task that are waiting to be taken."""
 
     def __init__(self, vertex: VertexId, *, prepares: bool) -> None:
-        """``prepares``: operators take part in the step before each barrier."""
+        """``prepares``: operators take part in the batch before each barrier."""
         self._vertex = vertex
         self._prepares = prepares
         #: By checkpoint id. Law: ascending.
         self._waiting: dict[int, TriggerCheckpoint] = {}
-        #: The alignment of those that wait, where there was one.
+        #: The alignments of waiting triggers that came from barriers.
         self._alignments: dict[int, Aligned] = {}
-        #: Ids only grow.
+        #: The newest checkpoint that the coordinator triggered. Ids only grow.
         self._newest = 0
-        #: The newest checkpoint whose barrier a step has carried.
+        #: The newest checkpoint whose barrier a batch has carried.
         self.carried = 0
 
     def __len__(self) -> int:
@@ -35,12 +35,14 @@ class WaitingTriggers:
 
     @property
     def first(self) -> TriggerCheckpoint | None:
-        """The one to be taken next."""
+        """The trigger to be taken next; None if none is waiting."""
         return next(iter(self._waiting.values()), None)
 
     def announced(self, trigger: TriggerCheckpoint) -> None:
-        """The coordinator triggers the task. Raises ``InvariantError`` if it cannot be this one's
-        turn."""
+        """The coordinator triggers the task.
+
+        Raises ``InvariantError`` if the trigger is for another task or its id is not the newest.
+        """
         checkpoint_id = trigger.checkpoint_id
         invariant(
             trigger.vertex == self._vertex, f"a trigger for {trigger.vertex} reached {self._vertex}"
@@ -52,32 +54,31 @@ class WaitingTriggers:
         self._newest = checkpoint_id
 
     def add(self, trigger: TriggerCheckpoint) -> None:
-        """A trigger waits to be taken."""
+        """Queue a trigger to be taken."""
         self._waiting[trigger.checkpoint_id] = trigger
 
     def add_aligned(self, aligned: Aligned) -> None:
-        """The barrier of a checkpoint is there on every channel."""
+        """Queue the trigger of a checkpoint whose barrier is aligned."""
         checkpoint_id = aligned.barrier.checkpoint_id
         self.add(trigger_of(aligned.barrier, self._vertex))
         self._alignments[checkpoint_id] = aligned
 
     def wants_step(self, checkpoint_id: int) -> bool:
-        """Whether a step is still to carry this checkpoint's barrier to the operators
-        (PROTOCOL P6)."""
+        """Whether a batch must still carry this checkpoint's barrier to operators (PROTOCOL P6)."""
         return self._prepares and self.carried < checkpoint_id
 
     def take(self, checkpoint_id: int) -> Aligned | None:
-        """It is taken now; its alignment, if there was one."""
+        """Remove a trigger that is taken now; return its alignment, if it came from barriers."""
         del self._waiting[checkpoint_id]
         return self._alignments.pop(checkpoint_id, None)
 
     def drop(self, checkpoint_id: int) -> bool:
-        """Its checkpoint is over, or cannot be taken; whether it waited."""
+        """Remove the trigger of an aborted or declined checkpoint; return whether it waited."""
         self._alignments.pop(checkpoint_id, None)
         return self._waiting.pop(checkpoint_id, None) is not None
 
     def clear(self) -> tuple[int, ...]:
-        """None will be taken any more; the ids of those that waited."""
+        """Remove all triggers; return the ids of those that waited."""
         ids = tuple(self._waiting)
         self._waiting.clear()
         return ids
