@@ -1,5 +1,7 @@
-"""A task between channels, for tests of its machine: it rests in its first planning call, and every
-effect is kept."""
+"""A ``StreamTask`` between channels for tests.
+
+It rests in its first planning call, and every effect is recorded.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from weir.core.task.batch_bound import BatchBound
 from weir.core.task.stream_task import StreamTask
 from weir.core.types import InFlightSegment, OperatorState, SnapshotKind, SnapshotMetrics, TaskState
 
-#: What a consumer may read in a step before it has taken one.
+#: What a consumer may read in a step before it has taken its first one.
 BATCH_SIZE = BatchBound().size
 
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
 
 
 class Task:
-    """A task that runs, and rests in its first planning call."""
+    """A running task that rests in its first planning call."""
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class Task:
         aligned_timeout_ms: int | None = None,
         restored: tuple[tuple[str, Any], ...] = (),
     ) -> None:
-        """``restored`` are entries of its channels that are there before it runs."""
+        """``restored`` are channel entries that are present before the task runs."""
         self.machine = StreamTask(
             vertex="v",
             attempt=1,
@@ -50,7 +52,7 @@ class Task:
             aligned_timeout_ms=aligned_timeout_ms,
         )
         self.calls = 0
-        #: How far the query has read each channel, by its own offsets.
+        #: How far the query has read each channel, in its own offsets.
         self.offsets: dict[str, int] = {}
         self.told: list[Any] = []
         for channel, entry in restored:
@@ -58,7 +60,7 @@ class Task:
         self.do(TaskStarted(position=-1))
 
     def do(self, event: Any, now_ms: int = 0) -> list[Any]:
-        """The effects of one event."""
+        """Handle one event and return its effects."""
         effects = self.machine.handle(event, now_ms)
         self.machine.validate()
         close = CloseOperators(vertex="v")
@@ -71,26 +73,25 @@ class Task:
         return effects
 
     def plan(self, position: int, now_ms: int = 0, **consumed: int) -> list[Any]:
-        """A planning call; ``consumed`` are the channels that the steps since the last one have
-        read."""
+        """A planning call; ``consumed`` are the channels read by the steps since the last one."""
         self.calls += 1
         self.offsets |= consumed
         offsets = dict(self.offsets)
         return self.do(PlanningCalled(call=self.calls, position=position, consumed=offsets), now_ms)
 
     def step(self, position: int) -> list[Any]:
-        """A whole step that puts out a segment, up to the next planning call."""
+        """A whole step that emits a segment, up to the next planning call."""
         self.do(StepStaged(position=position, committables=(), segment=segment(position)))
         return self.plan(position)
 
     def get(self, channel: str, entry: Any, now_ms: int = 0) -> list[Any]:
-        """A producer appends an entry."""
+        """Append an entry as the producer of a channel."""
         return self.do(ChannelAppended(vertex="v", channel=channel, entries=(entry,)), now_ms)
 
     def snapshot(
         self, checkpoint_id: int, position: int, in_flight: tuple[InFlightSegment, ...] = ()
     ) -> list[Any]:
-        """Both parts of a snapshot that was begun."""
+        """Run both parts of a snapshot that has started."""
         return self.do(SyncPartDone(checkpoint_id=checkpoint_id)) + self.finish(
             checkpoint_id, position, in_flight
         )
@@ -98,7 +99,7 @@ class Task:
     def finish(
         self, checkpoint_id: int, position: int, in_flight: tuple[InFlightSegment, ...] = ()
     ) -> list[Any]:
-        """The asynchronous part of a snapshot."""
+        """Run the asynchronous part of a snapshot."""
         state = TaskState(vertex="v", position=position, operators=OPERATORS, in_flight=in_flight)
         return self.do(
             AsyncPartDone(checkpoint_id=checkpoint_id, state=state, metrics=SnapshotMetrics())
@@ -106,7 +107,7 @@ class Task:
 
 
 def segment(position: int) -> Segment:
-    """What one step put out."""
+    """The output of one step."""
     return Segment(position=position, size=1, payload={})
 
 
@@ -119,11 +120,11 @@ def barrier(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) ->
 
 def trigger(checkpoint_id: int, kind: SnapshotKind = SnapshotKind.CHECKPOINT) -> TriggerCheckpoint:
     """A trigger of the coordinator."""
-    return TriggerCheckpoint(vertex="v", checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=0)
+    return TriggerCheckpoint(vertex="v", barrier=barrier(checkpoint_id, kind))
 
 
 def kinds(effects: list[Any]) -> list[str]:
-    """The effects by type; entries of a channel by theirs."""
+    """Effect types; a channel entry counts by its own type."""
     found: list[Any] = []
     for one in effects:
         found += one.entries if isinstance(one, ChannelAppended) else (one,)

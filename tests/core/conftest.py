@@ -1,5 +1,4 @@
-"""Lets the tests of this folder import the helpers that lie beside them (pytest's importlib mode
-adds no path)."""
+"""Makes the helpers in this folder importable (pytest's importlib mode adds no path)."""
 
 from __future__ import annotations
 

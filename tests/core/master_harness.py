@@ -1,5 +1,4 @@
-"""A small world around ``JobMaster`` for tests: it carries no effect out, but knows what a kernel
-would answer."""
+"""A small world around ``JobMaster``: it carries out no effect, but answers as a kernel would."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def task_state(
 
 
 def completed(record: RecordCheckpoint, *, job_id: str = JOB_ID) -> CompletedCheckpoint:
-    """The checkpoint that a won record makes."""
+    """The checkpoint that a won record creates."""
     return CompletedCheckpoint(
         job_id=job_id,
         checkpoint_id=record.checkpoint_id,
@@ -103,7 +102,7 @@ def checkpoint(
 
 
 class World:
-    """A job master, its time, and everything that it ever put out."""
+    """A job master, its clock, and every effect it has produced."""
 
     def __init__(
         self,
@@ -116,7 +115,7 @@ class World:
         producers: dict[str, tuple[str, ...]] | None = None,
         coordinated: dict[str, CoordinatedOperator] | None = None,
     ) -> None:
-        #: Whether every deletion is over at once.
+        #: Whether every deletion finishes at once.
         self.cleans = cleans
         self.vertices = vertices or ("a", "b")
         self.now_ms = 0
@@ -136,14 +135,14 @@ class World:
         )
 
     def handle(self, event: JobMasterEvent) -> list[JobMasterEffect]:
-        """Hand one event in, check all laws, and remember the effects."""
+        """Hand one event in, check all laws, and record the effects."""
         effects = self.master.handle(event, self.now_ms)
         self.master.validate()
         self.effects.extend(effects)
         return effects + self.clean(effects)
 
     def clean(self, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
-        """Let the deletions among ``effects`` be over, if they are over at once; what followed."""
+        """Finish the deletions among ``effects`` if they finish at once; return what followed."""
         discards = of(effects, DiscardCheckpoint) if self.cleans else []
         return [
             e
@@ -152,7 +151,7 @@ class World:
         ]
 
     def pass_time(self, ms: int) -> list[JobMasterEffect]:
-        """Let time pass, with every deadline on the way."""
+        """Advance the clock, firing every deadline on the way."""
         end_ms, out = self.now_ms + ms, []
         while (deadline := self.master.next_deadline()) is not None and deadline <= end_ms:
             self.now_ms = max(deadline, self.now_ms)
@@ -164,14 +163,14 @@ class World:
         return out
 
     def submit(self, restored: CompletedCheckpoint | None = None, *, chance: float = 0.0) -> None:
-        """Submit the job and let its first attempt begin."""
+        """Submit the job and let its first attempt start."""
         self.handle(JobSubmitted())
         self.begin(1, restored, chance=chance)
 
     def begin(
         self, attempt: int, restored: CompletedCheckpoint | None = None, *, chance: float = 0.0
     ) -> None:
-        """Let an attempt begin."""
+        """Let an attempt start."""
         self.handle(
             AttemptBegan(
                 attempt=attempt,
@@ -182,7 +181,7 @@ class World:
         )
 
     def status(self, status: TaskStatus, *vertices: str) -> list[JobMasterEffect]:
-        """Let tasks report a status; all tasks if none is named."""
+        """Report a status for these tasks; for all tasks if none is named."""
         out = []
         for vertex in vertices or self.vertices:
             attempt = self.master.attempt
@@ -190,13 +189,13 @@ class World:
         return out
 
     def running(self, **kwargs: CompletedCheckpoint | None) -> World:
-        """Submit the job, and let all its tasks run."""
+        """Submit the job and bring all its tasks to RUNNING."""
         self.submit(**kwargs)
         self.status(TaskStatus.RUNNING)
         return self
 
     def allocate(self, effects: list[JobMasterEffect]) -> tuple[int, list[JobMasterEffect]]:
-        """Answer the one AllocateLocation among ``effects``; the new id and what followed."""
+        """Answer the one AllocateLocation among ``effects``; return the id and what followed."""
         allocation = only(effects, AllocateLocation)
         checkpoint_id, self.next_id = self.next_id, self.next_id + 1
         is_savepoint = allocation.kind.is_savepoint
@@ -211,7 +210,7 @@ class World:
         return checkpoint_id, out
 
     def acknowledge(self, checkpoint_id: int, *states: TaskState | str) -> list[JobMasterEffect]:
-        """Let tasks acknowledge: all of them if none is named."""
+        """Acknowledge for these tasks; for all of them if none is named."""
         out = []
         for state in states or self.vertices:
             value = task_state(state) if isinstance(state, str) else state
@@ -229,7 +228,7 @@ class World:
     def decline(
         self, checkpoint_id: int, vertex: str, reason: str = "CHECKPOINT_DECLINED"
     ) -> list[JobMasterEffect]:
-        """Let one task decline."""
+        """Decline for one task."""
         return self.handle(
             DeclineCheckpoint(
                 vertex=vertex,
@@ -255,7 +254,7 @@ class World:
     def complete(
         self, effects: list[JobMasterEffect], *states: TaskState
     ) -> tuple[int, list[JobMasterEffect]]:
-        """Carry a whole checkpoint through, from its AllocateLocation to its won record."""
+        """Take a whole checkpoint from its AllocateLocation to its won record."""
         checkpoint_id, _ = self.allocate(effects)
         return checkpoint_id, self.record(self.acknowledge(checkpoint_id, *states))
 

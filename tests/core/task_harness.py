@@ -1,8 +1,8 @@
-"""A ``StreamTask`` under test: validated after every event, with short ways to send what is
-usual."""
+"""A ``StreamTask`` under test, validated after every event, with shortcuts for the usual events."""
 
 from __future__ import annotations
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
     NotifyCheckpointAborted,
     NotifyCheckpointComplete,
@@ -54,8 +54,7 @@ class TaskHarness:
         takes_barriers: bool = False,
         sent_events: tuple[SentEvent, ...] = (),
     ) -> None:
-        """``closes_at_once``: operators are closed as soon as that is asked for, and nothing is
-        said of it."""
+        """``closes_at_once``: operators report CLOSED as soon as they are asked to close."""
         self.closes_at_once = closes_at_once
         self.task = StreamTask(
             vertex=VERTEX,
@@ -69,7 +68,7 @@ class TaskHarness:
             sent_events=sent_events,
         )
         self.effects: list[StreamTaskEffect] = []
-        #: What ``TakeSnapshot`` said, by checkpoint id.
+        #: Each ``TakeSnapshot``, by checkpoint id.
         self.taken: dict[int, TakeSnapshot] = {}
         if started:
             self.send(TaskStarted(position=-1))
@@ -98,10 +97,7 @@ class TaskHarness:
         return self.send(
             TriggerCheckpoint(
                 vertex=VERTEX,
-                checkpoint_id=checkpoint_id,
-                kind=kind,
-                timestamp_ms=9,
-                target=None,
+                barrier=CheckpointBarrier(checkpoint_id=checkpoint_id, kind=kind, timestamp_ms=9),
                 drain=drain,
             )
         )
@@ -131,7 +127,7 @@ class TaskHarness:
         return self.send(NotifyCheckpointComplete(vertex=VERTEX, checkpoint_id=checkpoint_id))
 
     def abort(self, checkpoint_id: int) -> list[StreamTaskEffect]:
-        """What follows from it, beside that listeners are told, while there are any."""
+        """Abort a checkpoint; return the effects after the notification of listeners, if any."""
         told = (
             []
             if has_ended(self.task.status)
@@ -151,7 +147,7 @@ class TaskHarness:
         return self.send(Drained(position=position))
 
     def acknowledge(self, checkpoint_id: int) -> None:
-        """Run both parts of a snapshot that was begun."""
+        """Run both parts of a snapshot that has started."""
         self.sync_done(checkpoint_id)
         self.async_done(checkpoint_id)
 
@@ -172,7 +168,10 @@ def flushed(committable: Committable) -> dict[str, object]:
 
 
 def async_part_done(taken: TakeSnapshot) -> AsyncPartDone:
-    """The asynchronous part as a kernel reports it: payloads flushed, marks not carried."""
+    """The result of the asynchronous part as a kernel reports it.
+
+    Payloads are flushed, marks are not carried.
+    """
     committables = tuple(
         Committable(sink=c.sink, position=c.position, payload=flushed(c))
         for c in taken.committables

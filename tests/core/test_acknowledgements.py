@@ -1,11 +1,11 @@
-"""What an acknowledgement is answered with: lateness is a result, not an exception."""
+"""How acknowledgements are answered: lateness is a result, not an exception."""
 
 from __future__ import annotations
 
 from master_harness import World, of, task_state
 
 from weir.core.checkpoints.pending import TaskAcknowledgeResult as Result
-from weir.core.checkpoints.requests import CoordinatorOutput
+from weir.core.checkpoints.requests import CheckpointOutput
 from weir.core.config import CheckpointConfig
 from weir.core.messages.job import (
     DiscardCheckpoint,
@@ -27,8 +27,8 @@ def pending(subject: World) -> int:
     return subject.allocate(asked)[0]
 
 
-def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[CoordinatorOutput]]:
-    """Ask the coordinator itself, since the job master keeps the answer to itself."""
+def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[CheckpointOutput]]:
+    """Ask the coordinator directly, since the job master does not pass the answer on."""
     metrics = SnapshotMetrics(sync_duration_ms=4, checkpointed_size=9)
     state = task_state(vertex, files=("f",))
     event = AcknowledgeCheckpoint(
@@ -40,7 +40,7 @@ def acknowledge(subject: World, n: int, vertex: str) -> tuple[Result, list[Coord
 def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_with_duplicate() -> (
     None
 ):
-    """The second changes nothing."""
+    """The second one changes nothing."""
     subject = world()
     n = pending(subject)
     assert acknowledge(subject, n, "a") == (Result.SUCCESS, [])
@@ -49,7 +49,7 @@ def test_an_awaited_acknowledgement_is_answered_with_success_and_a_second_one_wi
 
 
 def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unknown() -> None:
-    """It changes nothing, neither in the checkpoint nor in the figures."""
+    """It changes neither the checkpoint nor the statistics."""
     subject = world()
     n = pending(subject)
     assert acknowledge(subject, n, "stranger") == (Result.UNKNOWN, [])
@@ -60,7 +60,7 @@ def test_a_vertex_that_a_pending_checkpoint_does_not_know_is_answered_with_unkno
 def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_and_deleted() -> (
     None
 ):
-    """Its figures land in the entry of the failed checkpoint."""
+    """Its metrics are added to the entry of the failed checkpoint."""
     subject = world()
     n = pending(subject)
     subject.decline(n, "a")
@@ -73,7 +73,7 @@ def test_an_acknowledgement_of_an_aborted_checkpoint_is_answered_with_discarded_
 
 
 def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate() -> None:
-    """Each of its tasks has acknowledged it; nothing of it is deleted."""
+    """All of its tasks have acknowledged it; none of its files is deleted."""
     subject = world()
     n = pending(subject)
     subject.record(subject.acknowledge(n))
@@ -81,8 +81,7 @@ def test_an_acknowledgement_of_a_completed_checkpoint_is_answered_with_duplicate
 
 
 def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unknown() -> None:
-    """Sixteen aborted ids are remembered; late figures still land in a history that reaches further
-    back."""
+    """Sixteen aborted ids are remembered; the longer history still takes late metrics."""
     subject = world()
     ids = [pending(subject)]
     subject.decline(ids[0], "a")
@@ -95,12 +94,12 @@ def test_an_acknowledgement_of_an_id_that_nobody_remembers_is_answered_with_unkn
 
 
 def test_an_acknowledgement_of_an_id_that_never_was_is_answered_with_unknown() -> None:
-    """It may be of a checkpoint of another driver."""
+    """It may belong to a checkpoint of another driver."""
     assert acknowledge(world(), 99, "a") == (Result.UNKNOWN, [])
 
 
 def test_only_sixteen_completed_ids_are_remembered() -> None:
-    """A limit on everything."""
+    """Everything is bounded."""
     subject = world()
     for _ in range(17):
         subject.record(subject.acknowledge(pending(subject)))

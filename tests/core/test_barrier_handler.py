@@ -1,5 +1,7 @@
-"""Alignment over several channels: held channels, newer barriers, cancelled checkpoints, ended
-channels (MISSION B3, D)."""
+"""Alignment over several channels (MISSION B3, D).
+
+Held, cancelled and ended channels, and newer barriers.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,14 @@ def barrier(checkpoint_id: int) -> CheckpointBarrier:
 
 
 def test_one_channel_is_aligned_at_once() -> None:
-    """Nothing is held, and nothing was waited for."""
+    """Nothing is held and the alignment takes no time."""
     handler = BarrierHandler("a")
     assert handler.barrier("a", barrier(1), 5) == [Aligned(barrier=barrier(1), alignment_ms=0)]
     assert not handler.holds("a")
 
 
 def test_a_channel_is_held_from_its_barrier_until_all_have_theirs() -> None:
-    """The other is read meanwhile; the time between first and last barrier is the alignment."""
+    """The other is read meanwhile; alignment lasts from the first barrier to the last."""
     handler = BarrierHandler("ab")
     assert handler.barrier("a", barrier(1), 5) == []
     assert (handler.holds("a"), handler.holds("b"), handler.aligning) == (True, False, 1)
@@ -42,7 +44,7 @@ def test_a_channel_is_held_from_its_barrier_until_all_have_theirs() -> None:
 
 
 def test_a_channel_that_has_ended_counts_as_aligned() -> None:
-    """Also if it ends while the others are held for it."""
+    """Also when it ends while the others are held for it."""
     handler = BarrierHandler("abc")
     handler.ended("c", 0)
     handler.barrier("a", barrier(1), 5)
@@ -50,8 +52,7 @@ def test_a_channel_that_has_ended_counts_as_aligned() -> None:
 
 
 def test_a_newer_barrier_ends_an_older_alignment() -> None:
-    """The older is declined as subsumed; the channel that was held for it is read again, up to the
-    newer barrier."""
+    """The older is declined as subsumed; its held channel is read again up to the newer barrier."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
     assert handler.barrier("b", barrier(2), 3) == [
@@ -62,7 +63,7 @@ def test_a_newer_barrier_ends_an_older_alignment() -> None:
 
 
 def test_a_cancelled_checkpoint_is_waited_for_no_more() -> None:
-    """The marker of one channel frees the others, and is said once."""
+    """The marker on one channel frees the others and is reported once."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
     cancelled = Misaligned(
@@ -74,7 +75,7 @@ def test_a_cancelled_checkpoint_is_waited_for_no_more() -> None:
 
 
 def test_barriers_of_a_cancelled_checkpoint_are_passed_over() -> None:
-    """Whether they come before or after the next checkpoint's alignment."""
+    """Whether they arrive before or after the next checkpoint's alignment."""
     handler = BarrierHandler("ab")
     handler.cancelled(1)
     assert handler.barrier("a", barrier(1), 0) == []
@@ -86,7 +87,7 @@ def test_barriers_of_a_cancelled_checkpoint_are_passed_over() -> None:
 
 
 def test_an_abort_by_the_coordinator_frees_the_channels_without_a_word() -> None:
-    """It knows already; late barriers of it are passed over."""
+    """The coordinator already knows; late barriers of that checkpoint are ignored."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
     handler.aborted(1)
@@ -96,7 +97,7 @@ def test_an_abort_by_the_coordinator_frees_the_channels_without_a_word() -> None
 
 
 def test_an_abort_of_a_checkpoint_that_is_over_changes_nothing() -> None:
-    """Its barriers were all there."""
+    """All its barriers had arrived."""
     handler = BarrierHandler("ab")
     for channel in "ab":
         handler.barrier(channel, barrier(1), 0)
@@ -106,7 +107,7 @@ def test_an_abort_of_a_checkpoint_that_is_over_changes_nothing() -> None:
 
 
 def test_a_task_without_channels_remembers_no_aborted_checkpoint() -> None:
-    """No barrier of it can come, and a job may abort checkpoints for years."""
+    """No barrier of it can arrive, and a job may abort checkpoints for years."""
     handler = BarrierHandler("")
     for checkpoint_id in range(1, 100):
         handler.aborted(checkpoint_id)
@@ -114,7 +115,7 @@ def test_a_task_without_channels_remembers_no_aborted_checkpoint() -> None:
 
 
 def test_a_held_channel_that_is_read_is_a_bug() -> None:
-    """Its records would be in the state of a checkpoint that they came after."""
+    """Its records would be in the state of a checkpoint whose barrier precedes them."""
     handler = BarrierHandler("ab")
     handler.barrier("a", barrier(1), 0)
     with pytest.raises(InvariantError, match="held channel"):
@@ -125,8 +126,7 @@ def test_a_held_channel_that_is_read_is_a_bug() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_every_checkpoint_is_aligned_or_declined_once_whatever_the_order(seed: int) -> None:
-    """Channels with the same barriers, some cancelled, read in any order that the handler
-    allows."""
+    """Channels with the same barriers, some cancelled, read in any order the handler allows."""
     chance = random.Random(seed)
     names = "abcd"[: chance.randint(1, 4)]
     ids = range(1, chance.randint(2, 8))

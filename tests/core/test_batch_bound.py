@@ -1,4 +1,4 @@
-"""How much one batch reads of a channel follows from how long batches take."""
+"""The bound on what one batch reads of a channel follows from how long batches take."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from weir.core.task.batch_bound import TARGET_MS, BatchBound
 
 
 def bound_of(size: int) -> BatchBound:
-    """A bound that allows so many bytes."""
+    """A bound that currently allows this many bytes."""
     bound = BatchBound()
     bound.size = size
     return bound
@@ -20,7 +20,7 @@ def run(bound: BatchBound, size: int, duration_ms: int) -> int:
 
 
 def test_a_batch_that_lasts_too_long_shrinks_the_bound_in_proportion() -> None:
-    """So that the next one lasts about as long as wanted."""
+    """So that the next batch lasts about as long as intended."""
     assert run(bound_of(400 << 20), 400 << 20, 4 * TARGET_MS) == 100 << 20
 
 
@@ -30,17 +30,17 @@ def test_a_full_batch_in_time_doubles_the_bound() -> None:
 
 
 def test_a_batch_that_is_just_in_time_changes_nothing() -> None:
-    """Twice as much would last too long, and the bound would go up and down for ever."""
+    """Twice as much would take too long, and the bound would oscillate forever."""
     assert run(bound_of(64 << 20), 60 << 20, TARGET_MS * 3 // 4) == 64 << 20
 
 
 def test_a_small_batch_in_time_changes_nothing() -> None:
-    """It says nothing of how long a large one would take."""
+    """It does not show how long a large one would take."""
     assert run(bound_of(64 << 20), 1 << 20, 100) == 64 << 20
 
 
 def test_the_bound_never_falls_so_low_that_only_fixed_costs_are_paid() -> None:
-    """A batch that is slow though it reads little is not made faster by reading less."""
+    """A batch that is slow although it reads little does not get faster by reading less."""
     bound = bound_of(8 << 20)
     for _ in range(20):
         run(bound, 1000, 10 * TARGET_MS)
@@ -48,5 +48,5 @@ def test_the_bound_never_falls_so_low_that_only_fixed_costs_are_paid() -> None:
 
 
 def test_a_step_that_read_nothing_changes_nothing() -> None:
-    """Such as one that only takes a watermark."""
+    """Such as a step that only advances the watermark."""
     assert run(bound_of(64 << 20), 0, 10 * TARGET_MS) == 64 << 20

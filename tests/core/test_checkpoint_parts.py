@@ -1,4 +1,4 @@
-"""The small parts of the checkpoint coordinator, each against its own sentence of the contract."""
+"""The small parts of the checkpoint coordinator, one test per sentence of their contract."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ COUNTED = {
     Reason.FINALIZE_CHECKPOINT_FAILURE,
 }
 
-# -- reasons and their count
-# --------------------------------------------------------------------------------
+# -- reasons and their count -----------------------------------------------------------------------
 
 
 def test_there_are_twenty_four_reasons_of_which_five_count() -> None:
@@ -58,7 +57,7 @@ def test_each_reason_counts_exactly_if_it_is_one_of_the_five(reason: Reason) -> 
 def test_uncounted_reasons_do_not_break_the_streak_and_the_third_counted_fails_at_tolerance_two() -> (
     None
 ):
-    """Failures are continuous unless a checkpoint succeeds."""
+    """Failures count as consecutive until a checkpoint succeeds."""
     manager = CheckpointFailureManager(tolerable_failures=2)
     assert not manager.handle_failure(Reason.IO_EXCEPTION, 1)
     assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 2)
@@ -75,7 +74,7 @@ def test_a_success_resets_the_count() -> None:
 
 
 def test_one_checkpoint_counts_once() -> None:
-    """However many of its tasks report."""
+    """However many of its tasks report a failure."""
     manager = CheckpointFailureManager(tolerable_failures=1)
     manager.handle_failure(Reason.CHECKPOINT_DECLINED, 1)
     assert not manager.handle_failure(Reason.CHECKPOINT_ASYNC_EXCEPTION, 1)
@@ -83,7 +82,7 @@ def test_one_checkpoint_counts_once() -> None:
 
 
 def test_failures_at_or_below_the_last_success_are_ignored() -> None:
-    """They are old news."""
+    """They come too late to matter."""
     manager = CheckpointFailureManager(tolerable_failures=0)
     manager.handle_success(5)
     assert not manager.handle_failure(Reason.CHECKPOINT_DECLINED, 4)
@@ -91,8 +90,7 @@ def test_failures_at_or_below_the_last_success_are_ignored() -> None:
     assert manager.handle_failure(Reason.CHECKPOINT_DECLINED, 6)
 
 
-# -- deciding
-# ----------------------------------------------------------------------------------------------
+# -- deciding --------------------------------------------------------------------------------------
 
 
 def ask(origin: RequestOrigin, name: str | None = None) -> CheckpointRequest:
@@ -127,7 +125,7 @@ def test_requests_leave_the_queue_user_before_periodic_and_savepoint_before_chec
 
 
 def test_a_forced_request_runs_although_too_many_are_pending_and_another_waits() -> None:
-    """It is postponed, not dropped."""
+    """The waiting request is postponed, not dropped."""
     for origin in RequestOrigin:
         subject = decider()
         subject.enqueue(ask(origin))
@@ -139,7 +137,7 @@ def test_a_forced_request_runs_although_too_many_are_pending_and_another_waits()
 
 
 def test_nothing_runs_during_a_trigger_in_progress() -> None:
-    """Not even a forced request."""
+    """Not even a forced one."""
     subject = decider()
     subject.enqueue(ask(RequestOrigin.STOP))
     assert choose(subject, triggering=True).verdict is Verdict.TRIGGER_IN_PROGRESS
@@ -147,7 +145,7 @@ def test_nothing_runs_during_a_trigger_in_progress() -> None:
 
 @pytest.mark.parametrize("origin", list(RequestOrigin))
 def test_only_a_periodic_request_is_dropped_inside_the_minimum_pause(origin: RequestOrigin) -> None:
-    """It may be made again when exactly the remainder has passed."""
+    """It may be made again after exactly the remaining pause."""
     subject = decider(min_pause_ms=100)
     subject.enqueue(ask(origin))
     decision = choose(subject, now_ms=130, last_end_ms=50)
@@ -165,7 +163,7 @@ def test_a_second_periodic_request_is_declined_as_already_queued() -> None:
 
 
 def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
-    """Which may be another than the new one."""
+    """Which may be a waiting request rather than the new one."""
     subject = decider()
     for number in range(MAX_QUEUED_REQUESTS):
         subject.enqueue(ask(RequestOrigin.USER_CHECKPOINT, str(number)))
@@ -178,8 +176,7 @@ def test_a_full_queue_drops_the_request_of_the_lowest_priority() -> None:
     subject.validate()
 
 
-# -- plan
-# ----------------------------------------------------------------------------------------------
+# -- plan ------------------------------------------------------------------------------------------
 
 
 def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_ones() -> None:
@@ -202,19 +199,18 @@ def test_the_plan_triggers_running_and_waiting_tasks_and_leaves_out_finished_one
     "status", [TaskStatus.INITIALIZING, TaskStatus.FAILED, TaskStatus.CANCELED]
 )
 def test_there_is_no_plan_while_a_task_is_neither_running_nor_finished(status: TaskStatus) -> None:
-    """Not all required tasks are running."""
+    """The reason is that not all required tasks are running."""
     statuses = {"a": TaskStatus.RUNNING, "b": status}
     assert calculate_plan(statuses, {}) is None
     assert tasks_not_ready(statuses) == ("b",)
 
 
 def test_there_is_no_plan_when_every_task_is_finished() -> None:
-    """There is nobody to trigger."""
+    """There is no task to trigger."""
     assert calculate_plan({"a": TaskStatus.FINISHED}, {}) is None
 
 
-# -- pending
-# ----------------------------------------------------------------------------------------------
+# -- pending ---------------------------------------------------------------------------------------
 
 
 def pending(*tasks: str) -> PendingCheckpoint:
@@ -255,7 +251,7 @@ def test_an_acknowledgement_is_answered_with_success_then_duplicate_and_unknown_
 
 
 def test_a_late_acknowledgement_is_answered_with_discarded() -> None:
-    """After the abort."""
+    """Once it has been aborted."""
     subject = pending("a")
     subject.abort()
     assert subject.acknowledge(ack("a")) is TaskAcknowledgeResult.DISCARDED
@@ -274,7 +270,7 @@ def test_a_finalizing_checkpoint_cannot_be_aborted_and_stays_as_it_is() -> None:
 
 
 def test_a_checkpoint_is_not_finalized_without_all_acknowledgements() -> None:
-    """The record names every task."""
+    """The record needs the state of every task."""
     with pytest.raises(InvariantError, match="without"):
         pending("a").begin_finalizing()
 
@@ -286,8 +282,7 @@ def test_completed_and_aborted_are_the_ends_of_the_pending_states() -> None:
     assert ends == {PendingState.COMPLETED, PendingState.ABORTED}
 
 
-# -- completed store
-# ----------------------------------------------------------------------------------------
+# -- completed store -------------------------------------------------------------------------------
 
 
 def test_the_store_keeps_the_newest_num_retained_checkpoints() -> None:
@@ -302,7 +297,7 @@ def test_the_store_keeps_the_newest_num_retained_checkpoints() -> None:
 
 
 def test_the_store_refuses_savepoints_and_checkpoints_out_of_order() -> None:
-    """A savepoint is never subsumed."""
+    """Savepoints are never subsumed, so they stay outside the store."""
     store = CompletedCheckpointStore(num_retained=1)
     with pytest.raises(InvariantError, match="savepoint"):
         store.add(checkpoint(1, kind=SnapshotKind.SYNC_SAVEPOINT), pending=())
@@ -312,7 +307,7 @@ def test_the_store_refuses_savepoints_and_checkpoints_out_of_order() -> None:
 
 
 def test_a_released_checkpoint_keeps_files_that_a_deferred_one_shares() -> None:
-    """A pending checkpoint may reach them through the deferred one."""
+    """A pending checkpoint may refer to them through the deferred one."""
     store = CompletedCheckpointStore(num_retained=1)
     store.add(checkpoint(1, task_state("a", files=("x", "old"))), pending=())
     store.add(checkpoint(2, task_state("a", files=("x", "y"))), pending=())
@@ -324,7 +319,7 @@ def test_a_released_checkpoint_keeps_files_that_a_deferred_one_shares() -> None:
 def test_restoring_an_older_checkpoint_drops_newer_ones_from_the_store_without_deleting_them() -> (
     None
 ):
-    """They could not be used."""
+    """The attempt could not use them."""
     store = CompletedCheckpointStore(num_retained=3)
     for checkpoint_id in (1, 2, 3):
         store.add(checkpoint(checkpoint_id), pending=())
@@ -333,12 +328,11 @@ def test_restoring_an_older_checkpoint_drops_newer_ones_from_the_store_without_d
     assert store.release({}) == []
 
 
-# -- epochs
-# ----------------------------------------------------------------------------------------------
+# -- epochs ----------------------------------------------------------------------------------------
 
 
 def test_an_epoch_is_the_smallest_completed_checkpoint_at_or_above_the_barrier() -> None:
-    """PROTOCOL P19: whoever commits uses the same id."""
+    """PROTOCOL P19: every committer uses the same id."""
     epochs = CommitEpochs()
     for checkpoint_id in (3, 5):
         epochs.completed(checkpoint_id)
@@ -356,7 +350,7 @@ def test_an_epoch_is_the_smallest_completed_checkpoint_at_or_above_the_barrier()
 
 
 def test_epochs_that_no_snapshot_can_name_any_more_are_forgotten() -> None:
-    """The list does not grow with the life of the job."""
+    """The list does not grow over the life of the job."""
     epochs = CommitEpochs()
     for checkpoint_id in range(1, 100):
         epochs.completed(checkpoint_id)
@@ -364,12 +358,11 @@ def test_epochs_that_no_snapshot_can_name_any_more_are_forgotten() -> None:
     assert epochs._completed == [99]
 
 
-# -- stop with savepoint
-# ------------------------------------------------------------------------------------
+# -- stop with savepoint ---------------------------------------------------------------------------
 
 
 def test_each_move_that_the_stop_table_does_not_list_raises_and_leaves_the_state() -> None:
-    """The table is the machine."""
+    """The table defines the machine."""
     stop = StopWithSavepoint(request="r", target="/s", drain=False)
     with pytest.raises(InvariantError, match="cannot go from WAITING_FOR_RECORD to ENDING"):
         stop.tasks_finished()

@@ -1,5 +1,7 @@
-"""Nothing starts while too many checkpoints are being cleaned up (Flink: ``CheckpointsCleaner`` and
-the decider)."""
+"""Nothing is triggered while too many checkpoints are being deleted.
+
+In Flink: ``CheckpointsCleaner`` and the decider.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from weir.errors import InvariantError
 
 
 def world(**changes: int) -> World:
-    """A running job whose deletions are over only when a test says so."""
+    """A running job whose deletions finish only when a test says so."""
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100, **changes)
     return World(config=config, cleans=False).running()
 
@@ -38,7 +40,7 @@ def request(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> list:
 
 
 def declined(world: World) -> int:
-    """Take a checkpoint that is declined; its id."""
+    """Take a checkpoint that is declined; return its id."""
     n, _ = world.allocate(request(world))
     world.decline(n, "a")
     return n
@@ -48,7 +50,7 @@ def declined(world: World) -> int:
 def test_no_request_runs_while_more_checkpoints_are_cleaned_up_than_may_be_pending(
     origin: RequestOrigin,
 ) -> None:
-    """Not even a forced one; exactly as many as may be pending do no harm."""
+    """Not even a forced one; as many deletions as may be pending are still allowed."""
     decider = CheckpointRequestDecider(max_concurrent_checkpoints=2, min_pause_ms=0)
     decider.enqueue(CheckpointRequest(origin=origin))
     state = {"now_ms": 0, "triggering": False, "pending": 0, "last_end_ms": None}
@@ -57,7 +59,7 @@ def test_no_request_runs_while_more_checkpoints_are_cleaned_up_than_may_be_pendi
 
 
 def test_a_request_that_waits_for_the_cleaning_runs_as_soon_as_one_deletion_is_over() -> None:
-    """Each deletion that is over runs the queue again."""
+    """Every finished deletion runs the queue again."""
     subject = world()
     first = declined(subject)
     second = declined(subject)
@@ -70,7 +72,7 @@ def test_a_request_that_waits_for_the_cleaning_runs_as_soon_as_one_deletion_is_o
 
 
 def test_each_deletion_counts_also_several_of_one_checkpoint() -> None:
-    """A late acknowledgement has an aborted checkpoint deleted again."""
+    """A late acknowledgement deletes an aborted checkpoint's files again."""
     subject = world()
     n = declined(subject)
     subject.acknowledge(n, "b")
@@ -81,7 +83,7 @@ def test_each_deletion_counts_also_several_of_one_checkpoint() -> None:
 
 
 def test_a_subsumed_checkpoint_counts_until_it_is_deleted() -> None:
-    """Two completed checkpoints, one retained."""
+    """Two checkpoints complete and one is retained."""
     subject = world()
     subject.complete(request(subject))
     _, effects = subject.complete(request(subject))
@@ -90,7 +92,7 @@ def test_a_subsumed_checkpoint_counts_until_it_is_deleted() -> None:
 
 
 def test_a_deletion_that_waits_for_tasks_to_stop_counts_all_the_while() -> None:
-    """It is under way from the moment when it is owed."""
+    """It counts from the moment it is requested."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     effects = subject.handle(TaskFailed(vertex="a", attempt=1, message="boom"))
@@ -102,7 +104,7 @@ def test_a_deletion_that_waits_for_tasks_to_stop_counts_all_the_while() -> None:
 
 
 def test_the_count_survives_a_restart() -> None:
-    """The files are as real as before."""
+    """The files are still there after the restart."""
     subject = world()
     first, second = declined(subject), declined(subject)
     subject.handle(TaskFailed(vertex="a", attempt=1, message="boom"))
@@ -116,7 +118,7 @@ def test_the_count_survives_a_restart() -> None:
 
 
 def test_a_deletion_that_a_fenced_driver_drops_does_not_count() -> None:
-    """PROTOCOL P17: it touches no file, so nobody will ever report the deletion."""
+    """PROTOCOL P17: it touches no file, so no one will ever report the deletion."""
     subject = world(max_concurrent_checkpoints=2)
     first, _ = subject.allocate(request(subject))
     subject.allocate(request(subject))
@@ -130,7 +132,7 @@ def test_a_deletion_that_a_fenced_driver_drops_does_not_count() -> None:
 
 
 def test_deferred_deletions_that_a_fenced_driver_drops_do_not_count_either() -> None:
-    """They were owed before the record was lost, and would have been carried out after the tasks
+    """They were requested before the record was lost and would have run after the tasks had
     stopped."""
     subject = world(max_concurrent_checkpoints=2)
     first, _ = subject.allocate(request(subject))

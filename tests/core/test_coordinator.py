@@ -1,4 +1,4 @@
-"""The checkpoint coordinator's part of the contract, driven through ``JobMaster``."""
+"""The checkpoint coordinator's contract, driven through ``JobMaster``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_checkpoint_completes_only_after_every_task_has_acknowledged() -> None
 
 
 def test_nothing_is_notified_before_the_record_is_won() -> None:
-    """PROTOCOL P13: completion is told after the record is durable."""
+    """PROTOCOL P13: completion is announced only once the record is durable."""
     world = World().running()
     n, _ = world.allocate(request(world))
     world.acknowledge(n)
@@ -58,7 +58,7 @@ def test_nothing_is_notified_before_the_record_is_won() -> None:
 
 
 def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() -> None:
-    """One decline discards the checkpoint; later declines and acknowledgements of it do no harm."""
+    """The first discards it; later declines and acknowledgements of it change nothing."""
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
@@ -71,7 +71,7 @@ def test_one_decline_aborts_the_checkpoint_and_repeated_declines_are_harmless() 
 
 
 def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -> None:
-    """Checkpoints are aborted one by one."""
+    """Aborting one checkpoint leaves the others alone."""
     config = CheckpointConfig(
         interval_ms=None, max_concurrent_checkpoints=2, tolerable_failed_checkpoints=5
     )
@@ -83,8 +83,7 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
 
 
 def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_again() -> None:
-    """A snapshot that ends after its abort leaves nothing behind, and its figures land in the
-    history."""
+    """A snapshot that ends after its abort leaves no files, and its metrics go into the history."""
     world = World(
         config=CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=5)
     ).running()
@@ -97,14 +96,14 @@ def test_a_late_acknowledgement_of_an_aborted_checkpoint_has_its_files_deleted_a
 
 
 def test_a_late_acknowledgement_of_a_completed_checkpoint_deletes_nothing() -> None:
-    """Only aborted checkpoints are thrown away."""
+    """Only aborted checkpoints are deleted again."""
     world = World().running()
     n, _ = world.complete(request(world))
     assert world.acknowledge(n, "a") == []
 
 
 def test_a_checkpoint_expires_after_its_timeout_and_a_queued_request_then_runs() -> None:
-    """MISSION A5, A7: expiry aborts, remembers the id and gives the next request its turn."""
+    """MISSION A5, A7: expiry aborts, records the id as aborted and lets the next request run."""
     config = CheckpointConfig(interval_ms=None, timeout_ms=1_000, tolerable_failed_checkpoints=5)
     world = World(config=config).running()
     n, _ = world.allocate(request(world, name="1"))
@@ -146,13 +145,13 @@ def test_the_first_periodic_trigger_is_random_and_the_next_come_at_a_fixed_rate(
         assert start_ms is not None
         effects = world.pass_time(start_ms - world.now_ms)
         n, triggers = world.allocate(effects)
-        seen.append((world.now_ms, n, of(triggers, TriggerCheckpoint)[0].timestamp_ms))
+        seen.append((world.now_ms, n, of(triggers, TriggerCheckpoint)[0].barrier.timestamp_ms))
         world.record(world.acknowledge(n))
     assert seen == [(60, 1, 1_000_060), (160, 2, 1_000_160), (260, 3, 1_000_260)]
 
 
 def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_remainder() -> None:
-    """MISSION A4: the pause counts from the last completion, and nothing is shown as failed."""
+    """MISSION A4: the pause counts from the last completion, and no failure is recorded."""
     world = World(config=with_interval(100, min_pause_ms=80)).running()
     n, _ = world.allocate(world.pass_time(80))
     world.pass_time(60)
@@ -164,7 +163,7 @@ def test_a_periodic_trigger_inside_the_minimum_pause_is_rearmed_for_exactly_the_
 
 
 def test_savepoints_and_manual_checkpoints_are_not_held_by_the_minimum_pause() -> None:
-    """Only periodic requests wait for the pause."""
+    """The minimum pause applies to periodic requests only."""
     world = World(config=with_interval(1_000, min_pause_ms=1_000)).running()
     world.complete(request(world, name="1"))
     assert of(request(world, name="2"), AllocateLocation)
@@ -172,7 +171,7 @@ def test_savepoints_and_manual_checkpoints_are_not_held_by_the_minimum_pause() -
 
 
 def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_it_runs() -> None:
-    """PROTOCOL P38: one periodic request waits, and none is added."""
+    """PROTOCOL P38: one periodic request waits, and no second one is queued."""
     world = World(config=with_interval(100)).running()
     n, _ = world.allocate(world.pass_time(0))
     world.pass_time(100)
@@ -185,7 +184,7 @@ def test_while_a_periodic_request_waits_the_timer_is_off_and_is_set_again_when_i
 
 
 def test_a_savepoint_runs_although_the_limit_of_pending_checkpoints_is_reached() -> None:
-    """Forced requests skip the limit on concurrency."""
+    """Forced requests are exempt from the limit on concurrent checkpoints."""
     world = World().running()
     world.allocate(request(world, name="1"))
     assert (
@@ -203,7 +202,7 @@ def test_a_request_during_a_trigger_in_progress_waits_for_it() -> None:
 
 
 def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
-    """MISSION A4: the pre-check names the task that does not run."""
+    """MISSION A4: the pre-check names the task that is not running."""
     world = World()
     world.submit()
     world.status(TaskStatus.RUNNING, "a")
@@ -215,7 +214,7 @@ def test_no_checkpoint_is_triggered_before_all_tasks_run() -> None:
 
 
 def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:
-    """MISSION A6: what has changed meanwhile rejects the request, and its location is removed."""
+    """MISSION A6: a change in between rejects the request and removes its location."""
     world = World().running()
     effects = request(world)
     world.status(TaskStatus.FAILED, "b")
@@ -228,7 +227,7 @@ def test_pre_checks_are_repeated_after_the_location_is_allocated() -> None:
 def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_pending_one() -> (
     None
 ):
-    """MISSION A9, and at tolerance 0 the job fails."""
+    """MISSION A9: at tolerance 0 the job fails."""
     world = World().running()
     allocation = only(request(world), AllocateLocation).allocation
     effects = world.handle(
@@ -241,7 +240,7 @@ def test_a_location_that_cannot_be_had_counts_as_a_failed_checkpoint_without_a_p
 
 
 def test_a_finished_task_is_not_triggered_and_is_recorded_as_fully_finished() -> None:
-    """MISSION D1, D4: with the channels that it has read, by which a restore knows it again."""
+    """MISSION D1, D4: with the channels it has read, by which a restore recognizes it."""
     world = World("a", "b", "c", producers={"b": ("a",)}).running()
     world.status(TaskStatus.FINISHED, "a", "b")
     n, effects = world.allocate(request(world))
@@ -298,7 +297,7 @@ def test_a_completed_intermediate_savepoint_notifies_nobody_and_enters_no_store(
 
 
 def test_records_are_written_one_at_a_time_and_in_order() -> None:
-    """The outcome of one decides under which epoch the next says that its output is committed."""
+    """The outcome of one record decides the epoch that the next one gives as committed."""
     config = CheckpointConfig(interval_ms=None, max_concurrent_checkpoints=2)
     world = World(config=config).running()
     first, _ = world.allocate(request(world, name="1"))
@@ -329,7 +328,7 @@ def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one_that_com
 
 
 def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_covers() -> None:
-    """PROTOCOL P14: it commits nothing, and keeps the epoch of what a checkpoint covers."""
+    """PROTOCOL P14: it commits nothing and keeps the epoch of what a checkpoint covers."""
     world = World().running()
     first, _ = world.complete(request(world, name="1"))
     n, _ = world.allocate(request(world, RequestKind.SAVEPOINT, "2"))
@@ -342,7 +341,7 @@ def test_an_intermediate_savepoint_leaves_open_what_no_completed_checkpoint_cove
 
 
 def test_a_subsumed_checkpoint_is_deleted_without_the_files_that_the_retained_one_needs() -> None:
-    """MISSION A11: shared state never goes before its last user."""
+    """MISSION A11: shared state is never deleted before its last user."""
     world = World("a").running()
     world.complete(request(world, name="1"), task_state("a", files=("x", "y")))
     _, effects = world.complete(request(world, name="2"), task_state("a", files=("y", "z")))
@@ -366,7 +365,7 @@ def test_deletion_waits_for_checkpoints_that_were_triggered_before_the_subsumpti
 
 
 def test_a_record_that_failed_aborts_the_checkpoint_and_counts() -> None:
-    """A failure to store a completed checkpoint is reported to the failure manager."""
+    """The failure manager hears of a completed checkpoint that could not be stored."""
     world = World().running()
     n, _ = world.allocate(request(world))
     effects = world.record(world.acknowledge(n), Recorded.FAILED)
@@ -375,7 +374,7 @@ def test_a_record_that_failed_aborts_the_checkpoint_and_counts() -> None:
 
 
 def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
-    """Only checkpoints count; whoever asked for the savepoint is told."""
+    """Only checkpoints count; the savepoint's requester gets the failure."""
     world = World().running()
     n, _ = world.allocate(request(world, RequestKind.SAVEPOINT))
     effects = world.decline(n, "a")
@@ -384,7 +383,7 @@ def test_failed_savepoints_do_not_count_against_the_tolerance() -> None:
 
 
 def test_only_sixteen_aborted_ids_are_remembered() -> None:
-    """A limit on everything: an older late message is simply unknown."""
+    """Everything is bounded: a late message for an older checkpoint gets UNKNOWN."""
     config = CheckpointConfig(interval_ms=None, tolerable_failed_checkpoints=100)
     world = World(config=config).running()
     for i in range(17):
@@ -403,7 +402,7 @@ def test_starting_the_scheduler_after_its_shutdown_is_an_error() -> None:
 
 
 def test_starting_a_running_scheduler_stops_it_first() -> None:
-    """MISSION A2: no two timers ever."""
+    """MISSION A2: there are never two timers."""
     world = World(config=with_interval(100)).running()
     world.allocate(world.pass_time(0))
     coordinator = world.master.coordinator
@@ -414,7 +413,7 @@ def test_starting_a_running_scheduler_stops_it_first() -> None:
 
 
 def test_a_restored_checkpoint_of_another_job_is_never_deleted() -> None:
-    """What a job was started from under a new id belongs to somebody else."""
+    """The snapshot that a job with a new id started from belongs to its owner."""
     foreign = checkpoint(7, task_state("a", files=("x",)), job_id="f" * 32)
     world = World("a").running(restored=foreign)
     _, effects = world.complete(request(world))
@@ -422,7 +421,7 @@ def test_a_restored_checkpoint_of_another_job_is_never_deleted() -> None:
 
 
 def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
-    """The store is seeded with it."""
+    """The restore seeds the store with it."""
     world = World("a")
     world.next_id = 8
     world.running(restored=checkpoint(7, task_state("a", files=("x",))))
@@ -431,7 +430,7 @@ def test_the_restored_checkpoint_is_subsumed_by_the_first_new_one() -> None:
 
 
 def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
-    """A late allocation leaves nothing behind."""
+    """A late allocation leaves no directory."""
     world = World().running()
     allocation = only(request(world), AllocateLocation).allocation
     world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP))
@@ -440,7 +439,7 @@ def test_a_location_for_a_request_that_is_forgotten_is_removed() -> None:
 
 
 def test_what_an_older_attempt_says_is_ignored() -> None:
-    """Every event of a task carries its attempt."""
+    """Every task event carries its attempt."""
     world = World().running()
     n, _ = world.allocate(request(world))
     state, metrics = task_state("a"), SnapshotMetrics()

@@ -1,5 +1,7 @@
-"""How a final checkpoint that failed is tried again (MISSION A9, E3; PROTOCOL P29), driven through
-``JobMaster``."""
+"""Retries of a failed final checkpoint, driven through ``JobMaster``.
+
+MISSION A9, E3; PROTOCOL P29.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def location_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMast
 
 
 def triggered(world: World, effects: list[JobMasterEffect]) -> int:
-    """Let the hook of the one checkpoint that is asked for do its part; its id."""
+    """Answer the hook of the one requested checkpoint; return the checkpoint's id."""
     n, _ = world.allocate(effects)
     world.handle(HookTriggered(identifier="h", checkpoint_id=n, state=None))
     return n
@@ -57,7 +59,7 @@ def record_fails(world: World, effects: list[JobMasterEffect]) -> list[JobMaster
 def at_the_end(
     *, tolerable: int, interval_ms: int | None = None
 ) -> tuple[World, list[JobMasterEffect]]:
-    """A job of one task that has ended its records, and the request for its final checkpoint."""
+    """A job of one task whose records have ended, and the request for its final checkpoint."""
     config = CheckpointConfig(interval_ms=interval_ms, tolerable_failed_checkpoints=tolerable)
     world = World("a", config=config, hooks=("h",)).running()
     return world, world.status(WAITING)
@@ -65,7 +67,7 @@ def at_the_end(
 
 @pytest.mark.parametrize("fail", [hook_fails, location_fails, task_declines, record_fails])
 def test_a_final_checkpoint_that_fails_is_asked_for_again_with_a_growing_delay(fail: Fail) -> None:
-    """Wherever it failed: 100 ms, 200 ms and so on lie between a failure and the next try."""
+    """Wherever it failed: the delays are 100 ms, 200 ms and so on."""
     world, effects = at_the_end(tolerable=1_000)
     for expected_ms in (100, 200, 400, 800):
         assert not of(fail(world, effects), AllocateLocation)
@@ -76,7 +78,7 @@ def test_a_final_checkpoint_that_fails_is_asked_for_again_with_a_growing_delay(f
 
 @pytest.mark.parametrize("fail", [hook_fails, location_fails, task_declines, record_fails])
 def test_a_final_checkpoint_that_fails_counts_against_the_tolerance(fail: Fail) -> None:
-    """Also one whose trigger failed, which no other checkpoint does: the job would try for ever."""
+    """Even if its trigger failed, unlike any other checkpoint: the job would retry forever."""
     world, effects = at_the_end(tolerable=2)
     for _ in range(2):
         fail(world, effects)
@@ -89,7 +91,7 @@ def test_a_final_checkpoint_that_fails_counts_against_the_tolerance(fail: Fail) 
 
 
 def test_the_delay_grows_to_ten_seconds_and_no_further() -> None:
-    """However often it failed."""
+    """However often it has failed."""
     assert [delay_ms(failures) for failures in (1, 2, 7, 8, 1_000_000)] == [
         100,
         200,
@@ -108,7 +110,7 @@ def test_the_delay_grows_to_ten_seconds_and_no_further() -> None:
 
 
 def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
-    """At the end of the input, without an interval: twelve times."""
+    """At the end of the input without an interval, twelve retries are made."""
     world, effects = at_the_end(tolerable=1_000)
     hook_fails(world, effects)
     while world.now_ms < 60_000:
@@ -118,8 +120,8 @@ def test_a_hook_that_fails_for_a_minute_is_not_asked_a_thousand_times() -> None:
 
 
 def test_what_a_user_asks_for_meanwhile_serves_as_well_and_begins_the_count_anew() -> None:
-    """A checkpoint that completes has the last records; were there more failures later, the first
-    delay comes first."""
+    """A checkpoint that completes has the last records; after it, a failure waits the first delay
+    again."""
     world, effects = at_the_end(tolerable=1_000)
     for _ in range(3):
         hook_fails(world, effects)
@@ -132,7 +134,7 @@ def test_what_a_user_asks_for_meanwhile_serves_as_well_and_begins_the_count_anew
 
 
 def test_an_attempt_begins_without_the_delay_of_the_one_before_it() -> None:
-    """What failed may be mended by the restart."""
+    """The restart may have fixed the cause."""
     world, effects = at_the_end(tolerable=0)
     hook_fails(world, effects)
     assert world.master.status is JobStatus.FAILING
@@ -144,7 +146,8 @@ def test_an_attempt_begins_without_the_delay_of_the_one_before_it() -> None:
 
 
 def test_a_stop_whose_savepoint_a_hook_fails_is_not_followed_by_tries_without_a_pause() -> None:
-    """The job goes on, and its final checkpoint is asked for once and then as ever (P34)."""
+    """The job runs on, and its final checkpoint is requested once and then retried as usual
+    (P34)."""
     world, effects = at_the_end(tolerable=1_000, interval_ms=3_600_000)
     hook_fails(world, effects)
     effects = world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP))

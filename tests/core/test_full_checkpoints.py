@@ -1,5 +1,7 @@
-"""Which checkpoints are full: scenarios of Flink's ``CheckpointCoordinatorTriggeringTest`` and
-PROTOCOL P40."""
+"""Which checkpoints are full (PROTOCOL P40).
+
+Scenarios of Flink's ``CheckpointCoordinatorTriggeringTest``.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,11 @@ def world(restored: CompletedCheckpoint | None = None) -> World:
 def trigger(
     subject: World, kind: RequestKind = RequestKind.CHECKPOINT, type_: CheckpointType = CONFIGURED
 ) -> tuple[int, bool]:
-    """Trigger a checkpoint; its id, and whether its task was asked for a full snapshot."""
+    """Trigger a checkpoint; return its id and whether its task was asked for a full snapshot."""
     name = f"r{len(subject.effects)}"
     asked = subject.handle(SnapshotRequested(request=name, kind=kind, checkpoint_type=type_))
     n, effects = subject.allocate(asked)
-    (full,) = {effect.full for effect in of(effects, TriggerCheckpoint)}
+    (full,) = {effect.barrier.full for effect in of(effects, TriggerCheckpoint)}
     return n, full
 
 
@@ -62,7 +64,7 @@ def next_attempt(subject: World, restored: CompletedCheckpoint | None) -> None:
 def test_checkpoints_are_full_until_the_first_one_completed(
     restored: CompletedCheckpoint | None,
 ) -> None:
-    """After a start from nothing, from another job's snapshot or from a savepoint."""
+    """After a fresh start, a start from another job's snapshot and a start from a savepoint."""
     subject = world(restored)
     first, full = trigger(subject)
     assert full
@@ -74,13 +76,13 @@ def test_checkpoints_are_full_until_the_first_one_completed(
 
 
 def test_a_job_that_goes_on_from_its_own_checkpoint_owes_no_full_one() -> None:
-    """Its files are its own."""
+    """The job owns that checkpoint's files."""
     assert trigger(world(OWN))[1] is False
 
 
 @pytest.mark.parametrize("type_", list(CheckpointType))
 def test_the_type_that_a_user_asks_for_is_overridden_by_the_duty(type_: CheckpointType) -> None:
-    """INCREMENTAL is overridden to full."""
+    """INCREMENTAL is overridden to FULL."""
     assert trigger(world(FOREIGN), type_=type_)[1]
 
 
@@ -95,7 +97,7 @@ def test_without_the_duty_a_checkpoint_is_what_the_user_asks_for(
 
 
 def test_an_intermediate_savepoint_does_not_discharge_the_duty() -> None:
-    """It is full itself, but no checkpoint may be based on it."""
+    """It is full itself, but no checkpoint may build on it."""
     subject = world(FOREIGN)
     savepoint, full = trigger(subject, RequestKind.SAVEPOINT)
     assert full
@@ -110,7 +112,7 @@ def test_savepoints_are_always_full() -> None:
 
 
 def test_the_duty_survives_a_new_attempt() -> None:
-    """It is restored from the same savepoint again."""
+    """The attempt is restored from the same savepoint again."""
     subject = world(FOREIGN)
     trigger(subject)
     next_attempt(subject, FOREIGN)
@@ -118,7 +120,7 @@ def test_the_duty_survives_a_new_attempt() -> None:
 
 
 def test_a_new_attempt_from_the_full_checkpoint_owes_none() -> None:
-    """The duty is discharged for good."""
+    """The duty is discharged permanently."""
     subject = world(FOREIGN)
     n, _ = trigger(subject)
     complete(subject, n)
@@ -127,7 +129,7 @@ def test_a_new_attempt_from_the_full_checkpoint_owes_none() -> None:
 
 
 def test_the_duty_is_back_when_an_attempt_falls_back_to_the_savepoint() -> None:
-    """The checkpoints after it could not be used."""
+    """The checkpoints after the savepoint could not be used."""
     subject = world(OWN_SAVEPOINT)
     n, _ = trigger(subject)
     complete(subject, n)
@@ -147,7 +149,7 @@ def test_a_checkpoint_triggered_while_a_full_one_is_pending_is_full_too() -> Non
 
 
 def test_a_pending_savepoint_does_not_make_checkpoints_full() -> None:
-    """Nothing is ever based on it."""
+    """Nothing ever builds on a savepoint."""
     subject = world(OWN)
     trigger(subject, RequestKind.SAVEPOINT)
     assert trigger(subject)[1] is False

@@ -1,5 +1,4 @@
-"""What the job master does about what hangs: a stop whose sinks do not commit, and tasks that do
-not stop."""
+"""How the job master handles hangs: sinks that do not commit a stop, tasks that do not stop."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ from weir.core.types import Recorded, TaskStatus
 
 
 def stopping() -> World:
-    """A job whose stop has its savepoint."""
+    """A job that is stopping and has taken its savepoint."""
     world = World(config=CheckpointConfig(interval_ms=None, timeout_ms=1_000)).running()
     world.complete(world.handle(SnapshotRequested(request="stop", kind=RequestKind.STOP)))
     return world
 
 
 def test_a_stop_whose_tasks_do_not_commit_in_time_fails_names_them_and_is_a_failover() -> None:
-    """Nobody waits for ever for the answer, which names the savepoint too (P34)."""
+    """The caller does not wait forever, and the answer also names the savepoint (P34)."""
     world = stopping()
     world.status(TaskStatus.FINISHED, "a")
     assert world.pass_time(999) == []
@@ -49,7 +48,7 @@ def test_a_stop_whose_tasks_do_not_commit_in_time_fails_names_them_and_is_a_fail
 
 
 def test_a_stop_whose_tasks_finish_in_time_has_no_deadline_any_more() -> None:
-    """However long the record of its end takes."""
+    """However long recording the end takes."""
     world = stopping()
     assert world.master.next_deadline() == 1_000
     assert of(world.status(TaskStatus.FINISHED), RecordEnd)
@@ -59,12 +58,12 @@ def test_a_stop_whose_tasks_finish_in_time_has_no_deadline_any_more() -> None:
 
 
 def left(world: World) -> list:
-    """The tasks are stopped, but one start hangs."""
+    """The outcome of stopping the tasks with one start still hanging."""
     return world.handle(TasksStopped(attempt=1, chance=0.0, left_running="the start (task 'a')"))
 
 
 def test_a_job_is_not_restarted_where_a_query_may_still_run() -> None:
-    """Two queries of one task would write into each other's files: the job fails, and says why."""
+    """Two queries of one task would write to the same files, so the job fails and says why."""
     world = World().running()
     world.handle(TaskFailed(vertex="b", attempt=1, message="boom"))
     end = only(left(world), RecordEnd)
@@ -81,7 +80,7 @@ def test_a_job_is_not_restarted_where_a_query_may_still_run() -> None:
 def test_a_job_that_ends_anyway_ends_though_a_query_may_still_run(
     request_: CancelRequested | SuspendRequested, ends: type[RecordEnd | JobEnded]
 ) -> None:
-    """Its process ends, and the query with it."""
+    """The query ends with the job's process."""
     world = World().running()
     world.handle(request_)
     assert of(left(world), ends)

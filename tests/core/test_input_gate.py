@@ -1,5 +1,7 @@
-"""What a task may read of its channels, and when it acts on what else they carry (PROTOCOL P7,
-P28)."""
+"""What a task may read from its channels, and when it acts on their other entries.
+
+Barriers, ends and watermarks: PROTOCOL P7, P28.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from weir.errors import InvariantError
 
 
 def segment(position: int, size: int = 10) -> Segment:
-    """What one step put out."""
+    """The output of one step."""
     return Segment(position=position, size=size, payload={})
 
 
@@ -43,8 +45,7 @@ def barrier(checkpoint_id: int) -> CheckpointBarrier:
 
 
 def gate_of(channels: str = "a", *, batch: int = 100) -> InputGate:
-    """A gate of channels with names of one letter, whose next batch may read so many bytes of
-    each."""
+    """A gate of channels with one-letter names; the next batch may read this many bytes of each."""
     gate = InputGate(channels)
     gate.batch.size = batch
     return gate
@@ -62,12 +63,12 @@ def admitted(gate: InputGate) -> dict[str, list[int]]:
 
 
 def aligned(gate: InputGate, now_ms: int = 0) -> list[int]:
-    """Checkpoints that are aligned by what the gate has come to."""
+    """Checkpoints aligned by what the gate has reached."""
     return [one.barrier.checkpoint_id for one in gate.process(now_ms) if isinstance(one, Aligned)]
 
 
 def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:
-    """So that no barrier waits behind a huge batch; the rest comes with the next."""
+    """So that no barrier waits for a huge batch; the rest is left for the next one."""
     gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
@@ -78,14 +79,14 @@ def test_several_segments_are_admitted_up_to_a_bound_of_bytes() -> None:
 
 
 def test_a_segment_above_the_bound_is_admitted_alone() -> None:
-    """Else it would never be read."""
+    """Otherwise it would never be read."""
     gate = gate_of(batch=5)
     append(gate, "a", segment(0), segment(1))
     assert admitted(gate) == {"a": [0]}
 
 
 def test_nothing_behind_a_barrier_is_admitted() -> None:
-    """It comes after the checkpoint."""
+    """It belongs to the time after the checkpoint."""
     gate = gate_of()
     append(gate, "a", segment(0), barrier(1), segment(1))
     assert admitted(gate) == {"a": [0]}
@@ -106,7 +107,7 @@ def test_a_barrier_is_acted_on_when_all_before_it_is_in_a_committed_batch() -> N
 
 
 def test_a_held_channel_is_not_read_and_the_other_is() -> None:
-    """Up to its own barrier."""
+    """The other is read up to its own barrier."""
     gate = gate_of("ab")
     append(gate, "a", barrier(1), segment(0))
     append(gate, "b", segment(0))
@@ -119,7 +120,7 @@ def test_a_held_channel_is_not_read_and_the_other_is() -> None:
 
 
 def test_a_second_barrier_waits_until_the_first_snapshot_is_taken() -> None:
-    """One checkpoint is aligned in each call, even if the next one's barriers are all there."""
+    """Each call aligns one checkpoint, even if the next one's barriers have all arrived."""
     gate = gate_of("ab")
     for channel in "ab":
         append(gate, channel, barrier(1), barrier(2))
@@ -139,7 +140,7 @@ def test_the_time_between_barriers_is_measured() -> None:
 
 
 def test_records_have_ended_when_every_channel_said_so_and_all_is_read() -> None:
-    """EndOfUserRecords is acted on once received on every channel (P28)."""
+    """EndOfUserRecords takes effect once it has arrived on every channel (P28)."""
     gate = gate_of("ab")
     append(gate, "a", segment(0), EndOfUserRecords())
     append(gate, "b", EndOfUserRecords())
@@ -154,12 +155,12 @@ def test_records_have_ended_when_every_channel_said_so_and_all_is_read() -> None
 
 
 def test_a_gate_without_channels_has_no_end_of_records() -> None:
-    """A source's query says so itself."""
+    """A source's query reports the end of its records itself."""
     assert not gate_of("").records_ended
 
 
 def test_an_ended_channel_is_not_waited_for() -> None:
-    """The order on it: end of records, barrier, end (P28)."""
+    """The order on a channel: end of records, barrier, end of channel (P28)."""
     gate = gate_of("ab")
     append(gate, "a", EndOfUserRecords(), barrier(1), EndOfPartition())
     append(gate, "b", barrier(1), barrier(2))
@@ -168,7 +169,7 @@ def test_an_ended_channel_is_not_waited_for() -> None:
 
 
 def test_a_cancelled_checkpoint_lets_the_channel_be_read_again() -> None:
-    """Nobody waits in vain (B3)."""
+    """No channel is held for it any longer (B3)."""
     gate = gate_of("ab")
     append(gate, "a", barrier(1), segment(0))
     append(gate, "b", CancelCheckpointMarker(checkpoint_id=1))
@@ -177,8 +178,8 @@ def test_a_cancelled_checkpoint_lets_the_channel_be_read_again() -> None:
 
 
 def test_a_batch_reads_exactly_what_was_admitted() -> None:
-    """Neither less nor more (P7): records would be lost, or in the state before their barrier was
-    looked at."""
+    """Neither less nor more (P7): records would be lost, or enter the state before their barrier
+    was checked."""
     gate = gate_of(batch=25)
     append(gate, "a", segment(0), segment(1), segment(2))
     assert gate.misread({}) is None
@@ -192,7 +193,7 @@ def test_a_batch_reads_exactly_what_was_admitted() -> None:
 
 
 def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
-    """Its first planning call says them; what the channel holds comes behind them (P7)."""
+    """The first planning call reports them; the channel's entries follow them (P7)."""
     gate = gate_of("ab")
     assert gate.misread({"a": 7}) is None
     assert gate.consumed({"a": 7}) == [("a", 7)]
@@ -205,7 +206,7 @@ def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
 
 
 def test_an_entry_after_the_end_is_a_bug() -> None:
-    """Nothing comes after EndOfPartition."""
+    """EndOfPartition is the last entry."""
     gate = gate_of()
     append(gate, "a", EndOfPartition())
     gate.process(0)
@@ -214,8 +215,8 @@ def test_an_entry_after_the_end_is_a_bug() -> None:
 
 
 def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
-    """It holds from the batch after that one, so no row is late against its own watermark, and none
-    waits longer (P25)."""
+    """It takes effect with the batch after that one, so no row is late by its own watermark and
+    none waits longer (P25)."""
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1))
     assert gate.tell_watermarks() == {}
@@ -226,7 +227,7 @@ def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
 
 
 def test_a_watermark_behind_a_segment_that_was_not_admitted_is_not_told() -> None:
-    """The query would go by a watermark of rows that it has not read (P25)."""
+    """The query would apply a watermark of rows that it has not read (P25)."""
     gate = gate_of()
     gate.batch.size = 1
     append(gate, "a", segment(0), watermark(50), segment(1), watermark(60))
@@ -235,7 +236,7 @@ def test_a_watermark_behind_a_segment_that_was_not_admitted_is_not_told() -> Non
 
 
 def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
-    """A consumer that lags reads over it; the last one that the batch has come to counts."""
+    """A lagging consumer reads across it; the last watermark that the batch reached counts."""
     gate = gate_of()
     append(gate, "a", segment(0), watermark(50), segment(1), watermark(60), barrier(1), segment(2))
     assert admitted(gate) == {"a": [0, 1]}
@@ -243,7 +244,7 @@ def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
 
 
 def test_a_new_watermark_wants_a_step_of_its_own() -> None:
-    """Also without a row to read: windows close by it."""
+    """Even with no row to read: it closes windows."""
     gate = gate_of()
     assert not gate.wants_step
     append(gate, "a", watermark(50))
@@ -264,7 +265,7 @@ def test_a_channel_whose_records_have_ended_holds_no_watermark_back() -> None:
 
 
 def test_a_watermark_behind_a_barrier_is_not_told_while_the_channel_is_held() -> None:
-    """It comes after the checkpoint, and would be part of its state."""
+    """It comes after the checkpoint and would otherwise be in its state."""
     gate = gate_of("ab")
     append(gate, "a", barrier(1), watermark(50))
     gate.process(0)

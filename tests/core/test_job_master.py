@@ -1,4 +1,4 @@
-"""The job as a whole: its life, its end, stop with savepoint, cancel and suspend."""
+"""The job as a whole: lifecycle, end, stop with savepoint, cancel and suspend."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def fail(world: World, vertex: str = "a", cause: Cause = UNKNOWN) -> list:
 
 
 def fail_again(world: World, cause: Cause, *, times: int) -> None:
-    """Let attempt after attempt fail of one cause, the first of them the one that runs, until the
-    job ends."""
+    """Fail attempt after attempt with one cause, from the running one on, until the job ends."""
     for _ in range(times):
         fail(world, cause=cause)
         stopped(world)
@@ -67,7 +66,7 @@ def stopped(world: World) -> list:
 
 
 def test_a_submitted_job_begins_an_attempt_and_runs_when_that_has_begun() -> None:
-    """CREATED -> RUNNING; every task initializes."""
+    """CREATED -> RUNNING, with every task INITIALIZING."""
     world = World()
     assert world.handle(JobSubmitted()) == [BeginAttempt()]
     assert world.master.status is JobStatus.CREATED
@@ -77,7 +76,7 @@ def test_a_submitted_job_begins_an_attempt_and_runs_when_that_has_begun() -> Non
 
 
 def test_tasks_that_were_fully_finished_in_the_restored_checkpoint_are_finished() -> None:
-    """MISSION D5: recovery does not start what is finished."""
+    """MISSION D5: recovery does not start finished tasks."""
     world = World()
     world.submit(checkpoint(3, task_state("a", finished=True), task_state("b")))
     assert world.master.task_status("a") is TaskStatus.FINISHED
@@ -106,7 +105,7 @@ def test_a_failed_task_restarts_the_whole_job_after_the_delay_of_the_strategy() 
 
 
 def test_a_job_without_attempts_left_ends_as_failed() -> None:
-    """The failure names its cause and the strategy."""
+    """The failure gives its cause and the strategy."""
     world = World(restart=RestartConfig(type=RestartStrategyType.NONE)).running()
     fail(world)
     end = only(stopped(world), RecordEnd)
@@ -117,7 +116,7 @@ def test_a_job_without_attempts_left_ends_as_failed() -> None:
 
 
 def test_the_scheduler_runs_only_while_the_job_is_running() -> None:
-    """MISSION A1: any other status stops it and aborts what is pending."""
+    """MISSION A1: any other status stops it and aborts pending checkpoints."""
     world = World(config=with_interval(100)).running()
     world.allocate(world.pass_time(0))
     fail(world)
@@ -131,7 +130,7 @@ def test_the_scheduler_runs_only_while_the_job_is_running() -> None:
 def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_have_stopped() -> (
     None
 ):
-    """Until then a snapshot may still be writing."""
+    """A snapshot may write until then."""
     world = World().running()
     n, _ = world.allocate(snapshot(world))
     assert not of(fail(world), DiscardCheckpoint)
@@ -139,7 +138,7 @@ def test_files_of_checkpoints_aborted_by_a_failure_are_deleted_after_the_tasks_h
 
 
 def test_too_many_failed_checkpoints_fail_the_job() -> None:
-    """More consecutive failures than are tolerated are a failure of the job."""
+    """The job fails when consecutive failures exceed the tolerance."""
     world = World().running()
     n, _ = world.allocate(snapshot(world))
     effects = world.decline(n, "a")
@@ -149,7 +148,7 @@ def test_too_many_failed_checkpoints_fail_the_job() -> None:
 
 
 def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_job() -> None:
-    """Every row is committed by then: a restart would bring nothing."""
+    """Every row is committed by then, so a restart would achieve nothing."""
     world = World("a").running()
     n, _ = world.allocate(snapshot(world))
     world.acknowledge(n, "a")
@@ -162,7 +161,7 @@ def test_a_checkpoint_that_fails_when_all_tasks_have_finished_does_not_fail_the_
 
 
 def test_a_restart_waits_for_the_outcome_of_a_checkpoint_that_is_being_recorded() -> None:
-    """PROTOCOL P11: it may be the one to restart from. Nobody is notified of it any more."""
+    """PROTOCOL P11: the restart may use that checkpoint. No task is notified of it."""
     world = World().running()
     n, _ = world.allocate(snapshot(world))
     recording = world.acknowledge(n)
@@ -184,8 +183,8 @@ PATIENT = RestartConfig(
 
 
 def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_that_cause() -> None:
-    """The third failure says so; after the time of ``weir.restart.give-up-after`` the job fails for
-    good."""
+    """The third failure reports the repetition; after ``weir.restart.give-up-after`` the job fails
+    for good."""
     world = World(restart=PATIENT).running()
     fail_again(world, Cause(key="KeyError in lookup", trace="Traceback"), times=100)
     failing = [
@@ -203,8 +202,8 @@ def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_tha
 
 
 def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up() -> None:
-    """It gets further each time; an intermediate savepoint is nothing that a restart goes on
-    from."""
+    """It makes progress each time; an intermediate savepoint is no progress, since no restart uses
+    it."""
     for kind, given_up in ((RequestKind.CHECKPOINT, False), (RequestKind.SAVEPOINT, True)):
         world = World(restart=PATIENT).running()
         for _ in range(20):
@@ -215,7 +214,7 @@ def test_a_job_whose_checkpoints_complete_between_two_failures_is_not_given_up()
 
 
 def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
-    """PROTOCOL P11: the next attempt goes on from it, so the job is not given up."""
+    """PROTOCOL P11: the next attempt restores from it, so the job is not given up."""
     world = World(restart=PATIENT).running()
     cause = Cause(key="KeyError in lookup")
     fail_again(world, cause, times=10)
@@ -228,7 +227,7 @@ def test_a_checkpoint_that_is_recorded_while_the_job_fails_counts() -> None:
 
 
 def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts_it() -> None:
-    """``fatal`` means that trying again cannot help."""
+    """``fatal`` means that a retry cannot help."""
     for fatal, kind in ((True, RecordEnd), (False, BeginAttempt)):
         world = World()
         world.handle(JobSubmitted())
@@ -238,7 +237,7 @@ def test_an_attempt_that_fails_fatally_ends_the_job_and_another_failure_restarts
 
 
 def test_a_final_checkpoint_is_triggered_at_once_when_all_tasks_wait() -> None:
-    """MISSION E3: whatever the interval is; then the job finishes."""
+    """MISSION E3: whatever the interval; the job then finishes."""
     world = World(config=with_interval(1_000_000))
     world.submit(chance=0.9)
     world.status(TaskStatus.RUNNING)
@@ -257,7 +256,7 @@ def test_a_final_checkpoint_is_triggered_at_once_when_all_tasks_wait() -> None:
 
 
 def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one() -> None:
-    """PROTOCOL P29: a task waits for a checkpoint whose barrier came after its end."""
+    """PROTOCOL P29: a task waits for a checkpoint whose barrier follows its end."""
     world = World(config=with_interval(1_000, max_concurrent_checkpoints=2)).running()
     world.allocate(snapshot(world))
     world.status(WAITING, "a")
@@ -265,7 +264,7 @@ def test_a_checkpoint_triggered_before_the_last_task_waited_is_not_its_final_one
 
 
 def test_a_checkpoint_triggered_after_all_tasks_waited_makes_another_unnecessary() -> None:
-    """Only one final checkpoint is under way."""
+    """Only one final checkpoint runs at a time."""
     world = World(config=with_interval(1_000_000)).running()
     world.status(WAITING, "a")
     world.allocate(world.status(WAITING, "b"))
@@ -306,7 +305,7 @@ def test_a_failed_final_checkpoint_is_triggered_again_within_the_tolerance() -> 
 
 
 def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None:
-    """The restored job records its end again."""
+    """The restored attempt records the end again."""
     world = World("a").running()
     world.complete(world.status(WAITING))
     world.status(TaskStatus.FINISHED)
@@ -318,12 +317,11 @@ def test_an_end_that_could_not_be_recorded_is_a_failure_of_the_attempt() -> None
     assert only(world.effects, RecordEnd).status is JobStatus.FINISHED
 
 
-# -- stop with savepoint
-# ------------------------------------------------------------------------------------
+# -- stop with savepoint ---------------------------------------------------------------------------
 
 
 def test_stop_with_savepoint_takes_it_waits_for_all_tasks_and_ends_the_job() -> None:
-    """MISSION E4: the answer comes when the end is recorded, and names the savepoint."""
+    """MISSION E4: the answer comes once the end is recorded, and names the savepoint."""
     world = World(config=with_interval(100)).running()
     n, effects = world.allocate(snapshot(world, RequestKind.STOP))
     assert {t.kind for t in of(effects, TriggerCheckpoint)} == {SnapshotKind.SYNC_SAVEPOINT}
@@ -367,8 +365,7 @@ def test_stop_aborts_what_is_pending_and_waits_for_what_is_being_recorded() -> N
 
 
 def test_a_declined_stop_savepoint_answers_the_stop_and_fails_the_job_over() -> None:
-    """The failure is a global failover, its cause is kept, and the scheduler runs again
-    afterwards."""
+    """A global failover follows, its cause is kept, and the scheduler restarts afterwards."""
     world = World(config=with_interval(100)).running()
     n, _ = world.allocate(snapshot(world, RequestKind.STOP))
     effects = world.decline(n, "b")
@@ -391,7 +388,7 @@ def test_a_stop_savepoint_that_expires_fails_the_stop() -> None:
 
 
 def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_go_on() -> None:
-    """No task knows of it, so no failover is needed."""
+    """No task knows about it, so no failover is needed."""
     world = World(config=with_interval(100)).running()
     allocation = only(snapshot(world, RequestKind.STOP), AllocateLocation).allocation
     effects = world.handle(
@@ -403,7 +400,7 @@ def test_a_stop_that_fails_before_any_task_was_triggered_lets_the_job_go_on() ->
 
 
 def test_a_task_that_fails_after_the_savepoint_fails_the_stop_and_names_the_savepoint() -> None:
-    """The savepoint exists all the same."""
+    """The savepoint still exists."""
     world = World("a").running()
     n, _ = world.complete(snapshot(world, RequestKind.STOP))
     answer = only(fail(world), AnswerRequest)
@@ -411,7 +408,7 @@ def test_a_task_that_fails_after_the_savepoint_fails_the_stop_and_names_the_save
 
 
 def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_the_outcome() -> None:
-    """PROTOCOL P11: only the outcome tells whether there is a savepoint to name."""
+    """PROTOCOL P11: only the outcome shows whether there is a savepoint to name."""
     world = World("a").running()
     n, _ = world.allocate(snapshot(world, RequestKind.STOP))
     recording = world.acknowledge(n)
@@ -420,14 +417,14 @@ def test_a_task_that_fails_while_the_stop_savepoint_is_recorded_answers_after_th
 
 
 def test_other_requests_are_refused_while_the_job_is_being_stopped() -> None:
-    """The stop's own savepoint is the last."""
+    """The stop's savepoint is the last snapshot."""
     world = World("a").running()
     snapshot(world, RequestKind.STOP, "1")
     assert only(snapshot(world, RequestKind.SAVEPOINT, "2"), AnswerRequest).failure
 
 
 def test_a_savepoint_without_a_directory_says_how_to_give_one() -> None:
-    """No default directory and none given is an error."""
+    """Having neither a default directory nor a given one is an error."""
     world = World(savepoint_directory=None).running()
     for kind in (RequestKind.SAVEPOINT, RequestKind.STOP):
         answer = only(snapshot(world, kind), AnswerRequest)
@@ -436,8 +433,7 @@ def test_a_savepoint_without_a_directory_says_how_to_give_one() -> None:
     assert only(world.handle(given), AllocateLocation).target == "/there"
 
 
-# -- cancel, suspend, fencing
-# -------------------------------------------------------------------------------
+# -- cancel, suspend, fencing ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("retention", list(RetainExternalized))
@@ -456,7 +452,7 @@ def test_cancel_stops_the_tasks_and_deletes_checkpoints_only_where_configured(
 
 
 def test_cancel_overrides_a_stop_with_savepoint() -> None:
-    """PROTOCOL P34: the stop is answered with a failure."""
+    """PROTOCOL P34: the stop gets a failure as its answer."""
     world = World("a").running()
     world.allocate(snapshot(world, RequestKind.STOP, "stop"))
     answer = only(world.handle(CancelRequested(request="c")), AnswerRequest)
@@ -465,7 +461,7 @@ def test_cancel_overrides_a_stop_with_savepoint() -> None:
 
 
 def test_cancel_while_an_attempt_begins_waits_for_its_outcome() -> None:
-    """Tasks that are just starting are stopped as well."""
+    """Tasks that are still starting are stopped as well."""
     world = World()
     world.handle(JobSubmitted())
     assert not of(world.handle(CancelRequested(request="c")), RecordEnd)
@@ -475,7 +471,7 @@ def test_cancel_while_an_attempt_begins_waits_for_its_outcome() -> None:
 
 
 def test_cancel_while_a_restart_is_due_ends_the_job_without_another_attempt() -> None:
-    """The restart's timer is gone."""
+    """The restart's timer is cancelled."""
     world = World().running()
     fail(world)
     stopped(world)
@@ -484,7 +480,7 @@ def test_cancel_while_a_restart_is_due_ends_the_job_without_another_attempt() ->
 
 
 def test_suspend_stops_the_tasks_and_leaves_the_job_resumable() -> None:
-    """SIGTERM: no end is recorded."""
+    """SIGTERM: the job's end is not recorded."""
     world = World().running()
     assert of(world.handle(SuspendRequested()), StopTasks)
     effects = stopped(world)
@@ -516,7 +512,7 @@ def test_a_fenced_end_ends_the_driver_as_fenced() -> None:
 
 
 def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
-    """Also after it has ended."""
+    """Also once it has ended."""
     world = World().running()
     fail(world)
     assert "FAILING" in (only(snapshot(world), AnswerRequest).failure or "")
@@ -537,7 +533,7 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
 
 
 def test_the_store_is_seeded_with_the_restored_checkpoint_but_not_with_a_savepoint() -> None:
-    """A savepoint belongs to the user."""
+    """A savepoint belongs to its user."""
     for kind, ids in ((SnapshotKind.CHECKPOINT, (3,)), (SnapshotKind.SAVEPOINT, ())):
         world = World("a")
         world.submit(checkpoint(3, task_state("a"), kind=kind))

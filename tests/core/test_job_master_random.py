@@ -1,9 +1,8 @@
-"""Random but legal histories of a job: whatever order answers come in, the laws of the protocol
-hold.
+"""Random but legal histories of a job: the laws of the protocol hold for any order of answers.
 
-The world below answers what the job master owes an answer for, in an order, with delays and with
-outcomes that a seed chooses (hypothesis draws it, and names it when a law breaks), and lets users,
-tasks and the clock interfere in between. ``validate()`` runs after every event.
+The world below owes the job master answers. It gives them in an order, with delays and with
+outcomes drawn from a seed (hypothesis draws it and reports it when a law breaks), while users,
+tasks and the clock interfere. ``validate()`` runs after every event.
 """
 
 from __future__ import annotations
@@ -74,12 +73,12 @@ FORWARD = {
     TaskStatus.WAITING_FOR_FINAL_CHECKPOINT: TaskStatus.FINISHED,
 }
 USER = ("checkpoint",) * 12 + ("savepoint",) * 12 + ("stop",) * 3 + ("cancel", "suspend")
-#: Answers come often, trouble seldom.
+#: Most moves are answers; trouble is rare.
 MOVES = ("answer",) * 12 + ("status",) * 3 + ("time",) * 4 + ("user",) * 2 + ("fail",)
 
 
 class RandomWorld(World):
-    """Owes answers, gives them in any order, and watches what must never happen."""
+    """Owes answers, gives them in any order, and checks for what must never happen."""
 
     def __init__(self) -> None:
         super().__init__("a", "b", config=CONFIG, restart=RESTART, hooks=("h1", "h2"), cleans=False)
@@ -88,20 +87,19 @@ class RandomWorld(World):
         self.answered: list[str] = []
         self.won: dict[int, CompletedCheckpoint] = {}
         self.deleted: set[str] = set()
-        #: Whether the job still owes a full checkpoint, as its restores and completions tell.
+        #: Whether the job still owes a full checkpoint, judging by its restores and completions.
         self.owes_full = True
         #: Checkpoints whose tasks were asked for a full snapshot.
         self.full: set[int] = set()
         #: Hooks that have not answered, by checkpoint.
         self.hooks: dict[int, set[str]] = {}
-        #: What the files of each task's next snapshot are built on: what it was told of as
-        #: completed.
+        #: The base of each task's next snapshot: the last completion it was notified of.
         self.base: dict[str, tuple[str, ...]] = {}
-        #: The base at the moment of the trigger, by checkpoint and task.
+        #: The base at the time of the trigger, by checkpoint and task.
         self.based_on: dict[tuple[int, str], tuple[str, ...]] = {}
 
     def observe(self, effects: list[JobMasterEffect]) -> None:
-        """Check each effect against the laws, and remember what is owed."""
+        """Check each effect against the laws and record the answer it is owed."""
         for effect in effects:
             match effect:
                 case NotifyCheckpointComplete():
@@ -144,7 +142,7 @@ class RandomWorld(World):
                     self.owed.append(effect)
 
     def check_deletion(self, effect: DiscardCheckpoint) -> None:
-        """No retained checkpoint is deleted, and no file that a retained or pending one needs."""
+        """No retained checkpoint is deleted, nor any file that a retained or pending one needs."""
         coordinator = self.master.coordinator
         assert effect.checkpoint_id not in coordinator.store.ids
         assert effect.subsumed == (effect.checkpoint_id in self.won)
@@ -159,7 +157,7 @@ class RandomWorld(World):
         self.deleted |= set(effect.files)
 
     def do(self, move: str, number: int) -> None:
-        """One move of the world; one that is not possible now is left out."""
+        """Make one move of the world; skip a move that is not possible now."""
         if move == "answer" and self.owed:
             self.observe(self.answer(self.owed.pop(number % min(len(self.owed), 3)), number))
         elif move == "time":
@@ -203,7 +201,7 @@ class RandomWorld(World):
         return self.handle(TaskStatusChanged(vertex=vertex, attempt=attempt, status=forward))
 
     def answer(self, effect: JobMasterEffect, number: int) -> list[JobMasterEffect]:
-        """What a kernel would answer; ``number`` decides between success and trouble."""
+        """Answer as a kernel would; ``number`` decides between success and failure."""
         timestamp_ms = self.wall_ms + self.now_ms
         match effect:
             case BeginAttempt():
@@ -316,8 +314,7 @@ class RandomWorld(World):
 @settings(max_examples=100, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_laws_hold_in_every_history_and_every_request_is_answered_by_the_end(seed: int) -> None:
-    """Safety after every event; then, once everything owed is answered, the job ends when it is
-    cancelled."""
+    """Safety after every event; once everything owed is answered, a cancelled job ends."""
     random = Random(seed)
     world = RandomWorld()
     world.observe(world.handle(JobSubmitted()))

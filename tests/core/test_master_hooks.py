@@ -45,7 +45,7 @@ def fail(subject: World, n: int, identifier: str) -> list:
 
 
 def test_hooks_are_triggered_after_the_location_is_ours_and_before_any_task() -> None:
-    """The order of Flink: location, hooks, tasks. All hooks are asked at once, in their order."""
+    """Flink's order: location, hooks, tasks. All hooks are called at once, in their order."""
     subject = world()
     asked = request(subject)
     assert not of(asked, TriggerHook)
@@ -58,7 +58,7 @@ def test_hooks_are_triggered_after_the_location_is_ours_and_before_any_task() ->
     assert answer(subject, n, "audit") == []
     triggers = answer(subject, n, "broker")
     assert [type(effect) for effect in triggers] == [TriggerCheckpoint, TriggerCheckpoint]
-    assert {trigger.timestamp_ms for trigger in triggers} == {timestamp_ms}
+    assert {trigger.barrier.timestamp_ms for trigger in triggers} == {timestamp_ms}
 
 
 def test_a_checkpoint_knows_which_hooks_have_not_answered() -> None:
@@ -75,7 +75,7 @@ def test_a_checkpoint_knows_which_hooks_have_not_answered() -> None:
 
 @pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT])
 def test_what_hooks_returned_is_recorded_by_identifier(kind: RequestKind) -> None:
-    """Sorted, without those that returned nothing; savepoints have it too."""
+    """Sorted, without hooks that returned nothing; savepoints too."""
     subject = world(hooks=("z", "quiet", "a"))
     n, _ = subject.allocate(request(subject, kind))
     answer(subject, n, "z", {"offset": 3})
@@ -86,7 +86,7 @@ def test_what_hooks_returned_is_recorded_by_identifier(kind: RequestKind) -> Non
 
 
 def test_without_hooks_tasks_are_triggered_at_once() -> None:
-    """And the record names none."""
+    """The record contains no hook states."""
     subject = world(hooks=())
     n, effects = subject.allocate(request(subject))
     assert of(effects, TriggerCheckpoint)
@@ -94,7 +94,7 @@ def test_without_hooks_tasks_are_triggered_at_once() -> None:
 
 
 def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trigger() -> None:
-    """MISSION A9: its location is removed, whoever asked is told, no task hears of it; success
+    """MISSION A9: its location is removed, the requester is informed, no task hears of it; success
     resets the count."""
     subject = world()
     n, _ = subject.allocate(request(subject))
@@ -116,7 +116,7 @@ def test_a_failing_hook_aborts_the_checkpoint_and_counts_as_an_unsuccessful_trig
 
 
 def test_a_failing_hook_does_not_count_against_the_tolerance() -> None:
-    """TRIGGER_CHECKPOINT_FAILURE is none of the counted reasons."""
+    """TRIGGER_CHECKPOINT_FAILURE is not one of the counted reasons."""
     subject = World(config=CheckpointConfig(interval_ms=None), hooks=("h",)).running()
     n, _ = subject.allocate(request(subject))
     fail(subject, n, "h")
@@ -134,7 +134,7 @@ def test_late_answers_of_hooks_for_an_aborted_checkpoint_are_ignored() -> None:
 
 
 def test_a_hook_that_answers_twice_is_a_bug() -> None:
-    """The kernel calls it once for each effect."""
+    """The kernel calls a hook once per effect."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     answer(subject, n, "audit")
@@ -156,7 +156,7 @@ def test_a_checkpoint_expires_while_a_hook_does_not_answer_and_names_it() -> Non
 
 
 def test_no_other_checkpoint_is_triggered_while_hooks_have_not_answered() -> None:
-    """A forced one neither: triggers go one after the other."""
+    """Not even a forced one: triggers run one after the other."""
     subject = world()
     n, _ = subject.allocate(request(subject, name="1"))
     assert request(subject, RequestKind.SAVEPOINT, "2") == []
@@ -174,7 +174,7 @@ def test_a_request_that_waits_for_a_trigger_runs_when_a_hook_fails() -> None:
 
 
 def test_a_task_that_finishes_while_hooks_run_aborts_the_checkpoint_as_closing() -> None:
-    """The plan named it, and it can take no snapshot any more."""
+    """The plan contained it, and it can no longer take a snapshot."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     effects = subject.status(TaskStatus.FINISHED, "b")
@@ -184,8 +184,8 @@ def test_a_task_that_finishes_while_hooks_run_aborts_the_checkpoint_as_closing()
 
 
 def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
-    """A task that cannot be triggered any more aborts the checkpoint, also where nobody noticed its
-    end."""
+    """A task that can no longer be triggered aborts the checkpoint, even if its end went
+    unnoticed."""
     subject = world()
     n, _ = subject.allocate(request(subject))
     subject.master._execution.set_status("b", TaskStatus.CANCELED)
@@ -199,8 +199,7 @@ def test_the_pre_check_of_the_plan_is_repeated_after_the_hooks() -> None:
 
 
 def test_a_task_that_begins_to_wait_while_hooks_run_is_covered_by_the_checkpoint() -> None:
-    """PROTOCOL P29: its barrier comes after the task's end, so no other final checkpoint is
-    needed."""
+    """PROTOCOL P29: its barrier follows the task's end, so no other final checkpoint is needed."""
     subject = world("a")
     n, _ = subject.allocate(request(subject))
     assert subject.status(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT) == []
@@ -211,7 +210,7 @@ def test_a_task_that_begins_to_wait_while_hooks_run_is_covered_by_the_checkpoint
 
 
 def test_a_final_checkpoint_follows_when_the_one_with_hooks_under_way_fails() -> None:
-    """Nothing covers the waiting task any more."""
+    """No checkpoint covers the waiting task any longer."""
     subject = world("a")
     n, _ = subject.allocate(request(subject))
     subject.status(TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
@@ -231,7 +230,7 @@ def test_stopping_the_scheduler_aborts_a_checkpoint_whose_hooks_run_and_resets_t
 
 
 def test_a_job_whose_stop_savepoint_a_hook_fails_runs_on() -> None:
-    """No task knows of the savepoint yet, so nothing has to be taken back."""
+    """No task knows about the savepoint yet, so nothing has to be undone."""
     subject = world()
     n, _ = subject.allocate(request(subject, RequestKind.STOP))
     effects = fail(subject, n, "broker")
@@ -241,11 +240,11 @@ def test_a_job_whose_stop_savepoint_a_hook_fails_runs_on() -> None:
 
 
 def test_two_hooks_with_one_identifier_are_refused() -> None:
-    """Their states could not be told apart."""
+    """Their states would be indistinguishable."""
     with pytest.raises(InvariantError, match="one identifier"):
         World(hooks=("h", "h"))
 
 
 def test_a_completed_checkpoint_has_no_hook_states_unless_it_is_given_some() -> None:
-    """Metadata from before there were hooks can still be read."""
+    """Metadata from before hooks existed stays readable."""
     assert checkpoint(1, task_state("a"), kind=SnapshotKind.SAVEPOINT).hook_states == {}

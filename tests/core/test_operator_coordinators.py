@@ -1,4 +1,4 @@
-"""Operator coordinators in the job master: asked first, told last, and failing the job once."""
+"""Operator coordinators in the job master: asked first, notified last, failing the job once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def world(**options: object) -> World:
 
 
 def ask(subject: World) -> tuple[int, list[JobMasterEffect]]:
-    """A checkpoint whose id is there."""
+    """Request a checkpoint and allocate its location."""
     return subject.allocate(
         subject.handle(SnapshotRequested(request="r", kind=RequestKind.CHECKPOINT))
     )
@@ -113,7 +113,7 @@ def test_no_task_is_triggered_before_the_events_that_came_first_are_confirmed() 
 
 
 def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
-    """C1: one that returned nothing has no entry."""
+    """C1: a coordinator that returned nothing has no entry."""
     subject = world()
     n, _ = ask(subject)
     taken(subject, "x", n, {"sent": 3})
@@ -130,7 +130,7 @@ def test_the_states_of_coordinators_are_in_the_record_and_come_back() -> None:
 
 
 def test_events_of_the_next_epoch_come_with_the_acknowledgement_of_their_task() -> None:
-    """C4: not with that of another one."""
+    """C4: another task's acknowledgement does not release them."""
     subject = world()
     n, _ = ask(subject)
     taken(subject, "x", n)
@@ -141,7 +141,7 @@ def test_events_of_the_next_epoch_come_with_the_acknowledgement_of_their_task() 
 
 
 def test_a_coordinator_that_declines_aborts_the_checkpoint() -> None:
-    """And it is told so, as the others are."""
+    """It is notified of the abort like the others."""
     subject = world()
     n, _ = ask(subject)
     effects = subject.handle(
@@ -170,7 +170,8 @@ def test_coordinators_are_told_of_completion_after_the_tasks() -> None:
 
 
 def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
-    """C7: behind a snapshot that does not have it, not before the task has taken its own."""
+    """C7: the coordinator's snapshot lacks the event, so its acknowledgement waits for the task's
+    own snapshot."""
     subject = world()
     sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=1, number=5, payload={})
     assert subject.handle(sent) == [
@@ -186,8 +187,8 @@ def test_an_event_of_an_operator_is_acknowledged_through_the_gateway() -> None:
 
 
 def test_a_coordinator_that_throws_fails_the_job_once() -> None:
-    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``; what follows belongs to an
-    attempt that is over."""
+    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``; later failures belong to an
+    attempt that has ended."""
     subject = world()
     failed = CoordinatorFailed(operator="x", attempt=1, message="ValueError: 7")
     effects = subject.handle(failed)
@@ -202,7 +203,7 @@ def test_a_coordinator_that_throws_fails_the_job_once() -> None:
 
 
 def test_nothing_that_was_held_reaches_the_next_attempt() -> None:
-    """C5: the coordinator goes back to its checkpoint, and sends anew."""
+    """C5: the coordinator is reset to its checkpoint and sends again."""
     subject = world()
     n, _ = ask(subject)
     taken(subject, "x", n)
@@ -219,7 +220,7 @@ def test_nothing_that_was_held_reaches_the_next_attempt() -> None:
 
 
 def test_a_checkpoint_does_not_wait_for_events_to_an_operator_that_has_finished() -> None:
-    """Nobody will ever confirm them."""
+    """No one will ever confirm them."""
     subject = world()
     send(subject, "x")
     n, _ = ask(subject)
@@ -230,7 +231,7 @@ def test_a_checkpoint_does_not_wait_for_events_to_an_operator_that_has_finished(
 
 
 def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
-    """P41: a restored job with fewer subtasks sends again what the others had sent."""
+    """P41: a job restored with fewer subtasks resends what the removed ones had sent."""
     subject = world()
     sent = OperatorEventSent(vertex="a", attempt=1, operator="x", subtask=5, number=1, payload={})
     assert subject.handle(sent) == [
@@ -241,7 +242,7 @@ def test_an_event_of_a_subtask_that_is_gone_is_handled_all_the_same() -> None:
 
 
 def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
-    """The operator has lost it since the event became part of a checkpoint."""
+    """The operator was removed after the event had become part of a checkpoint."""
     subject = world()
     sent = OperatorEventSent(
         vertex="a", attempt=1, operator="gone", subtask=0, number=1, payload={}
@@ -250,7 +251,7 @@ def test_an_event_to_a_coordinator_that_is_gone_goes_nowhere() -> None:
 
 
 def test_a_coordinator_gets_what_a_finished_task_had_sent() -> None:
-    """P41: the task is not started again, so nobody else would send it."""
+    """P41: the task is not started again, so no one else would send it."""
     state = replace(
         task_state("a"),
         operators=(OperatorState(operator_id="x", name="x", fully_finished=True),),

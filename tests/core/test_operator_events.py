@@ -1,5 +1,7 @@
-"""Operator events in a ``StreamTask``: carried by steps, confirmed by complete ones, and kept until
-acknowledged."""
+"""Operator events in a ``StreamTask``.
+
+Steps carry them, complete steps confirm them, and they are kept until acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def step(task: TaskHarness, position: int, *sent: SentEvent) -> None:
 
 
 def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete() -> None:
-    """P2: not when it has reached the task."""
+    """P2: reaching the task does not confirm it."""
     task = with_operators()
     assert task.plan(1, -1) == [AnswerPlanning(call=1)]
     assert task.send(event(1)) == []
@@ -58,7 +60,7 @@ def test_an_event_waits_for_the_next_step_and_is_confirmed_when_that_is_complete
 
 
 def test_events_that_a_step_was_to_carry_travel_again_if_there_was_none() -> None:
-    """In their order, before later ones (C6)."""
+    """In their order, ahead of later ones (C6)."""
     task = with_operators()
     task.send(event(1))
     assert task.plan(1, -1) == [AnswerPlanning(call=1, events=(event(1),))]
@@ -67,7 +69,7 @@ def test_events_that_a_step_was_to_carry_travel_again_if_there_was_none() -> Non
 
 
 def test_an_event_of_an_operator_is_told_when_its_step_is_complete() -> None:
-    """What a failed step sent was never sent."""
+    """A failed step's events count as never sent."""
     task = with_operators()
     task.plan(1, -1)
     step(task, 0, SENT)
@@ -88,7 +90,7 @@ def snapshot_of(task: TaskHarness, checkpoint_id: int, position: int) -> Acknowl
 
 
 def test_an_event_is_part_of_snapshots_until_it_is_acknowledged() -> None:
-    """C7 and P41: what the coordinator has not handled by then is kept by the task."""
+    """C7 and P41: the task keeps what the coordinator has not handled by then."""
     task = with_operators()
     task.plan(1, -1)
     step(task, 0, SENT)
@@ -99,13 +101,13 @@ def test_an_event_is_part_of_snapshots_until_it_is_acknowledged() -> None:
 
 
 def test_a_restored_task_sends_again_what_was_not_acknowledged() -> None:
-    """P41, as soon as it runs."""
+    """P41: as soon as it is running."""
     task = with_operators(sent_events=(SENT,))
     assert told(1) in task.effects
 
 
 def test_operators_prepare_for_a_barrier_in_a_step_before_it() -> None:
-    """P6: the barrier goes out behind what they put out for it."""
+    """P6: the barrier follows the operators' output for it."""
     task = with_operators()
     task.trigger(1)
     assert task.plan(1, -1) == [AnswerPlanning(call=1, barrier=1)]
@@ -116,7 +118,7 @@ def test_operators_prepare_for_a_barrier_in_a_step_before_it() -> None:
 
 
 def test_the_gateway_may_open_at_the_end_of_the_synchronous_part() -> None:
-    """P10: not when the upload is done."""
+    """P10: it does not wait for the upload."""
     task = with_operators()
     task.trigger(1)
     task.plan(1, -1)
@@ -139,7 +141,7 @@ def test_an_operator_that_takes_no_snapshot_declines_the_checkpoint_and_runs_on(
 
 
 def test_a_barrier_whose_checkpoint_is_over_is_not_waited_for() -> None:
-    """It was aborted during the step: the next one has a step of its own."""
+    """It was aborted during the step; the next checkpoint gets a step of its own."""
     task = with_operators()
     task.trigger(1)
     task.plan(1, -1)
@@ -152,7 +154,7 @@ def test_a_barrier_whose_checkpoint_is_over_is_not_waited_for() -> None:
 
 
 def test_the_drain_carries_what_waits_and_confirms_the_rest() -> None:
-    """Operators that have finished handle nothing: a checkpoint must not wait for them."""
+    """Finished operators handle no events, so a checkpoint must not wait for them."""
     task = with_operators()
     task.plan(1, -1)
     task.send(event(1))
@@ -165,7 +167,7 @@ def test_the_drain_carries_what_waits_and_confirms_the_rest() -> None:
 
 
 def test_a_stop_without_drain_prepares_before_it_ends_the_records() -> None:
-    """P28: what operators put out for the barrier comes before the end of the records."""
+    """P28: the operators' output for the barrier comes before the end of the records."""
     task = with_operators()
     task.trigger(1, SnapshotKind.SYNC_SAVEPOINT)
     assert task.plan(1, -1) == [AnswerPlanning(call=1, barrier=1)]

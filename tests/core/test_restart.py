@@ -50,7 +50,7 @@ def test_the_strategy_none_never_restarts() -> None:
 
 
 def test_a_fixed_delay_allows_exactly_its_attempts() -> None:
-    """Two allowed attempts mean that the third failure is final, however late it comes."""
+    """With two allowed attempts the third failure is final, however late it comes."""
     strategy = make_restart_strategy(
         RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=2)
     )
@@ -62,7 +62,7 @@ def test_a_fixed_delay_allows_exactly_its_attempts() -> None:
 
 
 def test_a_fixed_delay_with_no_attempts_never_restarts() -> None:
-    """Zero attempts are allowed as a setting and mean none."""
+    """Zero is a valid setting."""
     strategy = make_restart_strategy(
         RestartConfig(type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=0)
     )
@@ -71,7 +71,7 @@ def test_a_fixed_delay_with_no_attempts_never_restarts() -> None:
 
 
 def test_a_fixed_delay_is_the_same_each_time_and_has_no_jitter() -> None:
-    """Neither the count of failures nor chance changes it."""
+    """Neither the number of failures nor chance changes it."""
     strategy = make_restart_strategy(
         RestartConfig(
             type=RestartStrategyType.FIXED_DELAY, fixed_delay_attempts=9, fixed_delay_ms=700
@@ -84,12 +84,12 @@ def test_a_fixed_delay_is_the_same_each_time_and_has_no_jitter() -> None:
 def test_an_exponential_delay_starts_at_the_initial_backoff_and_multiplies_up_to_the_maximum() -> (
     None
 ):
-    """1 s, 2 s, then the maximum of 3 s for ever."""
+    """1 s, 2 s, then always the maximum of 3 s."""
     assert delays(exponential(), [0, 5_000, 10_000, 15_000]) == [1_000, 2_000, 3_000, 3_000]
 
 
 def test_a_backoff_of_one_millisecond_grows_too() -> None:
-    """Rounding must not swallow the multiplier."""
+    """Rounding must not cancel the multiplier."""
     strategy = make_restart_strategy(
         RestartConfig(
             initial_backoff_ms=1, max_backoff_ms=100, backoff_multiplier=1.5, jitter_factor=0.0
@@ -117,7 +117,7 @@ def test_an_exponential_delay_is_not_reset_one_millisecond_before_the_threshold(
 
 
 def test_attempts_are_limited_between_two_resets() -> None:
-    """Two attempts are allowed, the third failure is final."""
+    """With two allowed attempts the third failure is final."""
     strategy = exponential(attempts=2)
     answers = []
     for now_ms in (0, 5_000, 10_000):
@@ -127,8 +127,7 @@ def test_attempts_are_limited_between_two_resets() -> None:
 
 
 def test_a_reset_gives_all_attempts_back() -> None:
-    """After a healthy run the count starts over, with the failure that ended the run as its
-    first."""
+    """After a healthy run the count restarts; the failure that ended the run is the first."""
     strategy = exponential(attempts=1)
     strategy.notify_failure(0)
     strategy.notify_failure(100_000)
@@ -138,7 +137,7 @@ def test_a_reset_gives_all_attempts_back() -> None:
 
 
 def test_without_a_limit_there_is_always_another_attempt() -> None:
-    """``attempts_before_reset_backoff`` None means without end."""
+    """``attempts_before_reset_backoff`` None means unlimited."""
     strategy = exponential()
     for failure in range(1_000):
         strategy.notify_failure(failure * 4_000)
@@ -146,7 +145,7 @@ def test_without_a_limit_there_is_always_another_attempt() -> None:
 
 
 def test_failures_within_one_attempt_count_once() -> None:
-    """Before the delay is over no new attempt has begun, so a second failure is part of the
+    """Until the delay has passed no new attempt exists, so a second failure belongs to the
     first."""
     strategy = exponential(attempts=1)
     strategy.notify_failure(0)
@@ -158,8 +157,7 @@ def test_failures_within_one_attempt_count_once() -> None:
 
 
 def test_jitter_varies_the_delay_by_at_most_its_factor() -> None:
-    """A backoff of 2 s with a factor of 0.1 gives 1.8 s to 2.2 s, and its middle is the backoff
-    itself."""
+    """A backoff of 2 s with a factor of 0.1 gives 1.8 s to 2.2 s, centred on the backoff itself."""
     strategy = exponential(jitter_factor=0.1)
     strategy.notify_failure(0)
     strategy.notify_failure(5_000)
@@ -169,7 +167,7 @@ def test_jitter_varies_the_delay_by_at_most_its_factor() -> None:
 
 
 def test_jitter_never_leaves_the_range_from_initial_to_maximum_backoff() -> None:
-    """The first delay is not shortened and the longest not lengthened."""
+    """The first delay is never shortened, the longest never lengthened."""
     strategy = exponential(jitter_factor=0.5)
     strategy.notify_failure(0)
     assert strategy.delay_ms(0.0) == 1_000
@@ -180,14 +178,14 @@ def test_jitter_never_leaves_the_range_from_initial_to_maximum_backoff() -> None
 
 @pytest.mark.parametrize("kind", list(RestartStrategyType))
 def test_a_chance_outside_of_its_range_is_a_bug(kind: RestartStrategyType) -> None:
-    """Chance is drawn in [0, 1); anything else is an invariant error."""
+    """Chance is drawn from [0, 1); anything else is an invariant error."""
     strategy = make_restart_strategy(RestartConfig(type=kind))
     with pytest.raises(InvariantError):
         strategy.delay_ms(1.0)
 
 
 def test_time_never_runs_backwards() -> None:
-    """A failure before the one before is a bug of the caller."""
+    """A failure earlier than the previous one is a bug of the caller."""
     strategy = exponential()
     strategy.notify_failure(5_000)
     with pytest.raises(InvariantError):
@@ -198,18 +196,17 @@ def test_time_never_runs_backwards() -> None:
 def test_a_description_names_the_strategy_as_the_configuration_does(
     kind: RestartStrategyType,
 ) -> None:
-    """So that a message says which setting to change."""
+    """So that a message shows which setting to change."""
     assert kind.value in make_restart_strategy(RestartConfig(type=kind)).describe()
 
 
-# -- failures that come again and again
-# --------------------------------------------------------------------------
+# -- failures that come again and again ------------------------------------------------------------
 
 
 def repeated(
     causes: list[str], *, every_ms: int = 1_000, give_up_after_ms: int | None = 10_000
 ) -> RepeatedFailures:
-    """After one failure of each cause, in turn."""
+    """Report one failure per cause, in turn."""
     failures = RepeatedFailures(give_up_after_ms)
     for number, cause in enumerate(causes):
         failures.notify_failure(cause, number * every_ms)
@@ -217,7 +214,7 @@ def repeated(
 
 
 def test_a_failure_is_told_to_be_repeated_from_the_third_of_its_cause_on() -> None:
-    """The number, the time and the key that says when the job is given up."""
+    """The message gives the count, the time and the key that limits how long the job retries."""
     assert not repeated(["a"] * (TOLD_FROM - 1)).is_worth_telling
     third = repeated(["a"] * TOLD_FROM)
     assert third.is_worth_telling
@@ -228,7 +225,7 @@ def test_a_failure_is_told_to_be_repeated_from_the_third_of_its_cause_on() -> No
 
 
 def test_a_job_is_given_up_after_the_time_and_at_least_five_failures() -> None:
-    """Slow attempts get their number, quick ones their time."""
+    """The count protects slow attempts, the time quick ones."""
     assert not repeated(["a"] * 10).gives_up
     assert repeated(["a"] * 11).gives_up
     assert not repeated(["a"] * (GIVEN_UP_FROM - 1), every_ms=60_000).gives_up
@@ -236,7 +233,7 @@ def test_a_job_is_given_up_after_the_time_and_at_least_five_failures() -> None:
 
 
 def test_a_completed_checkpoint_ends_every_streak() -> None:
-    """The job got further, so what fails now fails for the first time."""
+    """The job made progress, so the next failure counts as the first."""
     failures = repeated(["a"] * 20)
     failures.notify_checkpoint()
     assert not failures.gives_up
@@ -246,15 +243,15 @@ def test_a_completed_checkpoint_ends_every_streak() -> None:
 
 
 def test_causes_that_take_turns_are_counted_each() -> None:
-    """Two steps that fail by turns hide neither."""
+    """Two steps that fail alternately do not hide each other."""
     assert not repeated(["a", "b"] * 2).is_worth_telling
     assert repeated(["a", "b"] * 3).is_worth_telling
     assert repeated(["a", "b"] * 8).gives_up
 
 
 def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
-    """What may pass by itself is tried for as long as the strategy says, and ends no streak of
-    another cause."""
+    """Transient failures are retried as long as the strategy allows, and end no other cause's
+    streak."""
     unknown = repeated([""] * 100)
     assert not unknown.is_worth_telling
     assert not unknown.gives_up
@@ -263,7 +260,7 @@ def test_a_failure_of_unknown_cause_is_never_one_too_many() -> None:
 
 
 def test_without_a_time_a_job_is_never_given_up() -> None:
-    """``weir.restart.give-up-after: never`` still tells that the failure is repeated."""
+    """With ``weir.restart.give-up-after: never`` a failure is still reported as repeated."""
     failures = repeated(["a"] * 1_000, give_up_after_ms=None)
     assert failures.is_worth_telling
     assert not failures.gives_up
@@ -271,7 +268,7 @@ def test_without_a_time_a_job_is_never_given_up() -> None:
 
 
 def test_causes_are_remembered_up_to_a_limit() -> None:
-    """Failures that are all different do not fill the driver's memory."""
+    """Failures that all differ do not fill the driver's memory."""
     failures = repeated([str(number) for number in range(1_000)])
     failures.notify_failure("0", 1_000_000)
     assert not failures.is_worth_telling

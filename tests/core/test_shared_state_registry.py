@@ -1,5 +1,4 @@
-"""``SharedStateRegistry`` and the store on top of it: what is needed stays, everything else
-goes."""
+"""``SharedStateRegistry`` and the store on top of it: needed files stay, all others are deleted."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ CONFIG = CheckpointConfig(
 
 
 def take(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
-    """Trigger a checkpoint; its id."""
+    """Trigger a checkpoint; return its id."""
     name = f"r{len(world.effects)}"
     return world.allocate(world.handle(SnapshotRequested(request=name, kind=kind)))[0]
 
 
 def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
-    """MISSION A11: never before that."""
+    """MISSION A11: not earlier."""
     registry = SharedStateRegistry()
     registry.register(1, ("x", "y"))
     registry.register(2, ("y", "z"))
@@ -39,7 +38,7 @@ def test_a_file_is_unused_when_its_last_user_is_unregistered() -> None:
 
 
 def test_a_user_that_registers_a_file_again_counts_once() -> None:
-    """A pending checkpoint registers its files as they arrive, and all of them again when it
+    """A pending checkpoint registers files as they arrive and all of them again when it
     completes."""
     registry = SharedStateRegistry()
     registry.register(1, ("x",))
@@ -48,7 +47,7 @@ def test_a_user_that_registers_a_file_again_counts_once() -> None:
 
 
 def test_a_checkpoint_that_is_not_registered_has_no_unused_files() -> None:
-    """A checkpoint can be aborted before anybody acknowledged it."""
+    """A checkpoint can be aborted before any task has acknowledged it."""
     assert SharedStateRegistry().unregister(7) == ()
 
 
@@ -58,7 +57,7 @@ def test_a_checkpoint_that_is_not_registered_has_no_unused_files() -> None:
 def test_the_registry_agrees_with_a_naive_model(
     steps: list[tuple[bool, int, frozenset[str]]],
 ) -> None:
-    """The model keeps a set of files for each user and compares all of them."""
+    """The model keeps the set of files of each user and compares them all."""
     registry, model = SharedStateRegistry(), dict[int, set[str]]()
     for registers, user, paths in steps:
         if registers:
@@ -72,7 +71,7 @@ def test_the_registry_agrees_with_a_naive_model(
 
 
 def test_the_files_of_an_aborted_checkpoint_have_no_user_any_more() -> None:
-    """Its base is deleted whole when that is subsumed."""
+    """Its base is deleted entirely when it is subsumed."""
     world = World(config=CONFIG).running()
     first = take(world)
     world.record(world.acknowledge(first, task_state("a", files=("x", "y")), "b"))
@@ -85,7 +84,7 @@ def test_the_files_of_an_aborted_checkpoint_have_no_user_any_more() -> None:
 
 
 def test_a_file_that_a_pending_checkpoint_has_acknowledged_is_not_deleted() -> None:
-    """Even if the checkpoint was triggered after the one that wrote the file had been subsumed."""
+    """Even if the checkpoint was triggered after the one that wrote the file was subsumed."""
     world = World("a", config=CONFIG).running()
     first = take(world)
     world.record(world.acknowledge(first, task_state("a", files=("x", "y"))))
@@ -103,16 +102,16 @@ def test_a_file_that_a_pending_checkpoint_has_acknowledged_is_not_deleted() -> N
 @settings(max_examples=150, deadline=None)
 @given(st.integers(min_value=0, max_value=2**32 - 1))
 def test_the_store_deletes_every_file_that_nobody_can_need_and_no_other(seed: int) -> None:
-    """Random checkpoints, each based on the one that was newest when it was triggered; some are
+    """Random checkpoints, each based on the newest completed one at its trigger; some are
     aborted."""
-    # Needed is what a retained checkpoint names, and what a pending one may name: all files of its
-    # base. When nothing is pending any more, the files of the retained checkpoints are all that is
+    # Needed are the files that a retained checkpoint names and those that a pending one may name:
+    # all files of its base. Once nothing is pending, only the files of the retained checkpoints are
     # left.
     random = Random(seed)
     store = CompletedCheckpointStore(num_retained=random.choice((1, 2, 3)))
     written: set[str] = set()
     deleted: set[str] = set()
-    #: By id: the files of the base, and those acknowledged so far.
+    #: By id: the files of the base and those acknowledged so far.
     pending: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     newest: tuple[str, ...] = ()
     for checkpoint_id in range(1, 30):

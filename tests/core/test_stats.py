@@ -67,7 +67,7 @@ def complete(
 
 
 def test_a_new_tracker_knows_nothing() -> None:
-    """All counts are zero and there is no entry."""
+    """All counts are zero and there are no entries."""
     found = CheckpointStatsTracker(10).snapshot(0)
     assert found.counts == CheckpointCounts()
     assert found.history == ()
@@ -76,7 +76,7 @@ def test_a_new_tracker_knows_nothing() -> None:
 
 
 def test_a_pending_checkpoint_is_shown_with_its_tasks_and_its_duration_up_to_now() -> None:
-    """An entry in progress names each task that has to acknowledge."""
+    """An entry in progress lists each task that has to acknowledge."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     (entry,) = tracker.snapshot(1_250).history
@@ -94,7 +94,7 @@ def test_a_pending_checkpoint_is_shown_with_its_tasks_and_its_duration_up_to_now
 
 
 def test_an_acknowledgement_adds_its_figures_to_the_task_and_to_the_checkpoint() -> None:
-    """Sizes add up over tasks, the newest acknowledgement's time is shown."""
+    """Sizes add up over tasks; the time shown is the newest acknowledgement's."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     tracker.report_acknowledged(7, "b", 100, METRICS, WALL_MS + 20)
@@ -110,7 +110,7 @@ def test_an_acknowledgement_adds_its_figures_to_the_task_and_to_the_checkpoint()
 
 
 def test_a_second_acknowledgement_of_a_task_is_ignored() -> None:
-    """A duplicate must not count its size twice."""
+    """Its size must not count twice."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     tracker.report_acknowledged(7, "a", 100, METRICS, WALL_MS)
@@ -119,7 +119,7 @@ def test_a_second_acknowledgement_of_a_task_is_ignored() -> None:
 
 
 def test_a_completed_checkpoint_has_path_duration_and_the_size_of_its_whole_state() -> None:
-    """The full size comes from the checkpoint itself, since finished tasks acknowledge nothing."""
+    """The full size comes from the checkpoint, since finished tasks acknowledge nothing."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 7)
     found = tracker.snapshot(99_999)
@@ -136,7 +136,7 @@ def test_a_completed_checkpoint_has_path_duration_and_the_size_of_its_whole_stat
 
 
 def test_a_savepoint_is_the_latest_savepoint_and_not_the_latest_checkpoint() -> None:
-    """Flink shows the two apart."""
+    """Flink shows the two separately."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 1)
     complete(tracker, 2, SnapshotKind.SAVEPOINT)
@@ -149,7 +149,7 @@ def test_a_savepoint_is_the_latest_savepoint_and_not_the_latest_checkpoint() -> 
 
 
 def test_a_failed_checkpoint_says_when_and_why() -> None:
-    """It is the latest failed one, and its duration ends with the failure."""
+    """It is the latest failed one; its duration ends with the failure."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
     tracker.report_failed(7, "Checkpoint expired before completing.", WALL_MS + 9, now_ms=1_900)
@@ -165,7 +165,7 @@ def test_a_failed_checkpoint_says_when_and_why() -> None:
 
 
 def test_late_metrics_still_land_in_a_failed_entry() -> None:
-    """They tell which task was slow; status and duration stay, in the history and in the latest
+    """They show which task was slow; status and duration stay, in the history and in the latest
     failed one."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 7)
@@ -179,7 +179,7 @@ def test_late_metrics_still_land_in_a_failed_entry() -> None:
 
 
 def test_a_late_acknowledgement_of_an_unknown_checkpoint_changes_nothing() -> None:
-    """Its entry has left the history."""
+    """Its entry has been dropped from the history."""
     tracker = CheckpointStatsTracker(10)
     before = tracker.snapshot(0)
     tracker.report_acknowledged(3, "a", 100, METRICS, WALL_MS)
@@ -187,7 +187,7 @@ def test_a_late_acknowledgement_of_an_unknown_checkpoint_changes_nothing() -> No
 
 
 def test_a_failure_without_an_attempt_in_progress_is_counted_without_an_entry() -> None:
-    """It has no id to be shown under; its message is kept."""
+    """Without an id it cannot be listed; its message is kept."""
     tracker = CheckpointStatsTracker(10)
     tracker.report_failed_without_in_progress("No location: disk full.")
     tracker.validate()
@@ -198,7 +198,7 @@ def test_a_failure_without_an_attempt_in_progress_is_counted_without_an_entry() 
 
 
 def test_the_newest_failure_is_the_one_that_came_last_with_an_id_or_without() -> None:
-    """What a person reads beside the count of failed checkpoints."""
+    """It is shown next to the count of failed checkpoints."""
     tracker = CheckpointStatsTracker(10)
     assert tracker.snapshot(0).newest_failure is None
     tracker.report_failed_without_in_progress("disk full")
@@ -233,7 +233,7 @@ def test_a_subsumed_checkpoint_is_marked_as_discarded() -> None:
 
 
 def test_a_subsumed_checkpoint_that_left_the_history_changes_nothing() -> None:
-    """There is nowhere to mark it."""
+    """No entry is left to mark."""
     tracker = CheckpointStatsTracker(1)
     complete(tracker, 1)
     complete(tracker, 2)
@@ -243,7 +243,7 @@ def test_a_subsumed_checkpoint_that_left_the_history_changes_nothing() -> None:
 
 
 def test_a_failed_checkpoint_cannot_be_subsumed() -> None:
-    """Only what completed can be."""
+    """Only completed checkpoints can be."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 1)
     with pytest.raises(InvariantError):
@@ -251,7 +251,7 @@ def test_a_failed_checkpoint_cannot_be_subsumed() -> None:
 
 
 def test_the_history_is_bounded_and_newest_first() -> None:
-    """``web.checkpoints.history`` entries; counts go on."""
+    """It holds ``web.checkpoints.history`` entries; the counts are not bounded."""
     tracker = CheckpointStatsTracker(3)
     for checkpoint_id in range(1, 6):
         complete(tracker, checkpoint_id)
@@ -261,7 +261,7 @@ def test_the_history_is_bounded_and_newest_first() -> None:
 
 
 def test_a_checkpoint_that_left_the_history_in_progress_is_followed_to_its_end() -> None:
-    """A slow savepoint can be overtaken by many checkpoints."""
+    """Many checkpoints can overtake a slow savepoint."""
     tracker = CheckpointStatsTracker(1)
     pending(tracker, 1, SnapshotKind.SAVEPOINT)
     complete(tracker, 2)
@@ -288,7 +288,7 @@ def test_durations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sizes_and_durations_of_completed_checkpoints_and_savepoints_are_kept_for_the_summary() -> (
     None
 ):
-    """Flink's summary is over all that completed, not only over what the history still shows."""
+    """Flink's summary covers everything that completed, not only what the history still shows."""
     tracker = CheckpointStatsTracker(1)
     for checkpoint_id, kind in ((1, SnapshotKind.CHECKPOINT), (2, SnapshotKind.SAVEPOINT)):
         pending(tracker, checkpoint_id, kind)
@@ -325,7 +325,7 @@ def test_each_task_shows_when_it_acknowledged_what_it_cost_and_both_sizes() -> N
 
 
 def test_late_metrics_land_in_the_latest_failed_entry_after_it_left_the_history() -> None:
-    """It is still shown."""
+    """It is still displayed."""
     tracker = CheckpointStatsTracker(1)
     pending(tracker, 1)
     tracker.report_failed(1, "expired", WALL_MS, now_ms=2_000)
@@ -338,7 +338,7 @@ def test_late_metrics_land_in_the_latest_failed_entry_after_it_left_the_history(
 
 
 def test_a_checkpoint_cannot_end_twice() -> None:
-    """Completed stays completed: a bug of the caller is an invariant error."""
+    """COMPLETED is final: anything else is a bug of the caller and an invariant error."""
     tracker = CheckpointStatsTracker(10)
     complete(tracker, 1)
     with pytest.raises(InvariantError):
@@ -354,7 +354,7 @@ def test_a_checkpoint_cannot_begin_twice() -> None:
 
 
 def test_a_snapshot_does_not_change_afterwards() -> None:
-    """It is read by other threads without a lock."""
+    """Other threads read it without a lock."""
     tracker = CheckpointStatsTracker(10)
     pending(tracker, 1)
     before = tracker.snapshot(1_100)
@@ -371,13 +371,14 @@ def test_a_summary_of_nothing_is_zero() -> None:
 
 
 def test_a_summary_of_one_value_is_that_value() -> None:
-    """Every percentile is within the values."""
+    """Every percentile lies within the values."""
     assert summarize([7]) == Summary(min=7, max=7, average=7, p50=7, p90=7, p95=7, p99=7, p999=7)
 
 
 @pytest.mark.parametrize("count", [2, 3, 10, 99, 1_500])
 def test_percentiles_are_those_of_flink(count: int) -> None:
-    """Flink's library and numpy's "weibull" method share one formula, so numpy is the judge."""
+    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the
+    reference."""
     values = [random.Random(count).randrange(10_000) for _ in range(count)]
     found = summarize(values)
     expected = numpy.percentile(values, [50, 90, 95, 99, 99.9], method="weibull")

@@ -72,7 +72,7 @@ def test_a_task_runs_once_it_is_started() -> None:
 @pytest.mark.parametrize("source", list(TaskStatus))
 @pytest.mark.parametrize("target", list(TaskStatus))
 def test_only_the_moves_of_the_table_are_legal(source: TaskStatus, target: TaskStatus) -> None:
-    """A move that is not listed raises."""
+    """Any other move raises."""
     if target in TASK_STATUS_TRANSITIONS[source]:
         assert next_task_status(source, target) is target
     else:
@@ -81,7 +81,7 @@ def test_only_the_moves_of_the_table_are_legal(source: TaskStatus, target: TaskS
 
 
 def test_an_illegal_move_leaves_the_status() -> None:
-    """A task cannot be started twice, and stays RUNNING."""
+    """A task cannot be started twice; it stays RUNNING."""
     harness = TaskHarness()
     with pytest.raises(InvariantError):
         harness.send(TaskStarted(position=0))
@@ -89,7 +89,7 @@ def test_an_illegal_move_leaves_the_status() -> None:
 
 
 def test_an_error_fails_the_task() -> None:
-    """The status comes with the message that restores the job (PROTOCOL P39)."""
+    """The status comes with the message that makes the job fail over (PROTOCOL P39)."""
     harness = TaskHarness()
     assert harness.send(TaskErrored(message="boom")) == [
         status(TaskStatus.FAILED),
@@ -114,7 +114,7 @@ def test_a_planning_call_before_the_start_is_answered_with_the_start() -> None:
 
 
 def test_a_trigger_waits_for_the_planning_call() -> None:
-    """Only there is the state stable."""
+    """State is stable only there."""
     harness = TaskHarness()
     assert harness.trigger(7) == []
     (take,) = harness.plan(1, 4)
@@ -131,7 +131,7 @@ def test_a_trigger_waits_for_the_planning_call() -> None:
 
 
 def test_the_call_is_answered_after_the_synchronous_part() -> None:
-    """No step begins before that; the asynchronous part holds up nothing (MISSION B5)."""
+    """No step starts earlier; the asynchronous part blocks nothing (MISSION B5)."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 4)
@@ -149,7 +149,7 @@ def test_the_call_is_answered_after_a_failed_synchronous_part() -> None:
 
 
 def test_a_trigger_during_a_synchronous_part_is_taken_before_the_call_is_answered() -> None:
-    """Both are at one position."""
+    """Both snapshots are taken at one position."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 4)
@@ -162,7 +162,7 @@ def test_a_trigger_during_a_synchronous_part_is_taken_before_the_call_is_answere
 
 
 def test_several_waiting_triggers_are_taken_in_id_order_one_after_the_other() -> None:
-    """One synchronous part at a time."""
+    """Only one synchronous part runs at a time."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.trigger(8)
@@ -172,7 +172,7 @@ def test_several_waiting_triggers_are_taken_in_id_order_one_after_the_other() ->
 
 
 def test_a_second_planning_call_while_one_is_unanswered_is_an_invariant_error() -> None:
-    """The query plans one step at a time."""
+    """A query plans one step at a time."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 4)
@@ -181,7 +181,7 @@ def test_a_second_planning_call_while_one_is_unanswered_is_an_invariant_error() 
 
 
 def test_triggers_come_with_growing_ids() -> None:
-    """A barrier below an older one would put rows under a checkpoint that does not hold them."""
+    """A lower barrier would attribute rows to a checkpoint that does not contain them."""
     harness = TaskHarness()
     harness.trigger(8)
     with pytest.raises(InvariantError):
@@ -227,7 +227,7 @@ def test_a_snapshot_aborted_in_its_asynchronous_part_is_dropped_and_not_acknowle
 
 
 def test_an_aborted_snapshot_that_fails_is_dropped_and_not_declined() -> None:
-    """Its checkpoint is over already."""
+    """Its checkpoint has already been aborted."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)
@@ -237,7 +237,7 @@ def test_an_aborted_snapshot_that_fails_is_dropped_and_not_declined() -> None:
 
 
 def test_an_acknowledged_snapshot_is_dropped_with_its_abort() -> None:
-    """Its asynchronous part has finished already."""
+    """Its asynchronous part has already finished."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)
@@ -250,7 +250,7 @@ def test_an_acknowledged_snapshot_is_dropped_with_its_abort() -> None:
 
 
 def test_events_after_a_failure_have_no_effects() -> None:
-    """Late results are harmless; what was under way is dropped when its part ends."""
+    """Late results are harmless; work in progress is dropped when its part ends."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)

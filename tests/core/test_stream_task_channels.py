@@ -1,5 +1,7 @@
-"""A task between channels: barriers, ends and backpressure (MISSION B2, B3; PROTOCOL P28 to
-P32)."""
+"""A task between channels: barriers, ends and backpressure.
+
+MISSION B2, B3; PROTOCOL P28 to P32.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,8 @@ def test_a_task_with_channels_rests_until_there_is_something_to_read() -> None:
 
 
 def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
-    """Spark runs a batch without data when a watermark has moved, but decides so after its planning
-    call only."""
+    """Spark runs a batch without data when a watermark has moved, but decides so only after its
+    planning call."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(0))
@@ -61,8 +63,7 @@ def test_after_each_step_a_query_may_take_one_of_its_own() -> None:
 
 
 def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
-    """B2: pre-barrier, broadcast, snapshot; records that come after it are behind it in the
-    channel."""
+    """B2: pre-barrier, broadcast, snapshot; later records follow the barrier in the channel."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
@@ -77,7 +78,7 @@ def test_the_barrier_goes_downstream_before_the_snapshot_is_taken() -> None:
 
 
 def test_a_segment_is_appended_when_its_step_is_complete() -> None:
-    """Not when it is staged: a step that fails takes the job with it."""
+    """Not when it is staged: a failing step fails the job."""
     task = Task(consumers=("x",))
     task.plan(-1)
     assert task.do(StepStaged(position=0, committables=(), segment=segment(0))) == []
@@ -85,7 +86,7 @@ def test_a_segment_is_appended_when_its_step_is_complete() -> None:
 
 
 def test_a_snapshot_is_taken_when_all_before_the_barrier_is_committed() -> None:
-    """Of a batch that has read it, which the query reports with its next planning call (P7)."""
+    """The batch that read up to it is committed, as the query's next planning call reports (P7)."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(0))
@@ -154,8 +155,8 @@ def test_an_aborted_alignment_lets_records_flow_again() -> None:
 
 
 def test_a_task_drains_when_every_channels_records_have_ended() -> None:
-    """P28: with its query alive, resting in a call that it hands over; then it tells its own
-    consumers."""
+    """P28: its query is alive and gives up its held planning call; then the task ends its own
+    channels."""
     task = Task(inputs=("a", "b"), consumers=("x",))
     task.plan(-1)
     assert kinds(task.get("a", EndOfUserRecords())) == ["AnswerPlanning"]
@@ -188,7 +189,7 @@ def test_the_final_barrier_comes_after_the_end_of_records_and_before_the_end_of_
 
 
 def test_a_task_finishes_only_when_its_consumers_have_processed_everything() -> None:
-    """P30: else the coordinator would take a consumer with unread records for a root."""
+    """P30: otherwise the coordinator would treat a consumer with unread records as a root."""
     task = Task(consumers=("x",))
     task.plan(-1)
     task.step(0)
@@ -214,7 +215,7 @@ def test_a_task_whose_channels_have_all_ended_is_triggered_by_the_coordinator() 
 
 
 def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> None:
-    """P32: its marker precedes the end of the channel."""
+    """P32: the cancellation marker precedes the end of the channel."""
     task = Task(consumers=("x",))
     _end_with_checkpoint(task, 1)
     task.do(trigger(2))
@@ -229,15 +230,15 @@ def test_a_trigger_to_a_closing_task_is_declined_and_cancelled_downstream() -> N
 def test_a_task_that_has_ended_takes_part_in_checkpoints_until_its_consumers_have_read_all() -> (
     None
 ):
-    """Else no checkpoint would complete while they do, and a stop would fail the job over."""
+    """Otherwise no checkpoint would complete while they read, and a stop would fail the job
+    over."""
     task = Task(consumers=("x",))
     _end_with_checkpoint(task, 1)
     assert kinds(task.do(trigger(2))) == ["CheckpointBarrier", "TakeSnapshot"]
 
 
 def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
-    """One step that nobody has read, the end of the records, and the final checkpoint,
-    committed."""
+    """Emit one unread step, end the records, then take and commit the final checkpoint."""
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
     task.plan(0)
@@ -250,8 +251,8 @@ def _end_with_checkpoint(task: Task, checkpoint_id: int) -> None:
 
 
 def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
-    """The producer's output watermark after a step comes behind what the step put out, and only
-    when it has risen (P25)."""
+    """The producer's output watermark follows the step's output, and only when it has advanced
+    (P25)."""
     task = Task(consumers=("x",))
     task.plan(-1)
     task.do(StepStaged(position=0, committables=(), segment=segment(0)))
@@ -262,7 +263,7 @@ def test_a_watermark_follows_the_segments_that_it_speaks_of() -> None:
 
 
 def test_a_step_takes_a_segment_and_the_watermark_behind_it_together() -> None:
-    """They arrive in one message, so no step of its own follows for the watermark alone."""
+    """Both arrive in one message, so the watermark alone does not cause another step."""
     task = Task(inputs=("a",))
     task.plan(-1)
     entries = (segment(0), Watermark(timestamp_ms=70))
@@ -273,7 +274,7 @@ def test_a_step_takes_a_segment_and_the_watermark_behind_it_together() -> None:
 
 
 def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:
-    """A step without a segment, if there is none to read."""
+    """It runs a step without a segment if there is none to read."""
     task = Task(inputs=("a",))
     task.plan(-1)
     (answer,) = task.get("a", Watermark(timestamp_ms=70))
@@ -281,8 +282,7 @@ def test_a_task_takes_a_watermark_to_its_query_with_the_next_step() -> None:
 
 
 def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
-    """Backpressure: a full channel holds the planning call, and a checkpoint is taken all the
-    same."""
+    """Backpressure: a full channel holds the planning call, but checkpoints are still taken."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
     bound = ChannelBound().segments
@@ -303,8 +303,8 @@ def test_a_producer_rests_while_a_consumer_is_too_far_behind() -> None:
 
 
 def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_steps() -> None:
-    """A barrier waits for all that is before it: one step's worth to read and one that waits keep a
-    consumer busy."""
+    """A barrier waits for everything before it: one step being read and one waiting keep a consumer
+    busy."""
     channels = OutputChannels("v", ("x", "y"), ChannelBound())
 
     def put_out(position: int, size: int) -> None:
@@ -326,7 +326,7 @@ def test_a_producer_does_not_run_ahead_of_what_a_consumer_reads_in_two_steps() -
 
 
 def test_segments_are_released_when_every_consumer_has_read_them() -> None:
-    """Their files are needed no more."""
+    """Their files are no longer needed."""
     task = Task(consumers=("x", "y"))
     task.plan(-1)
     task.step(0)
@@ -346,7 +346,7 @@ def test_segments_are_released_when_every_consumer_has_read_them() -> None:
 
 @pytest.mark.parametrize("read", [-1, 3])
 def test_a_batch_that_did_not_read_what_it_was_let_fails_the_task_by_name(read: int) -> None:
-    """P7: going on would lose records, or put records of a later checkpoint into this one."""
+    """P7: going on would lose records, or put a later checkpoint's records into this one."""
     task = Task(inputs=("a",))
     task.plan(-1)
     task.get("a", segment(2))

@@ -1,5 +1,4 @@
-"""The contract of ``StreamTask`` for what its sinks staged: snapshots, acknowledgements,
-commits."""
+"""``StreamTask``'s contract for staged output: snapshots, acknowledgements, commits."""
 
 from __future__ import annotations
 
@@ -16,6 +15,7 @@ from test_stream_task import (
     status,
 )
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     DeclineCheckpoint,
@@ -30,7 +30,7 @@ from weir.errors import InvariantError
 
 
 def test_a_snapshot_holds_what_is_staged_and_marks_it_with_its_barrier() -> None:
-    """Everything unconfirmed up to its position (PROTOCOL P5)."""
+    """It contains everything unconfirmed up to its position (PROTOCOL P5)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -39,7 +39,7 @@ def test_a_snapshot_holds_what_is_staged_and_marks_it_with_its_barrier() -> None
 
 
 def test_a_snapshot_keeps_earlier_barriers_and_epochs() -> None:
-    """The first barrier after a committable stays its barrier, also if that checkpoint was aborted
+    """The first barrier after a committable stays its barrier, even if that checkpoint is aborted
     (P12)."""
     harness = TaskHarness()
     harness.stage(0)
@@ -67,7 +67,7 @@ def test_an_intermediate_savepoint_marks_nothing() -> None:
 
 
 def test_staging_twice_for_one_step_is_an_invariant_error() -> None:
-    """It would commit rows twice."""
+    """Rows would be committed twice."""
     harness = TaskHarness()
     harness.stage(0)
     with pytest.raises(InvariantError):
@@ -75,7 +75,7 @@ def test_staging_twice_for_one_step_is_an_invariant_error() -> None:
 
 
 def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() -> None:
-    """What is staged belongs to the step under way, and to a sink of the task."""
+    """Staged output belongs to the step in progress and to a sink of the task."""
     harness = TaskHarness()
     harness.plan(1, 4)
     for committable in (staged(4), staged(5, "other"), staged(6)):
@@ -89,7 +89,7 @@ def test_staging_for_a_complete_step_or_an_unknown_sink_is_an_invariant_error() 
 
 
 def test_an_asynchronous_part_that_is_done_is_acknowledged_with_its_metrics() -> None:
-    """Flushed payloads are in the acknowledged state, with the marks of the snapshot."""
+    """The acknowledged state contains flushed payloads with the marks of the snapshot."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -114,8 +114,7 @@ def test_flushed_committables_replace_the_staged_ones() -> None:
 
 
 def test_flushed_committables_keep_an_epoch_that_they_got_meanwhile() -> None:
-    """Checkpoint 7 completes while 8 is being flushed: the committable stays in epoch 7 and is in
-    no other."""
+    """Checkpoint 7 completes while 8 is being flushed: the committable stays in epoch 7 only."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -146,7 +145,7 @@ def test_a_flush_that_loses_a_committable_is_an_invariant_error() -> None:
 def test_a_failed_synchronous_part_names_the_operator_or_else_the_last_one_of_the_task(
     operator: str | None, named: str
 ) -> None:
-    """MISSION B6; the snapshot that was begun is dropped, and records flow again."""
+    """MISSION B6; the started snapshot is dropped, and records flow again."""
     harness = TaskHarness()
     harness.plan(1, 0)
     harness.plan(2, 1)
@@ -161,12 +160,13 @@ def test_a_failed_synchronous_part_names_the_operator_or_else_the_last_one_of_th
 
 @pytest.mark.parametrize("full", [True, False])
 def test_a_snapshot_is_full_exactly_if_its_trigger_says_so(full: bool) -> None:
-    """PROTOCOL P40: the task passes on what the coordinator decided."""
+    """PROTOCOL P40: the task passes on the coordinator's decision."""
     harness = TaskHarness()
     harness.plan(1, 0)
-    trigger = TriggerCheckpoint(
-        vertex=VERTEX, checkpoint_id=7, kind=SnapshotKind.CHECKPOINT, timestamp_ms=9, full=full
+    barrier = CheckpointBarrier(
+        checkpoint_id=7, kind=SnapshotKind.CHECKPOINT, timestamp_ms=9, full=full
     )
+    trigger = TriggerCheckpoint(vertex=VERTEX, barrier=barrier)
     harness.send(trigger)
     harness.plan(2, 1)
     assert harness.taken[7].full is full
@@ -194,7 +194,7 @@ def test_a_failed_asynchronous_part_is_declined_with_its_own_reason_and_names_th
 
 
 def test_a_task_that_is_initializing_or_failed_declines_as_not_ready() -> None:
-    """A task that does not run takes no snapshot (MISSION B1)."""
+    """Only running tasks take snapshots (MISSION B1)."""
     harness = TaskHarness(started=False)
     assert declined(harness.trigger(7)) == [(7, "CHECKPOINT_DECLINED_TASK_NOT_READY")]
     harness.send(TaskErrored(message="boom"))
@@ -202,7 +202,7 @@ def test_a_task_that_is_initializing_or_failed_declines_as_not_ready() -> None:
 
 
 def test_an_acknowledged_intermediate_savepoint_is_forgotten() -> None:
-    """Neither completion nor abort of it means anything to the task (PROTOCOL P14)."""
+    """Neither its completion nor its abort concerns the task (PROTOCOL P14)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7, SAVEPOINT)
@@ -226,7 +226,7 @@ def test_a_completed_checkpoint_is_the_new_base_and_every_sink_commits() -> None
 
 
 def test_what_is_staged_after_the_barrier_belongs_to_the_next_epoch() -> None:
-    """Step 1 runs while checkpoint 7 is copied."""
+    """Step 1 runs while checkpoint 7 is uploaded."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)
@@ -237,7 +237,7 @@ def test_what_is_staged_after_the_barrier_belongs_to_the_next_epoch() -> None:
 
 
 def test_what_an_aborted_checkpoint_staged_is_committed_by_the_next_one() -> None:
-    """Aborting discards state files, not staged output (PROTOCOL P12)."""
+    """An abort discards state files, not staged output (PROTOCOL P12)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -265,7 +265,7 @@ def test_commits_run_in_id_order_one_at_a_time() -> None:
 
 
 def test_confirmed_committables_are_removed() -> None:
-    """They are in no later snapshot."""
+    """Later snapshots do not contain them."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7)
@@ -293,7 +293,7 @@ def test_what_is_being_committed_stays_in_snapshots_with_its_epoch() -> None:
 
 
 def test_a_failed_commit_fails_the_task() -> None:
-    """Retries are used up: the restored job commits again (PROTOCOL P13)."""
+    """Its retries are exhausted; the restored job commits again (PROTOCOL P13)."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)
@@ -306,12 +306,12 @@ def test_a_failed_commit_fails_the_task() -> None:
 
 
 def test_completion_of_a_checkpoint_without_a_snapshot_here_is_ignored() -> None:
-    """The task took no part in it."""
+    """The task was not part of it."""
     assert TaskHarness().complete(7) == []
 
 
 def test_completion_before_the_acknowledgement_is_an_invariant_error() -> None:
-    """It cannot be complete without this task's state."""
+    """The checkpoint cannot be complete without this task's state."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.plan(1, 0)

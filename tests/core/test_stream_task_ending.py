@@ -1,5 +1,4 @@
-"""The contract of ``StreamTask`` at its end: stop with savepoint, drain and the final
-checkpoint."""
+"""``StreamTask`` at its end: stop with savepoint, drain and the final checkpoint."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ CLOSE = CloseOperators(vertex=VERTEX)
 def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_task_finishes() -> (
     None
 ):
-    """The call is never answered: the kernel stops the query. The savepoint is no base
-    (PROTOCOL P34)."""
+    """The call is never answered: the kernel stops the query. The savepoint is no base (PROTOCOL
+    P34)."""
     harness = TaskHarness()
     harness.stage(0)
     harness.trigger(7, STOP)
@@ -59,7 +58,7 @@ def test_the_call_of_a_stop_is_held_until_the_savepoint_completed_and_then_the_t
 
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_no_record_flows_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged: bool) -> None:
-    """Consumers were told that none comes. The job fails over, and the next attempt goes on
+    """Consumers were told to expect none. The job fails over and resumes with the next attempt
     (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
@@ -74,7 +73,7 @@ def test_no_record_flows_when_the_savepoint_of_a_stop_is_aborted(*, acknowledged
 
 
 def test_no_record_flows_when_the_snapshot_of_a_stop_fails() -> None:
-    """Its savepoint cannot complete any more."""
+    """Its savepoint can no longer complete."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     harness.plan(1, 0)
@@ -85,7 +84,8 @@ def test_no_record_flows_when_the_snapshot_of_a_stop_fails() -> None:
 
 
 def test_triggers_that_wait_when_the_final_epoch_is_committed_are_taken_first() -> None:
-    """Then the task is closing, and declines: CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL P32)."""
+    """After them the task is closing and declines: CHECKPOINT_DECLINED_TASK_CLOSING (PROTOCOL
+    P32)."""
     harness = TaskHarness(closes_at_once=False)
     harness.wait_for_final()
     harness.trigger(7)
@@ -102,8 +102,7 @@ def test_triggers_that_wait_when_the_final_epoch_is_committed_are_taken_first() 
 
 
 def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:
-    """The task has come to its end by itself: its windows fire, and what they put out is in the
-    savepoint."""
+    """The input ended before the stop: windows fire, and their output is in the savepoint."""
     harness = TaskHarness()
     harness.trigger(7, STOP)
     assert harness.records_end(4) == [DRAIN]
@@ -116,7 +115,7 @@ def test_a_stop_that_finds_the_records_ended_is_taken_after_the_drain() -> None:
 
 
 def test_a_stop_without_drain_starts_none() -> None:
-    """No window fires, and no operator finishes (MISSION E2)."""
+    """No window fires and no operator finishes (MISSION E2)."""
     harness = TaskHarness()
     harness.plan(1, 0)
     harness.trigger(7, STOP)
@@ -130,7 +129,7 @@ def test_a_stop_without_drain_starts_none() -> None:
 
 
 def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last_window() -> None:
-    """The held call is given up, the drain follows, and the savepoint says that all is finished
+    """The held call is given up, the drain follows, and the savepoint marks everything finished
     (MISSION E1, E4)."""
     harness = TaskHarness()
     harness.stage(3)
@@ -149,7 +148,7 @@ def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last
 def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_final_checkpoint() -> (
     None
 ):
-    """``requires_final_checkpoint`` concerns the end of the input only (PROTOCOL P36)."""
+    """``requires_final_checkpoint`` concerns only the end of the input (PROTOCOL P36)."""
     harness = TaskHarness(requires_final_checkpoint=False)
     harness.trigger(7, STOP, drain=True)
     harness.plan(1, 3)
@@ -159,7 +158,7 @@ def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_f
 
 
 def test_a_checkpoint_that_was_triggered_before_a_stop_is_taken_before_the_drain() -> None:
-    """In the order of their ids, at the position before it."""
+    """In id order, at the position before the drain."""
     harness = TaskHarness()
     harness.trigger(6)
     harness.trigger(7, STOP, drain=True)
@@ -169,7 +168,7 @@ def test_a_checkpoint_that_was_triggered_before_a_stop_is_taken_before_the_drain
 
 
 def test_a_drain_whose_savepoint_is_aborted_leaves_the_task_waiting() -> None:
-    """It is at its end already; the job fails over (PROTOCOL P34)."""
+    """It has reached its end already; the job fails over (PROTOCOL P34)."""
     harness = TaskHarness()
     harness.trigger(7, STOP, drain=True)
     harness.plan(1, 3)
@@ -223,7 +222,7 @@ def test_operators_fail_with_their_task(*, drained: bool) -> None:
 def test_only_the_moves_of_the_operators_table_are_legal(
     status: OperatorStatus, target: OperatorStatus
 ) -> None:
-    """Any other raises."""
+    """Any other move raises."""
     if target in OPERATOR_STATUS_TRANSITIONS[status]:
         assert next_operator_status(status, target) is target
     else:
@@ -240,7 +239,7 @@ def test_records_that_ended_are_drained_at_once_without_a_trigger() -> None:
 
 
 def test_waiting_triggers_are_taken_before_the_drain_starts() -> None:
-    """The drain starts after the synchronous part of the last of them."""
+    """It starts after the last trigger's synchronous part."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.trigger(8)
@@ -251,7 +250,7 @@ def test_waiting_triggers_are_taken_before_the_drain_starts() -> None:
 
 
 def test_the_drain_starts_after_a_failed_snapshot_too() -> None:
-    """A declined checkpoint does not hold the task."""
+    """A declined checkpoint does not block the task."""
     harness = TaskHarness()
     harness.trigger(7)
     harness.records_end(4)
@@ -259,7 +258,7 @@ def test_the_drain_starts_after_a_failed_snapshot_too() -> None:
 
 
 def test_a_trigger_during_the_drain_is_taken_at_once_at_the_position_before_it() -> None:
-    """The state there is stable (PROTOCOL P8); what the drain stages is no part of it."""
+    """State is stable there (PROTOCOL P8); what the drain stages is not part of the snapshot."""
     harness = TaskHarness()
     harness.stage(4)
     harness.records_end(4)
@@ -278,7 +277,7 @@ def test_a_drained_task_waits_for_its_final_checkpoint() -> None:
 
 
 def test_a_waiting_task_takes_triggers_at_once_as_finished() -> None:
-    """At the drained position; its acknowledgement says that its operators are fully finished."""
+    """At the drained position, and the acknowledgement marks its operators fully finished."""
     harness = TaskHarness()
     harness.wait_for_final()
     assert taken_ids(harness.trigger(7)) == [7]
@@ -290,7 +289,7 @@ def test_a_waiting_task_takes_triggers_at_once_as_finished() -> None:
 
 
 def test_a_waiting_task_finishes_when_its_final_checkpoint_is_committed() -> None:
-    """Not before the sinks have committed (PROTOCOL P16, P29)."""
+    """It first waits for the sinks' commits (PROTOCOL P16, P29)."""
     harness = TaskHarness()
     harness.records_end(4)
     harness.stage(5)
@@ -325,7 +324,7 @@ def test_an_intermediate_savepoint_is_not_the_final_checkpoint() -> None:
 
 
 def test_the_savepoint_of_a_stop_serves_as_the_final_checkpoint() -> None:
-    """Of a task that waits for one."""
+    """For a task that is waiting for one."""
     harness = TaskHarness()
     harness.wait_for_final()
     harness.trigger(7, STOP)
@@ -361,7 +360,7 @@ def test_a_task_that_is_released_answers_a_snapshot_under_way_first() -> None:
 def test_a_stop_that_completes_while_the_final_checkpoint_is_committed_is_committed_after_it() -> (
     None
 ):
-    """Epochs stay in order at the very end too (PROTOCOL P13)."""
+    """Epochs stay in order to the very end (PROTOCOL P13)."""
     harness = TaskHarness()
     harness.wait_for_final()
     harness.trigger(7)
@@ -398,13 +397,13 @@ def test_a_task_finishes_only_when_an_aborted_snapshot_has_ended_and_is_deleted(
 
 
 def test_the_records_of_an_unbounded_task_do_not_end() -> None:
-    """Its query ended by itself: a bug."""
+    """A query that ends on its own is a bug."""
     with pytest.raises(InvariantError):
         TaskHarness(bounded=False).records_end(4)
 
 
 def test_an_ended_task_plans_no_more_steps() -> None:
-    """Drained means that the query is over."""
+    """A drained task has no query left."""
     harness = TaskHarness()
     harness.wait_for_final()
     with pytest.raises(InvariantError):
@@ -415,12 +414,12 @@ def test_an_ended_task_plans_no_more_steps() -> None:
 
 
 def read_all(harness: TaskHarness, position: int) -> None:
-    """The last reader has nothing left in this step."""
+    """Finish a step in which the last reader reports its end."""
     assert harness.send(StepStaged(position=position, committables=(), input_ended=True)) == []
 
 
 def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held() -> None:
-    """The query rests in its planning call, and drains from there (MISSION E1)."""
+    """The query rests in its planning call, and the drain starts from there (MISSION E1)."""
     harness = TaskHarness(takes_barriers=True)
     harness.plan(1, -1)
     read_all(harness, 0)
@@ -431,8 +430,8 @@ def test_records_end_with_the_step_in_which_readers_say_so_and_the_call_is_held(
 
 
 def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_step_first() -> None:
-    """Operators prepare for it as for any other (PROTOCOL P6); it is taken before the drain, and
-    not finished."""
+    """Operators prepare for it as usual (PROTOCOL P6); it is taken before the drain, and not as
+    finished."""
     harness = TaskHarness(takes_barriers=True)
     harness.plan(1, -1)
     harness.trigger(7)
@@ -446,7 +445,7 @@ def test_a_checkpoint_that_waits_when_readers_end_has_its_barrier_step_first() -
 
 @pytest.mark.parametrize("drain", [False, True])
 def test_a_stop_that_finds_readers_ended_is_taken_after_the_drain(*, drain: bool) -> None:
-    """As where the query has ended by itself."""
+    """As when the query has ended on its own."""
     harness = TaskHarness(takes_barriers=True)
     harness.plan(1, -1)
     read_all(harness, 0)
@@ -457,7 +456,7 @@ def test_a_stop_that_finds_readers_ended_is_taken_after_the_drain(*, drain: bool
 
 
 def test_an_unbounded_input_does_not_end() -> None:
-    """It is a bug if readers say so."""
+    """Readers that report an end are a bug."""
     harness = TaskHarness(bounded=False)
     harness.plan(1, -1)
     with pytest.raises(InvariantError, match="unbounded"):

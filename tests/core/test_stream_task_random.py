@@ -1,7 +1,6 @@
-"""Random sequences of events against ``StreamTask``: the laws that must hold whatever the order.
+"""Random sequences of events against ``StreamTask``: laws that must hold in every order.
 
-The model below is a kernel and a job master that do at random anything that they may do, and
-nothing else.
+The model below is a kernel and a job master that do, at random, anything they are allowed to do.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Key = tuple[str, int]
 
 
 class RandomStreamTask:
-    """Everything around one task. One seed is one run."""
+    """Everything around one task. Each seed is one run."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -40,12 +39,12 @@ class RandomStreamTask:
         self.harness = TaskHarness(sinks=SINKS, requires_final_checkpoint=requires_final)
         self.requires_final = requires_final
         self.position = -1
-        #: STEP: a step can end; CALL: a planning call is out; REST: no query runs; DRAIN: the drain
-        #: step runs.
+        #: STEP: a step can end; CALL: a planning call is waiting; REST: no query runs; DRAIN: the
+        #: drain step runs.
         self.query = "STEP"
         self.call = 0
         self.newest_id = 0
-        #: Open checkpoints by id: what the job master waits for.
+        #: Open checkpoints by id: those the job master waits for.
         self.pending: dict[int, SnapshotKind] = {}
         self.savepoints: set[int] = set()
         self.acknowledged: set[int] = set()
@@ -57,8 +56,7 @@ class RandomStreamTask:
         self.committing: int | None = None
         self.staged_now: set[str] = set()
         self.epochs: dict[Key, int] = {}
-        #: The savepoint of a stop is over without having completed: the job is about to be
-        #: restored.
+        #: The savepoint of a stop has ended without completing: the job is about to be restored.
         self.fails_over = False
 
     # ---- what the effects mean
@@ -241,7 +239,7 @@ class RandomStreamTask:
         )
 
     def come_to_rest(self) -> None:
-        """Let all that is under way end: nothing hangs, and a task that can finish does."""
+        """Let all work in progress end: nothing hangs, and a task that can finish does."""
         for checkpoint_id in list(self.pending):
             self.over(checkpoint_id)
         while self.syncing or self.copying or self.committing is not None:
@@ -272,7 +270,7 @@ def run(seed: int) -> RandomStreamTask:
 
 @pytest.mark.parametrize("first_seed", range(0, 1_000, 100))
 def test_the_laws_hold_after_every_event_of_every_sequence(first_seed: int) -> None:
-    """A failure names its seed."""
+    """A failure reports its seed."""
     for seed in range(first_seed, first_seed + 100):
         try:
             run(seed)
@@ -282,7 +280,7 @@ def test_the_laws_hold_after_every_event_of_every_sequence(first_seed: int) -> N
 
 
 def test_the_sequences_reach_every_end() -> None:
-    """Laws that hold because nothing happens would prove nothing."""
+    """Laws prove nothing if nothing happens."""
     models = [run(seed) for seed in range(200)]
     statuses = {model.harness.task.status for model in models}
     assert statuses >= set(TaskStatus) - {TaskStatus.INITIALIZING, TaskStatus.CANCELED}

@@ -1,5 +1,7 @@
-"""``SubtaskGateway`` and its law: an event goes out once every checkpoint that it follows is open
-(MISSION C3 to C9)."""
+"""``SubtaskGateway``: an event goes out once all checkpoints it follows are open.
+
+That is its law (MISSION C3 to C9).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from weir.errors import InvariantError
 
 
 def event(number: int) -> DeliverEvent:
-    """The event of this number."""
+    """The event with this number."""
     return DeliverEvent(operator="op", subtask=0, number=number, payload={})
 
 
 def numbers(events: list[DeliverEvent]) -> list[int]:
-    """Which events these are."""
+    """The numbers of these events."""
     return [one.number for one in events]
 
 
@@ -66,7 +68,7 @@ class GatewayAndModel(RuleBasedStateMachine):
     @precondition(lambda self: self.newest not in self.marked - self.model.closed)
     @rule()
     def mark(self) -> None:
-        """One coordinator snapshot at a time: the one before is taken, or over."""
+        """One coordinator snapshot at a time: the previous one must be taken or aborted."""
         self.newest += 1
         self.gateway.mark(self.newest)
         self.marked.add(self.newest)
@@ -104,7 +106,7 @@ TestGatewayAndModel = GatewayAndModel.TestCase
 
 
 def test_events_behind_two_closed_checkpoints_wait_for_both() -> None:
-    """What was held for the newer one joins what is held for the older one (C9)."""
+    """Events held for the newer one join those held for the older one (C9)."""
     gateway = SubtaskGateway()
     for checkpoint_id in (1, 2):
         gateway.mark(checkpoint_id)
@@ -115,7 +117,7 @@ def test_events_behind_two_closed_checkpoints_wait_for_both() -> None:
 
 
 def test_ids_of_checkpoints_never_go_back() -> None:
-    """Regressing ids would let an event of an older epoch pass."""
+    """A lower id would let an event of an older epoch pass."""
     gateway = SubtaskGateway()
     gateway.mark(2)
     with pytest.raises(InvariantError, match="checkpoint 2 is marked after checkpoint 2"):
@@ -124,7 +126,7 @@ def test_ids_of_checkpoints_never_go_back() -> None:
 
 @pytest.mark.parametrize("call", [SubtaskGateway.close, SubtaskGateway.open])
 def test_a_checkpoint_that_was_never_marked_is_a_bug(call: object) -> None:
-    """Nobody can know of it."""
+    """The gateway cannot know it."""
     assert callable(call)
     with pytest.raises(InvariantError, match="checkpoint 1 was never marked"):
         call(SubtaskGateway(), 1)

@@ -1,5 +1,7 @@
-"""Unaligned checkpoints: a barrier overtakes what was not read, which is part of the snapshot then
-(PROTOCOL P27)."""
+"""Unaligned checkpoints (PROTOCOL P27).
+
+A barrier overtakes unread segments, which become part of the snapshot.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,13 @@ def unaligned(*inputs: str, timeout_ms: int = 0, **how: Any) -> Task:
 
 
 def in_flight(effects: list[Any]) -> list[tuple[str, int]]:
-    """What the only snapshot among the effects has in flight, by channel and position."""
+    """The in-flight segments of the only snapshot among the effects, by channel and position."""
     (take,) = (one for one in effects if isinstance(one, TakeSnapshot))
     return [(one.channel, one.position) for one in take.in_flight]
 
 
 def of(channel: str, *positions: int) -> tuple[InFlightSegment, ...]:
-    """Segments as a port puts them into the snapshot."""
+    """Segments in the form a port puts them into the snapshot."""
     return tuple(
         InFlightSegment(channel=channel, position=one, size=1, payload={"kept": one})
         for one in positions
@@ -49,7 +51,7 @@ def of(channel: str, *positions: int) -> tuple[InFlightSegment, ...]:
 
 
 def reading(task: Task) -> Task:
-    """The task reads segment 0 of channel a, while segment 1, barrier 1 and segment 2 come."""
+    """A task reading segment 0 of channel a while segment 1, barrier 1 and segment 2 arrive."""
     task.plan(-1)
     for entry in (segment(0), segment(1), barrier(1), segment(2)):
         task.get("a", entry)
@@ -57,13 +59,13 @@ def reading(task: Task) -> Task:
 
 
 def test_a_barrier_overtakes_what_was_not_read_at_the_next_planning_call() -> None:
-    """What the batch has read is not in flight, nor is what stands behind the barrier."""
+    """Neither what the batch has read nor what follows the barrier is in flight."""
     task = reading(unaligned("a"))
     assert in_flight(task.plan(0, a=0)) == [("a", 1)]
 
 
 def test_nothing_is_overtaken_while_a_batch_runs() -> None:
-    """The query's state is not stable."""
+    """The query's state is not stable then."""
     task = unaligned("a")
     task.plan(-1)
     task.get("a", segment(0))
@@ -79,8 +81,7 @@ def test_without_the_setting_a_barrier_waits_for_what_is_before_it() -> None:
 
 
 def test_segments_that_were_overtaken_are_read_on() -> None:
-    """They stay where they are, and what stood behind the barrier follows them in the same
-    batch."""
+    """They stay in place, and what follows the barrier is read in the same batch."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     (_, answer) = task.do(SyncPartDone(checkpoint_id=1))
@@ -92,7 +93,7 @@ def test_segments_that_were_overtaken_are_read_on() -> None:
 
 
 def test_a_barrier_that_is_missing_on_one_channel_is_waited_for() -> None:
-    """It cannot overtake before it has come."""
+    """It cannot overtake before it arrives."""
     task = unaligned("a", "b")
     task.plan(-1)
     for entry in (segment(0), segment(1), segment(2), barrier(1)):
@@ -104,7 +105,7 @@ def test_a_barrier_that_is_missing_on_one_channel_is_waited_for() -> None:
 
 
 def test_a_held_channel_has_nothing_in_flight() -> None:
-    """Its barrier was reached; only the other channel's is overtaking."""
+    """Its barrier was reached; only the other channel's overtakes."""
     task = unaligned("a", "b")
     task.plan(-1)
     task.get("b", segment(0))
@@ -116,7 +117,8 @@ def test_a_held_channel_has_nothing_in_flight() -> None:
 
 
 def test_barriers_wait_for_the_timeout_before_they_overtake() -> None:
-    """Counted from the first barrier of the checkpoint at the task, wherever it stands."""
+    """Counted from the arrival of the checkpoint's first barrier at the task, wherever it is in its
+    channel."""
     early, late = unaligned("a", timeout_ms=100), unaligned("a", timeout_ms=100)
     for task in (early, late):
         task.plan(-1)
@@ -127,7 +129,7 @@ def test_barriers_wait_for_the_timeout_before_they_overtake() -> None:
 
 
 def test_a_task_that_rests_under_backpressure_overtakes_when_the_timeout_is_over() -> None:
-    """No event comes then: the machine says when it wants to be asked again."""
+    """No event arrives then: the machine says when it wants to be called again."""
     task = unaligned("a", timeout_ms=100, consumers=("x",))
     task.plan(-1)
     for position in range(8):
@@ -154,7 +156,7 @@ def test_a_savepoints_barrier_overtakes_nothing() -> None:
 
 
 def test_a_barrier_does_not_overtake_a_savepoints() -> None:
-    """The savepoint would be given up for it."""
+    """The savepoint would be aborted by it."""
     task = unaligned("a")
     task.plan(-1)
     for entry in (segment(0), segment(1), barrier(1, SnapshotKind.SAVEPOINT), barrier(2)):
@@ -163,7 +165,7 @@ def test_a_barrier_does_not_overtake_a_savepoints() -> None:
 
 
 def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
-    """Else a checkpoint that expired under backpressure would hold up those after it."""
+    """Otherwise a checkpoint that expired under backpressure would delay the following ones."""
     task = reading(unaligned("a"))
     task.do(NotifyCheckpointAborted(vertex="v", checkpoint_id=1))
     task.get("a", barrier(2))
@@ -174,8 +176,7 @@ def test_a_barrier_overtakes_one_of_a_checkpoint_that_is_over() -> None:
 
 
 def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
-    """A restored producer tells its watermark anew, and one that had finished ends its channels
-    anew."""
+    """A restored producer sends its watermark again, and a finished one ends its channels again."""
     task = unaligned("a")
     task.plan(-1)
     for entry in (
@@ -192,8 +193,7 @@ def test_watermarks_and_ends_of_records_are_overtaken_and_not_stored() -> None:
 
 
 def test_the_task_under_backpressure_overtakes_at_once() -> None:
-    """Its call is held since its consumer is behind; its own barrier goes out behind what it has
-    put out."""
+    """Its call is held because its consumer lags; its own barrier follows its output so far."""
     task = unaligned("a", consumers=("x",))
     task.plan(-1)
     for position in range(ChannelBound().segments):
@@ -208,7 +208,7 @@ def test_the_task_under_backpressure_overtakes_at_once() -> None:
 
 
 def test_the_acknowledgement_says_what_was_overtaken() -> None:
-    """The port's words for the segments go into the state, their bytes into the figures."""
+    """The port's descriptions of the segments go into the state, their bytes into the metrics."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     acknowledged = next(
@@ -219,7 +219,7 @@ def test_the_acknowledgement_says_what_was_overtaken() -> None:
 
 
 def test_a_snapshot_without_its_segments_is_a_bug() -> None:
-    """They would be lost with a restore."""
+    """A restore would lose them."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     with pytest.raises(InvariantError, match="does not hold the segments"):
@@ -228,7 +228,8 @@ def test_a_snapshot_without_its_segments_is_a_bug() -> None:
 
 @pytest.mark.parametrize("end", ["done", "failed", "dropped"])
 def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str) -> None:
-    """P27: it would delete them; it is told when the part ends, in whatever way."""
+    """P27: the producer would delete them; it is notified once the part ends, whatever its
+    outcome."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
     task.do(SyncPartDone(checkpoint_id=1))
@@ -246,7 +247,7 @@ def test_a_producer_is_told_nothing_while_a_snapshot_needs_its_segments(end: str
 
 
 def test_another_channels_producer_is_told_meanwhile() -> None:
-    """Nothing of it is in flight."""
+    """None of that channel's segments is in flight."""
     task = unaligned("a", "b")
     task.plan(-1)
     in_a = (segment(0), segment(1), barrier(1))
@@ -267,7 +268,7 @@ RESTORED = (
 
 
 def restored(*inputs: str, timeout_ms: int | None = 0) -> Task:
-    """A task that was restored with segments of channel a, and reads the first of them."""
+    """A task restored with segments of channel a that reads the first of them."""
     task = Task(inputs=inputs, restored=RESTORED, aligned_timeout_ms=timeout_ms)
     task.machine._gate.batch.size = 1
     task.plan(-1, a=2)
@@ -275,8 +276,8 @@ def restored(*inputs: str, timeout_ms: int | None = 0) -> Task:
 
 
 def test_a_root_with_restored_segments_keeps_them_in_its_checkpoints() -> None:
-    """Its producer had finished, so the coordinator triggers it; what it has not read yet is still
-    in flight."""
+    """Its producer had finished, so the coordinator triggers it; what it has not read is still in
+    flight."""
     task = restored("a")
     assert task.do(trigger(1)) == []
     assert in_flight(task.plan(0, a=3)) == [("a", 4)]
@@ -286,21 +287,21 @@ def test_a_root_with_restored_segments_keeps_them_in_its_checkpoints() -> None:
 
 @pytest.mark.parametrize("kind", SnapshotKind)
 def test_an_aligned_trigger_waits_until_restored_segments_are_read(kind: SnapshotKind) -> None:
-    """Without the setting, and every savepoint: else its state would lack them."""
+    """Without the setting, and for every savepoint: otherwise its state would lack them."""
     timeout_ms = None if kind is SnapshotKind.CHECKPOINT else 0
     task = restored("a", timeout_ms=timeout_ms)
     task.do(trigger(1, kind))
     assert kinds(task.plan(0, a=3)) == ["SegmentsConsumed", "AnswerPlanning"]
     effects = task.plan(1, a=4)
     if kind is SnapshotKind.SYNC_SAVEPOINT:
-        # With its only producer it has come to its own end, so the savepoint of a stop is taken
+        # Its only producer has ended, so its own end has come and the savepoint of a stop is taken
         # after the drain.
         effects = task.do(Drained(position=2))
     assert in_flight(effects) == []
 
 
 def test_a_channel_that_is_ending_needs_no_barrier() -> None:
-    """Its producer had finished in the restored checkpoint, the other one has not."""
+    """Its producer had finished in the restored checkpoint, the other one had not."""
     task = restored("a", "b")
     task.get("b", segment(0))
     task.get("b", barrier(1))
@@ -312,7 +313,7 @@ def test_a_channel_that_is_ending_needs_no_barrier() -> None:
 
 
 def test_a_producer_takes_no_notice_of_segments_that_it_was_not_restored_with() -> None:
-    """Its consumer was: they are none of this attempt."""
+    """Its consumer was restored with them: they do not belong to this attempt."""
     task = Task(consumers=("x",))
     task.plan(-1)
     old = SegmentsConsumed(vertex="v", consumer="x", position=3, batch_size=BATCH_SIZE)

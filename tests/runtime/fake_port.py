@@ -1,5 +1,4 @@
-"""A job without Spark: a port whose tasks are moved by the test, and a running job around it on
-real threads."""
+"""A job without Spark: a port whose tasks the test drives, in a running job on real threads."""
 
 from __future__ import annotations
 
@@ -73,8 +72,7 @@ def job_master(
     coordinated: Mapping[str, CoordinatedOperator] = MappingProxyType({}),
     **checkpointing: Any,
 ) -> JobMaster:
-    """The master of a job of these vertices, which is restarted twice, and without an interval
-    unless one is given."""
+    """The master of a job of these vertices: two restarts, and no interval unless one is given."""
     return JobMaster(
         job_id=JOB_ID,
         vertices={vertex: made.operators for vertex, made in plans.items()},
@@ -89,13 +87,13 @@ def job_master(
 
 
 class FakePort:
-    """Notes every call, lets tests block or fail one, and plays the queries."""
+    """Records every call, can block or fail calls, and plays the queries."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        #: Raised by the next calls of these names.
+        #: Raised by the next calls with these names.
         self.errors: dict[str, Sequence[BaseException]] = {}
-        #: Calls of these names wait for their event.
+        #: Calls with these names wait for their event.
         self.gates: dict[str, threading.Event] = {}
         self.posts: dict[tuple[str, int], PostToTask] = {}
         self.restored: CompletedCheckpoint | None = None
@@ -107,40 +105,38 @@ class FakePort:
         self._checkpoints = 0
         self._taken: dict[tuple[str, int], TakeSnapshot] = {}
 
-    # -- for the test
-    # ------------------------------------------------------------------------------------------
+    # -- for the test ------------------------------------------------------------------------------
 
     def wait_for(self, call: str, times: int = 1) -> None:
-        """Until a call was made so often."""
+        """Wait until this many such calls were made."""
         self.wait_until(lambda: self.calls.count(call) >= times, f"{times} times {call}")
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Until something holds that only calls of the port change."""
+        """Wait for a condition that only calls of the port change."""
         with self._changed:
             assert self._changed.wait_for(condition, PATIENCE_S), (
                 f"{what}, but there was only {self.calls}"
             )
 
     def seen_within(self, call: str, times: int, seconds: float) -> bool:
-        """Whether a call is made so often within a short time."""
+        """Whether such a call is made this many times within a short time."""
         with self._changed:
             return self._changed.wait_for(lambda: self.calls.count(call) >= times, seconds)
 
     def step(self, vertex: str, position: int) -> None:
-        """One step of the newest attempt's task, up to its next planning call."""
+        """Run one step of the newest attempt's task, up to its next planning call."""
         post = self.posts[vertex, self.attempt]
         item = Committable(sink=f"{vertex}-sink", position=position, payload={"step": position})
         post(StepStaged(position=position, committables=(item,)))
         self.plan(vertex, position)
 
     def plan(self, vertex: str, position: int, consumed: dict[str, int] | None = None) -> None:
-        """A planning call of the newest attempt's task."""
+        """Make a planning call of the newest attempt's task."""
         self._planning_calls += 1
         call = PlanningCalled(call=self._planning_calls, position=position, consumed=consumed or {})
         self.posts[vertex, self.attempt](call)
 
-    # -- the port
-    # ------------------------------------------------------------------------------------------
+    # -- the port ----------------------------------------------------------------------------------
 
     def begin_attempt(self) -> AttemptStart:
         self._called("begin_attempt")
@@ -275,7 +271,7 @@ class FakePort:
 
 
 class World:
-    """A running job over a ``FakePort``, its driver on a thread of its own."""
+    """A running job over a ``FakePort``, with its driver on a separate thread."""
 
     def __init__(
         self,
@@ -286,7 +282,7 @@ class World:
         patience_ms: int = 20_000,
         **checkpointing: Any,
     ) -> None:
-        """``coordinators`` by vertex, whose operators have one subtask."""
+        """``coordinators`` by vertex; their operators have one subtask."""
         self.port = FakePort()
         self.observed: list[object] = []
         plans = {vertex: plan(vertex, bounded=bounded) for vertex in vertices or ("v",)}
@@ -333,7 +329,7 @@ class World:
         assert not self._thread.is_alive()
 
     def wait_running(self, answers: int = 1) -> None:
-        """Until every task has begun its first step."""
+        """Wait until every task has started its first step."""
 
         def answered() -> bool:
             return sum(call.startswith("answer_planning") for call in self.port.calls) >= answers
@@ -341,27 +337,27 @@ class World:
         self.port.wait_until(answered, "the first planning calls are answered")
 
     def wait_for_status(self, status: JobStatus) -> None:
-        """Until the job's view shows the status."""
+        """Wait until the job's view shows the status."""
         self.wait_until(lambda: self.job.view().status is status)
 
     def wait_in_progress(self, checkpoints: int = 1) -> None:
-        """Until so many checkpoints are triggered at the tasks."""
+        """Wait until this many checkpoints are triggered at the tasks."""
         self.wait_until(lambda: self.job.view().checkpoints.counts.in_progress == checkpoints)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        """For what only a view shows."""
+        """Wait for a condition that only a view shows."""
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < deadline, self.port.calls
 
     def join(self) -> JobEnded:
-        """How the job ended."""
+        """Wait for the end of the job and return its outcome."""
         self._thread.join(PATIENCE_S)
         assert self.ended is not None, self.error
         return self.ended
 
     def join_error(self) -> BaseException:
-        """What ended ``run``."""
+        """Wait for the end of ``run`` and return its error."""
         self._thread.join(PATIENCE_S)
         assert self.error is not None
         return self.error

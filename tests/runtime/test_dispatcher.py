@@ -1,8 +1,7 @@
-"""The dispatcher without a thread: in which order effects are carried out, and that each blocking
-one is answered.
+"""The dispatcher without threads: the order of effects, and an answer for each blocking one.
 
-Blocking work runs when the test says so, one piece after the other, so that anything can come
-between two of them.
+Blocking work runs when the test says so, one piece at a time, so that anything can happen in
+between.
 """
 
 from __future__ import annotations
@@ -17,7 +16,13 @@ import pytest
 from tests.runtime.fake_port import FakePort, job_master, plan
 
 from weir.core.job.master import JobMaster
-from weir.core.messages.channel import Admission, ReleaseSegments, Segment, SegmentsConsumed
+from weir.core.messages.channel import (
+    Admission,
+    CheckpointBarrier,
+    ReleaseSegments,
+    Segment,
+    SegmentsConsumed,
+)
 from weir.core.messages.job import (
     AnswerRequest,
     BeginAttempt,
@@ -57,7 +62,7 @@ START_TASK = "StartTask"
 
 
 class Work:
-    """One piece of blocking work, named after the effect that it carries out."""
+    """A piece of blocking work, named after the effect that it carries out."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
@@ -68,7 +73,7 @@ class Work:
         return self._over
 
     def run(self) -> None:
-        """Run it unless it is over. A pool keeps what its work raises to itself."""
+        """Run it unless it has ended. Like a pool, keep what the work raises to itself."""
         if not self._over:
             self._over = True
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
@@ -92,7 +97,7 @@ class Coordinators:
 
 
 class Bench:
-    """A dispatcher over a ``FakePort``; its clock stands still until a deadline is called for."""
+    """A dispatcher over a ``FakePort``; its clock stands still until a deadline is requested."""
 
     def __init__(
         self,
@@ -128,22 +133,21 @@ class Bench:
             patience_ms=1_000,
         )
 
-    # -- for the test
-    # ------------------------------------------------------------------------------------------
+    # -- for the test ------------------------------------------------------------------------------
 
     def post(self, event: JobMasterEvent) -> None:
-        """Something for the job master, with all that it leads to beside blocking work."""
+        """Post something to the job master and handle all that follows except blocking work."""
         self._mail.append(event)
         self.deliver()
 
     def deliver(self) -> None:
-        """Take everything in the mailbox, and run no work."""
+        """Handle everything in the mailbox without running work."""
         while self._mail:
             self.dispatcher.take(self._mail.popleft())
             self._unnamed.clear()
 
     def settle(self, *, holding: Collection[str] = ()) -> None:
-        """Until nothing is left to be done but work of these names."""
+        """Run until only work with these names is left."""
         self.deliver()
         while work := next((one for one in self._works if one.name not in holding), None):
             self._works.remove(work)
@@ -151,7 +155,7 @@ class Bench:
             self.deliver()
 
     def pass_time(self) -> None:
-        """Until the next deadline, and all that it leads to."""
+        """Advance to the next deadline and handle all that follows."""
         deadline = self.dispatcher.next_deadline()
         assert deadline is not None
         self._clock_ms = deadline
@@ -159,14 +163,14 @@ class Bench:
         self.settle()
 
     def run(self) -> Bench:
-        """The job is RUNNING."""
+        """Bring the job to RUNNING."""
         self.post(JobSubmitted())
         self.settle()
         assert self.master.status is JobStatus.RUNNING
         return self
 
     def checkpoint(self, request: str = "r", *, holding: Collection[str] = ()) -> None:
-        """A user asks for a checkpoint; every task takes part with its next step."""
+        """Request a checkpoint as a user; every task takes part with its next step."""
         self.post(SnapshotRequested(request=request, kind=RequestKind.CHECKPOINT))
         self.settle(holding=holding)
         for vertex in self.dispatcher.tasks:
@@ -181,8 +185,7 @@ class Bench:
         (answer,) = answers
         return answer
 
-    # -- clock and workers
-    # -------------------------------------------------------------------------------------
+    # -- clock and workers -------------------------------------------------------------------------
 
     def now_ms(self) -> int:
         return self._clock_ms
@@ -201,7 +204,7 @@ class Bench:
         self.aside.append(made)
 
     def wait(self, works: Sequence[Work], timeout_s: float) -> bool:
-        """What is under way ends now."""
+        """End the work in progress now."""
         for work in works:
             work.run()
         return True
@@ -213,13 +216,11 @@ class Bench:
         self._unnamed.clear()
 
 
-# -- order
-# ----------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------
 
 
 class DecliningMaster:
-    """Triggers checkpoint 1 at both tasks, and aborts it at both as soon as one of them
-    declines."""
+    """Triggers checkpoint 1 at both tasks and aborts it at both as soon as one declines."""
 
     status = JobStatus.RUNNING
 
@@ -239,18 +240,16 @@ class DecliningMaster:
     def _trigger(self, vertex: str) -> TriggerCheckpoint:
         return TriggerCheckpoint(
             vertex=vertex,
-            checkpoint_id=1,
-            kind=SnapshotKind.CHECKPOINT,
-            timestamp_ms=0,
-            target=None,
-            full=False,
+            barrier=CheckpointBarrier(
+                checkpoint_id=1, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
+            ),
         )
 
 
 def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A barrier that waits for its timeout overtakes then, though no event comes."""
+    """A barrier that is waiting for its timeout overtakes then, although no event arrives."""
     bench = Bench("a", "b").run()
     woken: list[tuple[str, int]] = []
     named = {"a": 900, "b": 700}
@@ -264,8 +263,8 @@ def test_a_task_is_woken_at_the_time_that_it_names_and_no_other_is(
 
 
 def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> None:
-    """A task that declines within its trigger has the checkpoint aborted, but not before all have
-    been triggered (C6)."""
+    """A task that declines within its trigger aborts the checkpoint, but only after all were
+    triggered (C6)."""
     bench = Bench("a", "b", master=cast(JobMaster, DecliningMaster()))
     bench.port.errors["start_task"] = [PipelineError("It does not start.")]
     bench.run()
@@ -277,19 +276,18 @@ def test_of_two_messages_to_one_task_the_first_that_was_sent_arrives_first() -> 
         NotifyCheckpointAborted,
         TellAborted,
     ]
-    # Else it would take a snapshot of a checkpoint that is over, and nobody would delete that.
+    # Otherwise it would take a snapshot for an aborted checkpoint, and nobody would delete it.
     bench.port.step("b", 0)
     bench.settle()
     assert "take_snapshot 1" not in bench.port.calls
     assert "answer_planning 2" in bench.port.calls
 
 
-# -- restoring
-# ----------------------------------------------------------------------------------------------
+# -- restoring -------------------------------------------------------------------------------------
 
 
 def unaligned_checkpoint(*, finished: bool = False, channel: str = "a") -> CompletedCheckpoint:
-    """Task b had not read segment 3 of a, which stands at 3 or has finished."""
+    """Task b had not read segment 3 of a; a is at 3 or has finished."""
     segment = InFlightSegment(channel=channel, position=3, size=9, payload={"keys": ["k"]})
     return CompletedCheckpoint(
         job_id="0" * 32,
@@ -317,7 +315,8 @@ def unaligned_checkpoint(*, finished: bool = False, channel: str = "a") -> Compl
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bool) -> None:
-    """P27: also if its producer had finished, whose channel ends behind it."""
+    """P27: even if its producer had finished; the channel then ends after the in-flight
+    segments."""
     bench = Bench("a", "b", inputs={"b": ("a",)})
     bench.port.restored = unaligned_checkpoint(finished=finished)
     bench.run()
@@ -333,13 +332,12 @@ def test_a_task_reads_first_what_was_in_flight_when_it_was_restored(finished: bo
     assert any(isinstance(one, StartDrain) for one in bench.effects) is finished
 
 
-# -- stopping
-# ----------------------------------------------------------------------------------------------
+# -- stopping --------------------------------------------------------------------------------------
 
 
 def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
-    """The commit that is under way ends and is waited for; the one after it is left to the next
-    attempt (P13)."""
+    """The commit in progress ends and is waited for; the next one is left to the next attempt
+    (P13)."""
     bench = Bench("v").run()
     for request in ("r1", "r2"):
         bench.checkpoint(request, holding=["CommitSinks"])
@@ -359,7 +357,7 @@ def test_after_tasks_are_told_to_stop_no_commit_of_theirs_begins() -> None:
 
 
 def test_a_cancellation_while_an_attempt_begins_gives_up_its_waiting_at_once() -> None:
-    """A restored job that commits again may wait for minutes between two tries."""
+    """A restored job that commits again may wait minutes between two retries."""
     bench = Bench("v")
     bench.post(JobSubmitted())
     assert bench.port.calls == ["resume"]
@@ -371,7 +369,7 @@ def test_a_cancellation_while_an_attempt_begins_gives_up_its_waiting_at_once() -
 
 
 def test_the_next_attempt_waits_between_retries_again() -> None:
-    """What the stop of the tasks gave up is taken back before the attempt begins."""
+    """The interruption by the stop is cleared before the next attempt starts."""
     bench = Bench("v").run()
     bench.port.posts["v", 1](TaskErrored(message="boom"))
     bench.settle()
@@ -384,12 +382,11 @@ def test_the_next_attempt_waits_between_retries_again() -> None:
     ]
 
 
-# -- answers
-# ----------------------------------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------------
 
 
 def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> None:
-    """Users' code may call ``sys.exit()``: that is an error of the task like any other."""
+    """User code may call ``sys.exit()``: that is an error of the task like any other."""
     bench = Bench("v")
     bench.port.errors["start_task"] = [SystemExit(1)]
     bench.post(JobSubmitted())
@@ -401,7 +398,7 @@ def test_a_task_whose_start_calls_exit_has_failed_and_the_job_is_restarted() -> 
 
 
 def test_a_hook_that_calls_exit_has_failed_and_the_job_goes_on() -> None:
-    """The checkpoint is aborted and counted, and the next one is taken (A9)."""
+    """The checkpoint is aborted and counted; the next one is taken (A9)."""
     bench = Bench("v", hooks=("h",), tolerable_failed_checkpoints=1).run()
     bench.port.errors["trigger_hook"] = [SystemExit(1)]
     bench.post(SnapshotRequested(request="r1", kind=RequestKind.CHECKPOINT))
@@ -421,7 +418,7 @@ def test_a_hook_that_calls_exit_has_failed_and_the_job_goes_on() -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), RuntimeError("no")])
 def test_every_call_that_fails_is_answered(error: BaseException) -> None:
-    """Here the begin of an attempt, without whose answer the job would wait for ever."""
+    """Here the start of an attempt: without an answer the job would wait forever."""
     bench = Bench("v")
     bench.port.errors["begin_attempt"] = [error]
     bench.post(JobSubmitted())
@@ -431,7 +428,7 @@ def test_every_call_that_fails_is_answered(error: BaseException) -> None:
 
 
 def test_coordinators_outlive_an_attempt_and_are_closed_with_the_driver() -> None:
-    """C1: an attempt that is restored resets them."""
+    """C1: a restarted attempt resets them."""
     bench = Bench("v")
     bench.post(JobSubmitted())
     bench.settle()

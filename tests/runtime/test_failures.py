@@ -1,5 +1,7 @@
-"""What an exception of blocking work means: where it lies, whether trying again can help, and by
-what it is known again."""
+"""How an exception of blocking work is read.
+
+Its location, whether a retry can help, and its identity.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,12 @@ def lookup() -> int:
 
 
 def read_numbers() -> object:
-    """Raises below a function of Python's own library."""
+    """Raises inside a function of Python's standard library."""
     return json.loads("[1,")
 
 
 def test_an_error_is_told_with_the_users_line() -> None:
-    """A library's frames are passed over: the line that called it is the user's."""
+    """Library frames are skipped: the line that called the library is the user's."""
     assert (
         describe(raised_by(lookup))
         == f"KeyError: 'JP' (in lookup, {__file__}, line {line_of(lookup)})"
@@ -53,7 +55,7 @@ def test_an_error_is_told_with_the_users_line() -> None:
 
 
 def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
-    """So is a sentence of Weir's own."""
+    """So is one of Weir's own messages."""
     assert describe(ValueError("7\nand more")) == "ValueError: 7"
     assert describe(EOFError()) == "EOFError"
     assert describe(PipelineError("Step 'a' is wrong.")) == "Step 'a' is wrong."
@@ -80,12 +82,12 @@ def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
     ids=repr,
 )
 def test_what_no_attempt_can_mend_is_final(error: Exception, final: bool) -> None:
-    """A permission may come back; a module, a class or a column does not."""
+    """Permissions may come back; a module, a class or a column does not."""
     assert is_fatal(error) is final
 
 
 def test_an_error_has_a_cause_by_which_the_next_attempt_knows_it_again() -> None:
-    """The kind and the line of the user's; of others the words, without their numbers."""
+    """Its kind and the user's line; without such a line, its message without the numbers."""
     cause = cause_of(raised_by(lookup))
     assert cause.key == f"KeyError in lookup, {__file__}, line {line_of(lookup)}"
     assert cause.trace.startswith("Traceback (most recent call last):\n")
@@ -104,12 +106,13 @@ def test_an_error_has_a_cause_by_which_the_next_attempt_knows_it_again() -> None
     ids=repr,
 )
 def test_what_may_pass_by_itself_has_no_cause(error: Exception) -> None:
-    """An outage is no reason to give a job up, however long it lasts."""
+    """An outage is no reason to give up a job, however long it lasts."""
     assert cause_of(error).key == ""
 
 
 def test_an_error_of_weirs_has_the_cause_of_the_error_that_led_to_it() -> None:
-    """A sentence about the outside has none; one about the user's function has that function's."""
+    """A message about the outside world has none; one about the user's function has that
+    function's."""
 
     def wrapped(error: type[Exception], cause: Exception) -> Exception:
         def raise_it() -> None:
@@ -143,7 +146,7 @@ def test_an_error_of_a_listener_is_told_with_its_line() -> None:
 
 
 def test_a_trace_is_bounded() -> None:
-    """Its begin and its end are kept, where the places are."""
+    """The start and the end are kept, since they contain the locations."""
     trace = cause_of(ValueError("x" * 100_000 + "end")).trace
     assert TRACE_LENGTH < len(trace) < TRACE_LENGTH + 20
     assert trace.endswith("end\n")
@@ -152,7 +155,7 @@ def test_a_trace_is_bounded() -> None:
 def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help_to_find_the_line() -> (
     None
 ):
-    """What a package raised while it handled the user's error has no line of the user's itself."""
+    """What a package raised while handling the user's error has no line of user code."""
     text = (
         "Traceback (most recent call last):\n"
         '  File "/home/me/pipeline.py", line 6, in lookup\n'
@@ -173,7 +176,7 @@ def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help
 
 
 def test_a_text_without_a_traceback_has_nothing_to_read() -> None:
-    """Most of Java's."""
+    """Most of Java's exceptions."""
     assert read_text("java.io.IOException: disk\n\tat x") is None
 
 

@@ -1,7 +1,6 @@
-"""What ends a job gets through while users' code hangs, on real threads: however many commits,
-starts or begins there are.
+"""How a job ends while user code hangs, on real threads: any number of commits, starts or attempts.
 
-Sixteen threads were once shared by all. So there are more tasks here.
+All work once shared sixteen threads, so these jobs have more tasks than that.
 """
 
 from __future__ import annotations
@@ -19,29 +18,29 @@ from weir.core.status import JobStatus
 from weir.runtime.concurrency import ThreadWorkers
 
 VERTICES = tuple(f"v{number:02}" for number in range(24))
-#: Far more than the patience of these jobs, and far less than that of the fake port.
+#: Much longer than these jobs wait, and much shorter than the fake port does.
 SOON_S = 8.0
 
 
 def world(*, patience_ms: int = 200, **how: int) -> World:
-    """A job of many tasks, with little patience."""
+    """A job of many tasks with short timeouts."""
     return World(*VERTICES, patience_ms=patience_ms, **how)
 
 
 def hang(subject: World, name: str) -> None:
-    """From now on calls of this name do not come back."""
+    """Make calls of this name hang from now on."""
     subject.port.gates[name] = threading.Event()
 
 
 def take(subject: World, position: int) -> None:
-    """Let every task take part in the checkpoint that was just asked for."""
+    """Let every task take part in the checkpoint that was just requested."""
     subject.wait_in_progress()
     for vertex in VERTICES:
         subject.port.step(vertex, position)
 
 
 def let_commits_hang(subject: World) -> None:
-    """Every task's sink hangs in the commit of checkpoint 1."""
+    """Hang every task's sink in the commit of checkpoint 1."""
     hang(subject, "commit_sinks")
     subject.wait_running(answers=len(VERTICES))
     subject.job.trigger_checkpoint()
@@ -50,7 +49,7 @@ def let_commits_hang(subject: World) -> None:
 
 
 def test_a_job_is_cancelled_while_every_sink_hangs_in_a_commit() -> None:
-    """The tasks are stopped and the end is recorded, though no commit ever comes back."""
+    """The tasks are stopped and the end is recorded, although no commit ever returns."""
     with world() as subject:
         let_commits_hang(subject)
         subject.job.cancel().result(SOON_S)
@@ -60,7 +59,7 @@ def test_a_job_is_cancelled_while_every_sink_hangs_in_a_commit() -> None:
 
 
 def test_a_job_is_suspended_while_every_sink_hangs_in_a_commit() -> None:
-    """As Ctrl-C does: nothing is recorded, and the same command resumes it."""
+    """Like Ctrl-C: nothing is recorded, and the same command resumes the job."""
     with world() as subject:
         let_commits_hang(subject)
         subject.job.suspend()
@@ -69,7 +68,7 @@ def test_a_job_is_suspended_while_every_sink_hangs_in_a_commit() -> None:
 
 
 def test_a_job_fails_over_while_every_sink_hangs_in_a_commit() -> None:
-    """The next attempt begins; its sinks decide whether they can be opened."""
+    """The next attempt starts; its sinks decide whether they can be opened."""
     with world() as subject:
         let_commits_hang(subject)
         subject.port.posts[VERTICES[0], 1](TaskErrored(message="boom"))
@@ -79,7 +78,7 @@ def test_a_job_fails_over_while_every_sink_hangs_in_a_commit() -> None:
 
 
 def test_a_savepoint_is_taken_and_a_stop_is_answered_while_every_sink_hangs_in_a_commit() -> None:
-    """The answer names the savepoint, once the checkpoint's timeout is over; the job goes on as
+    """The answer names the savepoint once the checkpoint's timeout has passed; the job goes on as
     after any failure (P34)."""
     with world(timeout_ms=1_000, tolerable_failed_checkpoints=100) as subject:
         let_commits_hang(subject)
@@ -97,7 +96,7 @@ def test_a_savepoint_is_taken_and_a_stop_is_answered_while_every_sink_hangs_in_a
 
 @pytest.mark.parametrize("call", ["start_task", "started"])
 def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
-    """Before the query runs or after."""
+    """Before or after the query runs."""
     subject = world()
     hang(subject, call)
     with subject:
@@ -109,8 +108,7 @@ def test_a_job_is_cancelled_while_every_start_hangs(call: str) -> None:
 
 
 def test_no_attempt_begins_while_a_start_of_the_last_one_hangs() -> None:
-    """It may still run a query: the job has failed, says why, and can be resumed by another
-    process."""
+    """It may still run a query: the job has failed, says why, and another process can resume it."""
     subject = world()
     hang(subject, "started")
     with subject:
@@ -124,7 +122,7 @@ def test_no_attempt_begins_while_a_start_of_the_last_one_hangs() -> None:
 
 
 def test_a_job_whose_queries_do_not_stop_is_cancelled() -> None:
-    """Its end is on record, and the run returns without another try."""
+    """Its end is recorded, and the run returns without retrying."""
     with world() as subject:
         subject.wait_running(answers=len(VERTICES))
         hang(subject, "stop_tasks")
@@ -135,7 +133,7 @@ def test_a_job_whose_queries_do_not_stop_is_cancelled() -> None:
 
 @pytest.mark.parametrize("call", ["begin_attempt", "prepare_attempt"])
 def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> None:
-    """A sink that is opened, a hook that is restored, a session that does not answer."""
+    """A sink being opened, a hook being restored, a session that does not answer."""
     subject = world()
     hang(subject, call)
     with subject:
@@ -149,7 +147,7 @@ def test_a_job_is_cancelled_while_the_begin_of_its_attempt_hangs(call: str) -> N
 
 
 def test_a_begin_that_ends_after_it_was_given_up_starts_no_task() -> None:
-    """The job is at its end: whatever comes back changes nothing."""
+    """The job has ended: late results change nothing."""
     subject = world()
     hang(subject, "begin_attempt")
     hang(subject, "record_end")
@@ -178,18 +176,17 @@ print(subject.join().status.name)
 
 
 def test_a_process_ends_though_its_commits_hang() -> None:
-    """Threads that hang are daemons, and nobody joins them at the end."""
+    """Hanging threads are daemons, and nothing joins them at exit."""
     root = str(__file__).rsplit("/tests/", 1)[0]
     begun = time.monotonic()
     command = [sys.executable, "-c", HANGING_PROCESS.format(root=root)]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.returncode) == ("CANCELED\n", 0), ended.stderr
-    # The gates of the fake port open after 20 s.
+    # The fake port's gates open after 20 s.
     assert time.monotonic() - begun < 18
 
 
-# -- the threads
-# ----------------------------------------------------------------------------------------------
+# -- the threads -----------------------------------------------------------------------------------
 
 
 def test_work_is_never_kept_waiting_by_work_that_hangs() -> None:
@@ -213,7 +210,7 @@ def test_work_is_never_kept_waiting_by_work_that_hangs() -> None:
 
 
 def test_threads_are_used_again() -> None:
-    """A job that checkpoints every second makes no thread a second."""
+    """A job that checkpoints every second does not start a thread every second."""
     workers, names = ThreadWorkers(), set[int]()
     for _ in range(50):
         assert workers.wait([workers.submit(lambda: names.add(threading.get_ident()))], 10)
@@ -222,7 +219,7 @@ def test_threads_are_used_again() -> None:
 
 
 def test_work_that_raises_is_over() -> None:
-    """Its thread is gone, and the next piece of work has another."""
+    """Its thread ends, and the next piece of work gets another one."""
     workers = ThreadWorkers()
     previous, threading.excepthook = threading.excepthook, lambda args: None
     try:

@@ -1,5 +1,4 @@
-"""The driver on real threads over a port without Spark: order of effects, attempts, failures,
-deadlines."""
+"""The driver on real threads without Spark: order of effects, attempts, failures, deadlines."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ from weir.runtime.driver import JobDriver
 
 
 def effect_of(port: FakePort, kind: type[Any]) -> Any:
-    """The only effect of a kind that the port was given."""
+    """The only effect of this kind that the port was given."""
     (found,) = [effect for effect in port.effects if isinstance(effect, kind)]
     return found
 
 
 def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
-    """From the location to the commit, each after what must be durable before it."""
+    """From the location to the commit, each after what must be durable first."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -63,8 +62,8 @@ def test_the_calls_of_one_whole_checkpoint_come_in_their_order() -> None:
 
 
 def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
-    """The snapshot holds the staged step, the record holds the task's state, and the sink is given
-    its payload."""
+    """The snapshot contains the staged step, the record the task's state, and the sink gets its
+    payload."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -80,8 +79,7 @@ def test_what_was_staged_travels_through_the_snapshot_to_the_commit() -> None:
 
 
 def test_the_query_rests_until_the_synchronous_part_is_taken() -> None:
-    """The planning call is not answered while the snapshot is being pinned, and answered before it
-    is copied."""
+    """The planning call is held while the snapshot is pinned, and answered before it is copied."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -112,7 +110,8 @@ def test_a_checkpoint_waits_for_every_task() -> None:
 
 
 def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
-    """The asker is told why, nothing is recorded, and what was written is deleted (P9, P43)."""
+    """The requester gets the reason, nothing is recorded, and the written files are deleted (P9,
+    P43)."""
     with World(tolerable_failed_checkpoints=1) as world:
         port = world.port
         port.errors["take_snapshot"] = [StorageError("The disk is full.")]
@@ -129,8 +128,8 @@ def test_a_failed_snapshot_declines_the_checkpoint_and_is_dropped() -> None:
 
 
 def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
-    """The end of the records leads to the drain, the final checkpoint, its commit and the record of
-    the end (P16)."""
+    """The end of the records leads to the drain, the final checkpoint, its commit and the recorded
+    end (P16)."""
     with World(bounded=True) as world:
         port = world.port
         world.wait_running()
@@ -150,12 +149,11 @@ def test_a_bounded_job_drains_takes_its_final_checkpoint_and_finishes() -> None:
     assert [call for call in port.calls if call in order] == order
 
 
-# -- failing and restarting
-# ------------------------------------------------------------------------------------------
+# -- failing and restarting ------------------------------------------------------------------------
 
 
 def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
-    """A storage that recovers lets the job begin."""
+    """The job starts once storage has recovered."""
     world = World()
     world.port.errors["begin_attempt"] = [StorageError("The disk is away.")]
     with world:
@@ -167,7 +165,7 @@ def test_an_attempt_that_cannot_begin_is_tried_again() -> None:
 
 
 def test_an_attempt_that_can_never_begin_fails_the_job() -> None:
-    """A plan that is wrong stays wrong: it is not tried again."""
+    """A wrong plan stays wrong and is not retried."""
     world = World()
     world.port.errors["begin_attempt"] = [PipelineError("There is no such column.")]
     with world:
@@ -183,8 +181,8 @@ def test_an_attempt_that_can_never_begin_fails_the_job() -> None:
 def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_change(
     error: Exception, attempts: int
 ) -> None:
-    """Weir's own sentence about the plan is final; other errors are tried as often as the strategy
-    says."""
+    """Weir's own error about the plan is final; others are retried as often as the strategy
+    allows."""
     world = World()
     world.port.errors["start_task"] = [error] * 3
     with world:
@@ -200,8 +198,7 @@ def test_a_task_that_cannot_start_fails_the_job_at_once_only_if_that_cannot_chan
 def test_an_attempt_has_stopped_only_when_its_snapshot_work_is_over(
     gate: str, reached: str
 ) -> None:
-    """A snapshot that is still writing holds the next attempt up: it could write into what that one
-    reads."""
+    """A snapshot still being written delays the next attempt, whose input it could overwrite."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -235,7 +232,7 @@ def test_events_of_an_older_attempt_are_dropped() -> None:
 
 
 def test_a_machine_that_raises_ends_the_run_with_its_error_and_stops_the_tasks() -> None:
-    """An event that cannot be is a bug in Weir: the job stays resumable, so no end is recorded."""
+    """An impossible event is a bug in Weir: the job stays resumable, so no end is recorded."""
     with World() as world:
         port = world.port
         world.wait_running()
@@ -249,7 +246,7 @@ def test_a_machine_that_raises_ends_the_run_with_its_error_and_stops_the_tasks()
 
 
 def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
-    """If a query may still be running, no other attempt may begin in this process."""
+    """If a query may still be running, no other attempt may start in this process."""
     with World() as world:
         world.wait_running()
         world.port.errors["stop_tasks"] = [RuntimeError("the JVM is gone")]
@@ -259,8 +256,8 @@ def test_tasks_that_cannot_be_stopped_end_the_run() -> None:
 
 
 def test_blocking_calls_never_run_on_the_main_thread() -> None:
-    """Only the quick ones do: answers to planning calls, the new base of snapshots, and that an
-    attempt is to begin."""
+    """Only the quick ones do: answers to planning calls, new snapshot bases, the start of an
+    attempt."""
     with World() as world:
         world.wait_running()
         world.job.trigger_checkpoint()
@@ -272,12 +269,11 @@ def test_blocking_calls_never_run_on_the_main_thread() -> None:
     assert quick == {"answer_planning", "confirm_base", "resume"}
 
 
-# -- the timer
-# ----------------------------------------------------------------------------------------------
+# -- the timer -------------------------------------------------------------------------------------
 
 
 class StoppedClock:
-    """A clock that shows less than what the queue has waited."""
+    """A clock that shows less time than the queue has waited."""
 
     def now_ms(self) -> int:
         return 1_000
@@ -287,7 +283,7 @@ class StoppedClock:
 
 
 class RunningClock(StoppedClock):
-    """A clock that moves by one millisecond with each look."""
+    """A clock that advances one millisecond each time it is read."""
 
     def __init__(self) -> None:
         self._now_ms = 0
@@ -298,7 +294,7 @@ class RunningClock(StoppedClock):
 
 
 class TimedMaster:
-    """A master with one deadline, after which it ends. ``busy`` answers each event with another."""
+    """A master with one deadline, at which it ends. If ``busy``, it answers events with events."""
 
     def __init__(self, deadline_ms: int, busy: list[JobDriver] | None = None) -> None:
         self._deadline_ms = deadline_ms
@@ -335,14 +331,14 @@ def driver_of(master: TimedMaster, clock: StoppedClock) -> JobDriver:
 
 
 def test_a_machine_is_never_told_a_time_before_its_deadline() -> None:
-    """Also if the clock has not come as far as the queue has waited."""
+    """Even if the clock lags behind the time that the queue has waited."""
     master = TimedMaster(1_020)
     driver_of(master, StoppedClock()).run()
     assert master.told == [1_020]
 
 
 def test_a_deadline_is_told_though_events_never_cease() -> None:
-    """A queue that is never empty must not put the timer off."""
+    """A queue that is never empty must not delay the timer."""
     drivers: list[JobDriver] = []
     master = TimedMaster(50, drivers)
     drivers.append(driver_of(master, RunningClock()))

@@ -1,4 +1,4 @@
-"""The gateway to a running job: views at any time, and each request answered exactly once."""
+"""The gateway to a running job: views at any time, and exactly one answer per request."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_view_shows_the_job_as_it_is_now() -> None:
 
 
 def test_a_view_after_the_run_shows_how_the_job_ended() -> None:
-    """With its end time, and as often as one likes."""
+    """With its end time, and as often as requested."""
     with World() as world:
         world.wait_running()
         world.job.cancel().result(20)
@@ -52,7 +52,7 @@ def test_a_view_after_the_run_shows_how_the_job_ended() -> None:
 
 
 def test_many_threads_can_look_while_the_job_ends() -> None:
-    """No view waits for ever, whenever it is asked for."""
+    """No view waits forever, whenever it is requested."""
     statuses: list[JobStatus] = []
     over = threading.Event()
 
@@ -75,7 +75,7 @@ def test_many_threads_can_look_while_the_job_ends() -> None:
 
 
 def test_a_view_that_cannot_be_made_fails_alone() -> None:
-    """A counter that cannot be read is told to who looks; the job goes on."""
+    """The reader gets the error of an unreadable counter; the job goes on."""
     with World() as world:
         world.wait_running()
         world.port.errors["metrics"] = [RuntimeError("no counter")]
@@ -85,7 +85,7 @@ def test_a_view_that_cannot_be_made_fails_alone() -> None:
 
 
 def test_a_view_that_fails_on_the_main_thread_does_not_end_the_job() -> None:
-    """Counters that make no view are told to who looks, and to nobody else."""
+    """Only the reader gets the error of counters that make no view."""
     with World() as world:
         world.wait_running()
         with (
@@ -123,7 +123,7 @@ def test_hooks_that_never_return_hold_up_nothing() -> None:
 
 
 def ask(world: World) -> Future[CoordinatorAnswer]:
-    """Change a rule, until the checkpoint that is to have it waits for its task."""
+    """Change a rule and wait until the checkpoint that will contain it waits for its task."""
     world.wait_running()
     answer = world.job.send_to_coordinator("v", {"set": {"often": 10}})
     world.wait_in_progress()
@@ -131,7 +131,7 @@ def ask(world: World) -> Future[CoordinatorAnswer]:
 
 
 def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
-    """Without periodic ones nobody would ask for another."""
+    """Without periodic checkpoints nobody would request another one."""
     rules = {"v": BroadcastRules({"often": 5})}
     with World(coordinators=rules, tolerable_failed_checkpoints=1) as world:
         world.port.errors["take_snapshot"] = [StorageError("The disk is full.")]
@@ -146,7 +146,7 @@ def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
 
 
 def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> None:
-    """The coordinator has gone back to a state without it."""
+    """The coordinator was reset to a state without the change."""
     with World(coordinators={"v": BroadcastRules({"often": 5})}) as world:
         answer = ask(world)
         world.port.posts["v", 1](TaskErrored(message="gone"))
@@ -156,7 +156,7 @@ def test_who_asked_a_coordinator_of_a_job_that_failed_is_told_to_ask_again() -> 
 
 
 def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
-    """The last view is that of the moment of the error."""
+    """The last view shows the time of the error."""
     with World() as world:
         world.wait_running()
         world.port.errors["stop_tasks"] = [RuntimeError("gone"), RuntimeError("gone")]
@@ -166,8 +166,8 @@ def test_a_run_that_ended_with_an_error_can_still_be_looked_at() -> None:
 
 
 def test_a_job_that_never_ran_can_be_looked_at() -> None:
-    """From the moment when there is one, and after its end, which no counter that cannot be read
-    turns into a failure."""
+    """As soon as it exists, and after its end; an unreadable counter does not make that a
+    failure."""
     world = World()
     assert world.job.view().status is JobStatus.CREATED
     world.port.errors["metrics"] = [RuntimeError("no counter")]
@@ -176,8 +176,8 @@ def test_a_job_that_never_ran_can_be_looked_at() -> None:
 
 
 def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_taken() -> None:
-    """Nobody who looks waits long, a thousand looks leave nothing behind, and what was asked for is
-    done afterwards."""
+    """No reader waits long, a thousand reads leave nothing behind, and the cancellation is carried
+    out afterwards."""
     gate = threading.Event()
     with World() as world:
         world.wait_running()
@@ -196,7 +196,8 @@ def test_while_the_main_thread_hangs_views_are_the_newest_and_a_cancellation_is_
 
 
 def test_while_the_jvm_hangs_views_show_what_goes_on_with_the_counters_of_before() -> None:
-    """One thread waits for the JVM, however many look, and the main thread is asked as ever."""
+    """One thread waits for the JVM, however many readers there are, and the main thread still makes
+    views."""
     with World() as world:
         world.wait_running()
         world.wait_until(lambda: world.job.view().vertices[0].records_in == 70)
@@ -221,7 +222,7 @@ def test_while_the_jvm_hangs_views_show_what_goes_on_with_the_counters_of_before
 
 
 def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
-    """All who look within a tenth of a second see the same view."""
+    """All readers within a tenth of a second see the same view."""
     with World() as world:
         world.wait_running()
         world.job.view()
@@ -236,7 +237,7 @@ def test_many_looks_cost_the_main_thread_ten_views_a_second() -> None:
 
 
 def test_who_was_answered_sees_what_it_led_to() -> None:
-    """However short the time since somebody last looked."""
+    """However recently somebody last looked."""
     with World() as world:
         world.wait_running()
         for number in range(5):
@@ -248,7 +249,7 @@ def test_who_was_answered_sees_what_it_led_to() -> None:
 
 
 def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
-    """The future holds the checkpoint that was recorded."""
+    """The future contains the recorded checkpoint."""
     with World() as world:
         world.wait_running()
         future = world.job.trigger_checkpoint()
@@ -260,7 +261,7 @@ def test_a_checkpoint_is_answered_when_it_is_complete() -> None:
 
 
 def test_a_savepoint_is_answered_and_the_job_goes_on() -> None:
-    """It lies below the directory that was asked for, and commits nothing (P14)."""
+    """It lies below the requested directory and commits nothing (P14)."""
     with World() as world:
         world.wait_running()
         future = world.job.trigger_savepoint("/saved")
@@ -282,7 +283,7 @@ def test_a_savepoint_without_a_directory_is_refused() -> None:
 
 
 def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_savepoint() -> None:
-    """Stop with savepoint: the commit comes before the answer, and the job is FINISHED."""
+    """The commit comes before the answer, and the job is FINISHED."""
     with World() as world:
         world.wait_running()
         future = world.job.stop_with_savepoint("/saved")
@@ -298,7 +299,7 @@ def test_a_stop_is_answered_when_its_rows_are_committed_and_the_view_names_the_s
 
 
 def test_a_cancelled_request_changes_nothing() -> None:
-    """Who gives up waiting may cancel the future; the answer then finds nobody."""
+    """A caller may cancel the future when it stops waiting; the answer is then dropped."""
     with World() as world:
         world.wait_running()
         future = world.job.trigger_checkpoint()
@@ -310,7 +311,7 @@ def test_a_cancelled_request_changes_nothing() -> None:
 
 
 def test_requests_after_the_end_are_refused_at_once() -> None:
-    """Nobody waits for an answer that cannot come."""
+    """No caller waits for an answer that cannot come."""
     with World() as world:
         world.wait_running()
         world.job.suspend()
@@ -322,7 +323,7 @@ def test_requests_after_the_end_are_refused_at_once() -> None:
 
 
 def test_a_suspended_job_records_no_end() -> None:
-    """It is resumable: running the command again goes on."""
+    """It can be resumed: running the command again continues it."""
     with World() as world:
         world.wait_running()
         world.job.suspend()
@@ -333,7 +334,7 @@ def test_a_suspended_job_records_no_end() -> None:
 
 
 def test_every_effect_is_observed() -> None:
-    """Progress and logs see what the machines decided, in its order."""
+    """Progress and logs see the machines' decisions in order."""
     with World() as world:
         world.wait_running()
         world.job.suspend()
@@ -348,7 +349,7 @@ def test_every_effect_is_observed() -> None:
 def test_a_snapshot_whose_files_may_be_lost_fails_the_attempt_and_not_the_checkpoint_alone(
     part: str,
 ) -> None:
-    """The next one would take the same files, and its sync would succeed without what was lost (P9,
+    """The next one would take the same files, and its sync would succeed without the lost data (P9,
     P23)."""
     with World(tolerable_failed_checkpoints=1000) as world:
         world.wait_running()
@@ -381,7 +382,7 @@ def test_a_snapshot_that_fails_for_another_reason_leaves_the_attempt_alone() -> 
 
 
 def test_a_commit_that_can_never_be_made_whole_fails_the_job_at_once() -> None:
-    """A restored job would find the same; nothing is begun again (P13)."""
+    """A restored job would find the same, so no attempt is started again (P13)."""
     with World() as world:
         world.wait_running()
         world.port.errors["commit_sinks"] = [

@@ -22,7 +22,7 @@ from tests.core.master_harness import JOB_ID, completed
 
 from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyType
 from weir.core.job.master import JobMaster
-from weir.core.messages.channel import ChannelAppended, Segment, SegmentsConsumed
+from weir.core.messages.channel import ChannelAppended, CheckpointBarrier, Segment, SegmentsConsumed
 from weir.core.messages.job import (
     AllocateLocation,
     AttemptBegan,
@@ -468,6 +468,9 @@ def shown(effect: Any) -> str:
 def _shown_fields(value: Any) -> Iterator[str]:
     for field in fields(value):
         content = getattr(value, field.name)
+        if isinstance(content, CheckpointBarrier):
+            yield from _shown_fields(content)
+            continue
         default = field.default if field.default is not MISSING else None
         if field.name in _PLAIN or content is None or content is False:
             continue

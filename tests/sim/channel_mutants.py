@@ -1,4 +1,4 @@
-"""Deliberately broken variants of what tasks with channels do; see ``mutants.py``."""
+"""Deliberately broken variants of tasks with channels; see ``mutants.py``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from weir.sim.channel_offsets import ChannelOffsets
 
 
 def a_channel_not_held() -> AbstractContextManager[None]:
-    """A channel is read on behind its barrier while others are waited for (P7)."""
+    """A channel is read past its barrier while others are still awaited (P7)."""
 
     def barrier(
         self: BarrierHandler, channel: str, entry: CheckpointBarrier, now_ms: int
@@ -43,7 +43,7 @@ def a_channel_not_held() -> AbstractContextManager[None]:
 
 
 def aligned_at_the_first_barrier() -> AbstractContextManager[None]:
-    """A snapshot is taken at the first barrier, whatever the other channels say (P7)."""
+    """A snapshot is taken at the first barrier, without the barriers of the other channels (P7)."""
 
     def complete(self: BarrierHandler, now_ms: int) -> list[Any]:
         barrier = self._barrier
@@ -56,7 +56,7 @@ def aligned_at_the_first_barrier() -> AbstractContextManager[None]:
 
 
 def an_ended_channel_not_counted() -> AbstractContextManager[None]:
-    """A channel that has ended is waited for (P31)."""
+    """Alignment waits for a channel that has ended (P31)."""
 
     def ended(self: BarrierHandler, channel: str, now_ms: int) -> list[Any]:
         del channel, now_ms
@@ -66,7 +66,7 @@ def an_ended_channel_not_counted() -> AbstractContextManager[None]:
 
 
 def the_barrier_behind_the_next_segment() -> AbstractContextManager[None]:
-    """The barrier is broadcast with the next segment, behind it (P3)."""
+    """The barrier is broadcast after the next segment (P3)."""
     broadcast = OutputChannels.broadcast
     late: dict[int, list[CheckpointBarrier]] = {}
 
@@ -84,7 +84,7 @@ def the_barrier_behind_the_next_segment() -> AbstractContextManager[None]:
 
 
 def a_watermark_that_overtakes() -> AbstractContextManager[None]:
-    """A watermark counts when it is appended, before the segments in front of it are read (P25)."""
+    """A watermark counts when it is appended, before the segments ahead of it are read (P25)."""
     append = InputGate.append
 
     def counts_at_once(self: InputGate, channel: str, entry: Any, *rest: Any) -> None:
@@ -97,7 +97,7 @@ def a_watermark_that_overtakes() -> AbstractContextManager[None]:
 
 
 def a_watermark_before_its_segment() -> AbstractContextManager[None]:
-    """A producer appends its watermark before the segment of the step that it is of (P25)."""
+    """A producer appends the watermark of a batch before the batch's segment (P25)."""
     on_planning = StreamTask._on_planning
 
     def watermark_first(self: StreamTask, event: PlanningCalled) -> list[Any]:
@@ -108,7 +108,7 @@ def a_watermark_before_its_segment() -> AbstractContextManager[None]:
 
 
 def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[None]:
-    """The end of a channel's records says nothing about its watermark (P25)."""
+    """The end of a channel's records does not raise its watermark (P25)."""
     control = InputGate._control
 
     def end_without_watermark(
@@ -124,8 +124,7 @@ def an_ended_channel_that_holds_the_watermark_back() -> AbstractContextManager[N
 
 
 def a_batch_that_reads_less_than_its_offsets_say() -> AbstractContextManager[None]:
-    """A batch reads one segment of each channel, and its offsets stand behind all that were
-    admitted (P7)."""
+    """A batch reads one segment of each channel, but its offsets cover all admitted ones (P7)."""
     between = ChannelOffsets.between
 
     def first_only(self: ChannelOffsets, admitted: Any) -> dict[str, list[Segment]]:
@@ -135,8 +134,7 @@ def a_batch_that_reads_less_than_its_offsets_say() -> AbstractContextManager[Non
 
 
 def a_batch_that_reads_less_unnoticed() -> AbstractContextManager[None]:
-    """A batch reads one segment of each channel and says so, and nobody compares that with what was
-    admitted (P7)."""
+    """A batch reads and reports one segment of each channel, unchecked against the answer (P7)."""
 
     def commit_first(self: ChannelOffsets, admitted: Any) -> None:
         self._committed |= {one.channel: one.segments[0].position for one in admitted}
@@ -149,7 +147,7 @@ def a_batch_that_reads_less_unnoticed() -> AbstractContextManager[None]:
 
 
 def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
-    """A segment goes when one consumer has read it, though another has not (P30)."""
+    """A segment is deleted when one consumer has read it, though another has not (P30)."""
     consumed = OutputChannels.consumed
 
     def free_at_once(
@@ -162,7 +160,7 @@ def a_segment_deleted_after_its_first_reader() -> AbstractContextManager[None]:
 
 
 def a_producer_not_woken_when_its_channel_has_room() -> AbstractContextManager[None]:
-    """What a consumer has read is noted, and the producer that rested for it rests on (P30)."""
+    """A read segment is noted, but the producer that waits for room is not woken (P30)."""
 
     def note_only(self: StreamTask, event: SegmentsConsumed) -> list[Any]:
         self._outputs.consumed(event.consumer, event.position, event.batch_size)

@@ -1,7 +1,7 @@
 """Broken variants of everything but operator events run in jobs without coordinators.
 
-Those have variants of their own. Without them a run is shorter, and the rare catches of the others
-stay where they are.
+Coordinators have variants of their own. Without coordinators a run is shorter, and the other
+variants are still caught at their known seeds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ from weir.sim import job as job_module
 
 @pytest.fixture
 def no_coordinators() -> Iterator[None]:
-    """Jobs of the simulator have no coordinators."""
+    """The simulator's jobs have no coordinators."""
     with patch.object(job_module, "_coordinated", lambda vertices, random: list(vertices)):
         yield

@@ -20,8 +20,7 @@ _UNCHECKED = patch.object(OperatorCoordinatorHolder, "validate", lambda self, pe
 
 
 def reopened_at_the_trigger() -> AbstractContextManager[None]:
-    """The gateways open when the tasks are triggered, not when they have taken their snapshots
-    (C4)."""
+    """The gateways open when the tasks are triggered, not when their snapshots are taken (C4)."""
     trigger_tasks = CheckpointCoordinator._trigger_tasks
 
     def opened(self: CheckpointCoordinator, pending: PendingCheckpoint, now_ms: int) -> None:
@@ -34,7 +33,7 @@ def reopened_at_the_trigger() -> AbstractContextManager[None]:
 
 
 def reopened_for_all_at_once() -> AbstractContextManager[None]:
-    """The first task that has taken its snapshot opens the gateways of all (C4)."""
+    """The first task that has taken its snapshot opens the gateways of all tasks (C4)."""
     from_task = OperatorCoordinators.from_task
 
     def all_opened(self: OperatorCoordinators, event: Any) -> Any:
@@ -51,7 +50,7 @@ def reopened_for_all_at_once() -> AbstractContextManager[None]:
 
 
 def reopened_by_another_checkpoint() -> AbstractContextManager[None]:
-    """Whatever checkpoint a subtask acknowledges, all that is held for it comes (C9)."""
+    """A subtask's acknowledgement of any checkpoint releases all events held for it (C9)."""
 
     def open_all(self: SubtaskGateway, checkpoint_id: int) -> list[DeliverEvent]:
         self._marked.discard(checkpoint_id)
@@ -63,7 +62,7 @@ def reopened_by_another_checkpoint() -> AbstractContextManager[None]:
 
 
 def events_not_dropped_on_failure() -> AbstractContextManager[None]:
-    """What a coordinator sent before a failure reaches the attempt after it (C5)."""
+    """Events that a coordinator sent before a failure reach the next attempt (C5)."""
     return _with(patch.object(JobMaster, "_hears", lambda self, attempt: self._execution.live))
 
 
@@ -94,12 +93,12 @@ def closed_before_the_snapshot() -> AbstractContextManager[None]:
 
 
 def never_closed() -> AbstractContextManager[None]:
-    """An event that is sent after the coordinator's snapshot comes before the barrier (C3)."""
+    """An event that is sent after the coordinator's snapshot arrives before the barrier (C3)."""
     return _with(patch.object(SubtaskGateway, "close", lambda self, checkpoint_id: True))
 
 
 def closed_by_a_late_snapshot() -> AbstractContextManager[None]:
-    """The answer for a checkpoint that is over closes the gateways, and nobody opens them again."""
+    """A late snapshot of an ended checkpoint closes the gateways, and they are never reopened."""
     taken = OperatorCoordinatorHolder.snapshot_taken
 
     def late(self: OperatorCoordinatorHolder, checkpoint_id: int, state: Any) -> Any:
@@ -112,8 +111,7 @@ def closed_by_a_late_snapshot() -> AbstractContextManager[None]:
 
 
 def complete_before_events_are_confirmed() -> AbstractContextManager[None]:
-    """A coordinator's part counts as complete with its snapshot, though events are under way
-    (P2)."""
+    """A coordinator's part counts as complete with its snapshot, despite events in flight (P2)."""
     completed = OperatorCoordinatorHolder._completed_snapshots
 
     def at_once(self: OperatorCoordinatorHolder) -> Any:
@@ -148,8 +146,7 @@ def _without_confirmation(complete: Any) -> Any:
 
 
 def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
-    """What the coordinator has handled is forgotten by the task at once, whatever epoch it is in
-    (C7)."""
+    """A task forgets an event as soon as the coordinator has handled it, in any epoch (C7)."""
 
     def at_once(self: OperatorCoordinatorHolder, subtask: int, number: int) -> Any:
         self._number += 1
@@ -166,12 +163,12 @@ def an_acknowledgement_past_the_gateway() -> AbstractContextManager[None]:
 
 
 def unacknowledged_events_not_in_the_snapshot() -> AbstractContextManager[None]:
-    """A snapshot has no event of an operator that its coordinator has not handled (P41)."""
+    """A snapshot leaves out an operator's events that its coordinator has not handled (P41)."""
     return _with(patch.object(TaskEvents, "unacknowledged", property(lambda self: ())))
 
 
 def unacknowledged_events_not_sent_again() -> AbstractContextManager[None]:
-    """A restored task forgets what its snapshot had kept (P41)."""
+    """A restored task forgets the events that its snapshot had kept (P41)."""
     init = TaskEvents.__init__
 
     def forgetful(self: TaskEvents, vertex: str, attempt: int, unacknowledged: Any = ()) -> None:
@@ -181,7 +178,7 @@ def unacknowledged_events_not_sent_again() -> AbstractContextManager[None]:
     return _with(patch.object(TaskEvents, "__init__", forgetful))
 
 
-#: Name of the variant -> a seed that is known to catch it, and the words that the auditor may say.
+#: The variants, each with a seed that is known to catch it and the words of its violation.
 COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (

@@ -25,17 +25,17 @@ def a_savepoint_taken_before_the_drain() -> AbstractContextManager[None]:
 
 
 def a_drain_that_nobody_downstream_hears_of() -> AbstractContextManager[None]:
-    """A task that has finished its records does not say so to its consumers (P28)."""
+    """A task that has finished its records does not notify its consumers (P28)."""
     return _with(patch.object(StreamTask, "_tell_end", lambda self, finished: []))
 
 
 def a_task_that_finishes_though_one_channel_did_not() -> AbstractContextManager[None]:
-    """EndOfUserRecords(finished=False) is taken for the end of the input (P28)."""
+    """EndOfUserRecords(finished=False) is taken as the end of the input (P28)."""
     return _with(patch.object(InputGate, "all_finished", property(lambda self: True)))
 
 
 def a_stop_with_drain_taken_for_one_without() -> AbstractContextManager[None]:
-    """The trigger's word about the drain is lost on its way (E1)."""
+    """The trigger's drain flag is lost on its way (E1)."""
     real = StreamTask._on_trigger
 
     def undrained(self: StreamTask, event: TriggerCheckpoint) -> Any:
@@ -61,8 +61,7 @@ def operators_closed_before_their_last_commit() -> AbstractContextManager[None]:
 
 
 def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[None]:
-    """A restore takes the task for another one, and nothing goes on from the checkpoint (D4,
-    D5)."""
+    """A restore does not recognize the task, so nothing resumes from the checkpoint (D4, D5)."""
     real = Execution.finished_state
 
     def unlinked(self: Execution, vertex: str, last: Any) -> TaskState:
@@ -72,7 +71,7 @@ def a_finished_task_recorded_without_its_channels() -> AbstractContextManager[No
 
 
 def a_failed_final_checkpoint_tried_again_at_once() -> AbstractContextManager[None]:
-    """Nothing lies between a final checkpoint that failed and the next try (P29)."""
+    """A failed final checkpoint is tried again without a delay (P29)."""
     return _with(patch.object(FinalCheckpointRetry, "failed", lambda self, now_ms: None))
 
 

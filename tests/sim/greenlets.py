@@ -1,4 +1,4 @@
-"""Runs functions that block on a loop of virtual time, for the tests of the simulator's parts."""
+"""Runs blocking functions on a loop of virtual time, for the tests of the simulator's parts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from random import Random
 from weir.sim.disk import Disk, ProcessFileSystem
 from weir.sim.loop import Loop, Process
 
-#: Long enough for everything that these tests do, in virtual microseconds.
+#: Long enough for all of these tests, in virtual microseconds.
 LIMIT_US = 1_000_000_000
 
 
 class NoWatcher:
-    """A watcher of a disk that nobody audits."""
+    """The watcher of a disk that is not audited."""
 
     def deleted(self, path: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def created(self, path: str, data: bytes) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class ScriptedFaults:
-    """``disk.StorageFaults`` that strike the operations that are named."""
+    """``disk.StorageFaults`` that strike the named operations."""
 
     def __init__(
         self,
@@ -37,35 +37,35 @@ class ScriptedFaults:
         self.syncs_fail = loses_writes
 
     def delay_us(self) -> int:
-        """Each operation takes 100 microseconds."""
+        """100 microseconds for each operation."""
         return 100
 
     def fails_before(self, operation: str) -> bool:
-        """Whether it is named."""
+        """Whether the operation is named."""
         return operation in self.before
 
     def fails_after(self, operation: str) -> bool:
-        """Whether it is named."""
+        """Whether the operation is named."""
         return operation in self.after
 
     def loses_writes(self) -> bool:
-        """As was asked for."""
+        """Whether syncs fail, as set."""
         return self.syncs_fail
 
 
 class Always(Random):
-    """Chance that always falls the same way."""
+    """A random generator that always returns the same value."""
 
     def __init__(self, drawn: float) -> None:
         super().__init__(0)
         self._drawn = drawn
 
     def random(self) -> float:
-        """What was given."""
+        """The given value."""
         return self._drawn
 
 
-#: With it, a crash loses everything that it may lose; and nothing.
+#: With the first, a crash loses every unsynced change; with the second, none.
 LOSES_ALL, LOSES_NOTHING = Always(0.0), Always(0.99)
 
 
@@ -84,7 +84,7 @@ def file_system(
 
 
 def run_all(loop: Loop, *functions: Callable[[], object]) -> None:
-    """Run functions beside each other until all are over; raises what one of them raised."""
+    """Run functions concurrently until all have ended; re-raises an error that one raised."""
     tasks = [loop.spawn(Process("p"), function) for function in functions]
     loop.run(lambda: all(task.done() for task in tasks), LIMIT_US)
     assert all(task.done() for task in tasks)

@@ -1,5 +1,7 @@
-"""Deliberately broken variants of how a job looks at its targets before it begins, and of what it
-makes of a lost write; see ``mutants.py``."""
+"""Deliberately broken variants of target checks and lost writes; see ``mutants.py``.
+
+A job checks its targets before it starts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from weir.runtime import task_work
 
 
 def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
-    """Nobody looks whether a sink has committed beyond the newest record (P19, P21)."""
+    """A job does not check whether a sink has committed beyond its newest record (P19, P21)."""
     return _with(
         patch.object(job_module, "own_commits", lambda sinks, job_id: []),
         patch.object(SinkPort, "committed_beyond", lambda self, checkpoint_id: iter(())),
@@ -25,7 +27,7 @@ def records_that_may_be_older_than_the_tables() -> AbstractContextManager[None]:
 
 
 def a_savepoint_that_may_be_begun_again() -> AbstractContextManager[None]:
-    """A job that begins from a snapshot does not ask who has committed since (P21)."""
+    """A job that starts from a snapshot does not check for commits made since (P21)."""
     real = DurableJob._rows_before
 
     def trusting(self: DurableJob, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
@@ -40,7 +42,7 @@ def a_savepoint_that_may_be_begun_again() -> AbstractContextManager[None]:
 
 
 def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
-    """A job without records begins, whatever its targets hold (P21)."""
+    """A job without records starts, whatever its targets hold (P21)."""
     real = DurableJob._rows_before
 
     def trusting(self: DurableJob, checkpoint: CompletedCheckpoint | None) -> dict[JobId, int]:
@@ -50,12 +52,12 @@ def a_new_job_over_the_rows_of_its_namesake() -> AbstractContextManager[None]:
 
 
 def a_failed_sync_that_only_declines() -> AbstractContextManager[None]:
-    """The next snapshot syncs the same file once more, and believes what it is told (P23)."""
+    """The next snapshot syncs the same file again, and trusts that sync's success (P23)."""
     return _with(patch.object(task_work, "LostWriteError", _NeverRaisedError))
 
 
 class _NeverRaisedError(Exception):
-    """What no error is."""
+    """An exception that is never raised."""
 
 
 def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:

@@ -1,18 +1,18 @@
-"""Deliberately broken variants of the product, to prove that the simulator's auditor can catch.
+"""Deliberately broken variants of the product, to prove that the simulator's auditor catches them.
 
-Each variant is what a careless change of a few lines would do. It is put in place by a context
-manager, and gone after it. Where the machines check themselves (``validate``, ``invariant``), a
-variant leaves that check out too, as the same careless change would: what has to notice is the
-auditor, which sees only the disk, the tables and the effects.
+Each variant is what a careless change of a few lines would do. A context manager puts it in place
+and removes it. Where the machines check themselves (``validate``, ``invariant``), a variant leaves
+that check out too, as the same careless change would: the auditor has to notice, and it sees only
+the disk, the tables and the effects.
 
-``MUTANTS`` lists them all, with the words that the auditor must say.
+``MUTANTS`` lists them all, with the words that the violation must contain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
@@ -30,7 +30,6 @@ from weir.core.job.restart import RepeatedFailures
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointComplete,
-    TriggerCheckpoint,
 )
 from weir.core.messages.task import ConfirmBase
 from weir.core.task.commits import PendingCommits
@@ -58,14 +57,14 @@ class Mutant:
 
     name: str
     variant: Variant
-    #: The violation must contain one of these.
+    #: The violation must contain one of these texts.
     says: tuple[str, ...]
-    #: A seed that is known to catch it; tried first.
+    #: A seed that is known to catch the variant; tried first.
     known_seed: int
 
 
-#: Variants whose known seed the newest changes of the simulator have made harmless, and for which
-#: no other one is found yet. The search takes long: they are tried with the slow tests only.
+#: Variants whose known seed no longer catches them since the simulator changed, and for which no
+#: other seed is known. The search takes long, so they run with the slow tests only.
 SOUGHT = frozenset(
     (
         "a_trigger_that_ignores_restored_segments",
@@ -76,7 +75,7 @@ SOUGHT = frozenset(
 
 
 def parameters(mutants: Iterable[Mutant]) -> list[ParameterSet]:
-    """The variants as parameters of a test."""
+    """The variants as test parameters."""
     return [
         pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.name in SOUGHT else [])
         for one in mutants
@@ -92,15 +91,14 @@ def _with(*patches: Any) -> Iterator[None]:
 
 
 def closed_at_once(task: StreamTask) -> list[Any]:
-    """What a task emits that takes no trigger any more, whether or not some wait."""
+    """The effects of a task that accepts no more triggers, even if some are waiting."""
     task._ending.closing = True
     waiting = task._triggers.clear()
     return [effect for n in waiting for effect in (task._report.closing(n), *task._cancel(n))]
 
 
 def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
-    """The plan is made when the request leaves the queue, and used when id and hooks are there
-    (MISSION A6)."""
+    """The plan of a request is not made again after its id and hooks are ready (MISSION A6)."""
     run_queue = CheckpointTrigger.run_queue
     plans: dict[CheckpointTrigger, CheckpointPlan | None] = {}
 
@@ -125,11 +123,10 @@ def no_pre_checks_after_the_allocation() -> AbstractContextManager[None]:
 
 
 def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
-    """Tasks are triggered by the plan that was made before the master hooks took their time
-    (MISSION A6).
+    """Tasks are triggered by the plan from before the master hooks ran (MISSION A6).
 
-    A task that ends meanwhile aborts the checkpoint, unless that too looks only at those whose
-    tasks are triggered.
+    A task that ends meanwhile would abort the checkpoint, so the variant restricts that check to
+    checkpoints whose tasks are triggered.
     """
     awaits = PendingCheckpoint.awaits
 
@@ -140,17 +137,7 @@ def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
         del now_ms
         pending.tasks_triggered(pending.plan)
         self._trigger.reset_unsuccessful()
-        self._out.extend(
-            TriggerCheckpoint(
-                vertex=vertex,
-                checkpoint_id=pending.checkpoint_id,
-                kind=pending.kind,
-                timestamp_ms=pending.timestamp_ms,
-                target=pending.target,
-                full=pending.full,
-            )
-            for vertex in pending.plan.tasks_to_trigger
-        )
+        self._out.extend(replace(trigger, drain=False) for trigger in pending.triggers())
 
     return _with(
         patch.object(CheckpointCoordinator, "_trigger_tasks", trigger_tasks),
@@ -159,8 +146,7 @@ def no_pre_checks_after_hooks() -> AbstractContextManager[None]:
 
 
 def notify_before_the_record() -> AbstractContextManager[None]:
-    """Tasks are told of the completion when all have acknowledged, while the record is being
-    written (P13)."""
+    """Tasks are notified of a completion while its record is still being written (P13)."""
     finalize_next = CheckpointCoordinator._finalize_next
 
     def finalize_and_notify(self: CheckpointCoordinator) -> None:
@@ -177,8 +163,7 @@ def notify_before_the_record() -> AbstractContextManager[None]:
 
 
 def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:
-    """A create that raised counts as one that did not happen, so the checkpoint is aborted and
-    deleted (P17)."""
+    """A create that raised counts as not done, so the checkpoint is aborted and deleted (P17)."""
 
     def record(self: Recorder, number: int, data: bytes) -> Recorded:
         try:
@@ -192,8 +177,7 @@ def delete_on_an_in_doubt_create() -> AbstractContextManager[None]:
 
 
 def abort_in_finalizing() -> AbstractContextManager[None]:
-    """The timeout also strikes a checkpoint whose record is being written, and its outcome is
-    ignored (P11)."""
+    """The timeout aborts a checkpoint whose record is being written, whatever the outcome (P11)."""
     recorded = CheckpointCoordinator.recorded
 
     def recorded_unless_over(self: CheckpointCoordinator, event: Any, now_ms: int) -> Any:
@@ -211,8 +195,7 @@ def abort_in_finalizing() -> AbstractContextManager[None]:
 
 
 def pending_base_for_an_increment() -> AbstractContextManager[None]:
-    """A snapshot becomes the base of the next one with its acknowledgement, not with its completion
-    (P4)."""
+    """A snapshot becomes the base of the next one when acknowledged, not when completed (P4)."""
     on_async_part_done = StreamTask._on_async_part_done
 
     def confirm_at_once(self: StreamTask, event: Any) -> Any:
@@ -234,7 +217,7 @@ def pending_base_for_an_increment() -> AbstractContextManager[None]:
 
 
 def staged_data_dropped_on_abort() -> AbstractContextManager[None]:
-    """What was staged for an aborted checkpoint is forgotten with it (P12)."""
+    """Committables of an aborted checkpoint are forgotten with it (P12)."""
     on_aborted = StreamTask._on_aborted
 
     def forget(self: StreamTask, event: Any) -> Any:
@@ -250,7 +233,7 @@ def staged_data_dropped_on_abort() -> AbstractContextManager[None]:
 
 
 def earlier_pending_commits_left_out() -> AbstractContextManager[None]:
-    """A snapshot holds only what was staged since the last barrier (P5)."""
+    """A snapshot holds only the committables staged since the last barrier (P5)."""
     taken = PendingCommits.taken
 
     def newly_taken(
@@ -267,7 +250,7 @@ def earlier_pending_commits_left_out() -> AbstractContextManager[None]:
 
 
 def newest_epoch_committed_first() -> AbstractContextManager[None]:
-    """Of the epochs that wait, a task commits the newest first (P13)."""
+    """A task commits the newest of its waiting epochs first (P13)."""
     next_commit = PendingCommits.next_commit
 
     def newest_first(self: PendingCommits) -> Any:
@@ -283,7 +266,7 @@ def newest_epoch_committed_first() -> AbstractContextManager[None]:
 
 
 def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
-    """A restored job commits what was pending from the newest epoch to the oldest (P13)."""
+    """A restored job commits its pending epochs from the newest to the oldest (P13)."""
 
     def backwards(
         self: SinkPort, checkpoint: CompletedCheckpoint, put_back: Any, *, foreign: bool = False
@@ -303,8 +286,7 @@ def newest_epoch_recommitted_first() -> AbstractContextManager[None]:
 
 
 def clean_before_the_recommit() -> AbstractContextManager[None]:
-    """What dead attempts staged is deleted before the restored checkpoint's part of it is committed
-    (P22)."""
+    """Files that dead attempts staged are deleted before the recommit of the checkpoint (P22)."""
     commit_again = DurableJob._commit_again
 
     def clean_first(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
@@ -315,8 +297,7 @@ def clean_before_the_recommit() -> AbstractContextManager[None]:
 
 
 def clean_by_an_old_log() -> AbstractContextManager[None]:
-    """Cleanup goes by the table's log as it was when the sink was opened, before the recommit
-    (P22)."""
+    """Cleanup uses the table's log from when the sink was opened, before the recommit (P22)."""
     opened, clean, newest = SimTable.open, SimTable.clean, SimTable._newest
     seen: dict[SimTable, Any] = {}
 
@@ -334,7 +315,7 @@ def clean_by_an_old_log() -> AbstractContextManager[None]:
 
 
 def an_id_reused() -> AbstractContextManager[None]:
-    """A driver takes the next checkpoint id without asking whether another was faster (P19)."""
+    """A driver takes the next checkpoint id without checking that no other took it (P19)."""
 
     def next_checkpoint_id(self: CheckpointStorage) -> int:
         log = NumberedLog(self.fs(self.job_directory), f"{self.job_directory}/ids")
@@ -352,8 +333,7 @@ def a_savepoint_that_notifies() -> AbstractContextManager[None]:
 
 
 def finished_before_the_commits() -> AbstractContextManager[None]:
-    """A task is FINISHED when its final checkpoint completed, while its sinks still commit
-    (P16)."""
+    """A task is FINISHED when its final checkpoint completes, while sinks still commit (P16)."""
     on_complete = StreamTask._on_complete
 
     def finish_at_once(self: StreamTask, event: Any) -> Any:
@@ -379,7 +359,7 @@ def a_shared_file_deleted_before_the_pending_are_over() -> AbstractContextManage
 
 
 def a_shared_file_deleted_with_its_first_user() -> AbstractContextManager[None]:
-    """A subsumed checkpoint takes all its files along, also those that later ones name (A11)."""
+    """A subsumed checkpoint is deleted with all its files, even those of later ones (A11)."""
     unregister = SharedStateRegistry.unregister
 
     def unregister_all(self: SharedStateRegistry, checkpoint_id: int) -> tuple[str, ...]:
@@ -391,7 +371,7 @@ def a_shared_file_deleted_with_its_first_user() -> AbstractContextManager[None]:
 
 
 def a_fenced_driver_that_still_commits() -> AbstractContextManager[None]:
-    """A record whose number is taken counts as won (P17)."""
+    """A driver counts a record as won although its number is taken (P17)."""
     append = DurableJob._append
 
     def append_and_go_on(self: DurableJob, writer: Any, **fields: Any) -> Recorded:
@@ -402,7 +382,7 @@ def a_fenced_driver_that_still_commits() -> AbstractContextManager[None]:
 
 
 def orphans_of_newer_attempts_deleted() -> AbstractContextManager[None]:
-    """A driver that begins takes every checkpoint that it does not know for an orphan (P17)."""
+    """A starting driver takes every checkpoint that it does not know for an orphan (P17)."""
     discard_orphans = CheckpointStorage.discard_orphans
 
     def discard_all(
@@ -415,8 +395,10 @@ def orphans_of_newer_attempts_deleted() -> AbstractContextManager[None]:
 
 
 def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
-    """A read that fails says that the checkpoint is damaged, and what it had staged is cleaned
-    after an older one (P22)."""
+    """A failed read counts as a damaged checkpoint: its staged files are cleaned up (P22).
+
+    The cleanup follows the restore of an older checkpoint.
+    """
     commit_again = DurableJob._commit_again
 
     def commit_and_clean(self: DurableJob, checkpoint: CompletedCheckpoint, record: Any) -> None:
@@ -430,7 +412,7 @@ def an_unread_checkpoint_counts_as_damaged() -> AbstractContextManager[None]:
 
 
 def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
-    """A snapshot whose last part ended just before its abort keeps what it wrote (P43)."""
+    """A snapshot whose last part ended just before its abort keeps its files (P43)."""
     proceed = TaskSnapshots.proceed
 
     def proceed_and_forget(self: TaskSnapshots, checkpoint_id: int) -> Any:
@@ -442,18 +424,17 @@ def a_late_drop_that_deletes_nothing() -> AbstractContextManager[None]:
 
 
 def finished_before_an_aborted_part_has_ended() -> AbstractContextManager[None]:
-    """A task finishes though an aborted snapshot still writes, so that nobody deletes that
-    (P43)."""
+    """A task finishes while an aborted snapshot still writes files, which then remain (P43)."""
     any_under_way = property(lambda self: self.any_under_way)
     return _with(patch.object(OpenSnapshots, "any_part_running", any_under_way))
 
 
 def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
-    """A driver that was started before the job came to its end begins an attempt after it (P20)."""
+    """A driver that started before the job's end begins an attempt after it (P20)."""
     win_attempt = DurableJob._win_attempt
 
     def win_late(self: DurableJob, committed: Any) -> Any:
-        # While the driver comes up the job is stopped.
+        # The job is stopped while the driver starts.
         self._log._sleep(0.3)
         return win_attempt(self, committed)
 
@@ -461,19 +442,18 @@ def an_attempt_of_a_job_that_was_stopped() -> AbstractContextManager[None]:
         patch.object(DurableJob, "_check_goes_on", lambda self, newest: None),
         patch.object(DurableJob, "_win_attempt", win_late),
         patch.object(faults_module, "_TIMED_RATES_MS", (100.0, 400.0)),
-        # A job that was drained has nothing left to write twice.
+        # A drained job has nothing left to write twice.
         patch.object(world_module, "_DRAINS", 0.0),
     )
 
 
 def failures_counted_over_checkpoints() -> AbstractContextManager[None]:
-    """A completed checkpoint does not end the count of failures of one cause (P39)."""
+    """A completed checkpoint does not reset the count of failures of one cause (P39)."""
     return _with(patch.object(RepeatedFailures, "notify_checkpoint", lambda self: None))
 
 
 def no_minimum_pause() -> AbstractContextManager[None]:
-    """A periodic checkpoint begins when it is due, however short ago the last one completed
-    (A4)."""
+    """A periodic checkpoint begins when it is due, however recently the last completed (A4)."""
     return _with(patch.object(CheckpointRequestDecider, "too_early_until", lambda self, *_: None))
 
 

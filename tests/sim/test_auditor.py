@@ -1,5 +1,7 @@
-"""The auditor's laws one by one, on a disk that the test writes itself: each is broken by one step,
-and by no other."""
+"""The auditor's laws one by one: each is broken by one step, and by no other.
+
+The tests write the disk themselves.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.job import BeginAttempt
 from weir.core.messages.protocol import (
     DeclineCheckpoint,
@@ -61,15 +64,15 @@ class Scene:
         self.effect(TaskStatusChanged(vertex="v0", attempt=1, status=TaskStatus.RUNNING))
 
     def effect(self, effect: object, *, driver: str = "d1", unforced: int = 1) -> None:
-        """An effect of a machine."""
+        """Let a driver's machine begin an effect."""
         self.auditor.effect(driver, JOB, effect, unforced)
 
     def allocate(self, checkpoint_id: int) -> None:
-        """An id is taken."""
+        """Allocate a checkpoint id."""
         self.disk.create(f"{BASE}/ids/{checkpoint_id:020d}", b"")
 
     def checkpoint(self, checkpoint_id: int, *, staged: bool = False) -> CompletedCheckpoint:
-        """A checkpoint with one state file, and perhaps a staged one; its files are written."""
+        """A checkpoint with one state file and optionally a staged one; writes its files."""
         state = f"shared/{checkpoint_id}/state"
         self.disk.put(f"{BASE}/{state}", b"s", durable=True)
         committables = []
@@ -97,7 +100,7 @@ class Scene:
         )
 
     def complete(self, checkpoint: CompletedCheckpoint, *, retained: int = 1) -> None:
-        """Its metadata and its record."""
+        """Write the checkpoint's metadata and its record."""
         path = checkpoint.external_path
         self.disk.put(f"{path}/_metadata", metadata.encode(checkpoint), durable=True)
         reference = CheckpointReference(
@@ -113,7 +116,7 @@ class Scene:
         status: RecordStatus = RecordStatus.RUNNING,
         attempt: int = 1,
     ) -> None:
-        """The job log's next number."""
+        """Write the next record of the job log."""
         self._records += 1
         kind = RecordKind.ATTEMPT_BEGAN if completed is None else RecordKind.CHECKPOINT_COMPLETED
         record = JobRecord(
@@ -131,7 +134,7 @@ class Scene:
         self.disk.create(f"{BASE}/log/{self._records:020d}", msgspec.json.encode(record))
 
     def commit(self, root: str, epoch: int, *files: str) -> None:
-        """A table's next version."""
+        """Write the next version of a table."""
         sink = root.rpartition("/")[2]
         before = self._versions.get(root, TableVersion(transactions={}, files=[]))
         version = self._versions[root] = TableVersion(
@@ -144,24 +147,23 @@ class Scene:
         self.disk.create(f"{root}/log/{number:08d}", msgspec.json.encode(version))
 
     def staged(self, path: str, rows: list[Any]) -> str:
-        """A durable file of a table."""
+        """Write a durable staged file of a table, and return its path."""
         self.disk.put(path, msgspec.json.encode(rows), durable=True)
         return path
 
 
 def trigger(checkpoint_id: int) -> TriggerCheckpoint:
-    """Task v0 is triggered."""
+    """The effect that triggers task v0."""
     return TriggerCheckpoint(
         vertex="v0",
-        checkpoint_id=checkpoint_id,
-        kind=SnapshotKind.CHECKPOINT,
-        timestamp_ms=0,
-        target=None,
+        barrier=CheckpointBarrier(
+            checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
+        ),
     )
 
 
 def broken(scene: Scene, step: Callable[[], object], words: str) -> None:
-    """The step breaks a law, all before it did not; the auditor says so, and remembers."""
+    """Assert that the step is the first to break a law, and that the auditor records it."""
     assert scene.auditor.violation is None
     with pytest.raises(AuditError, match=words):
         step()
@@ -169,7 +171,7 @@ def broken(scene: Scene, step: Callable[[], object], words: str) -> None:
 
 
 def test_a_checkpoint_is_triggered_only_with_an_allocated_id() -> None:
-    """An id that is in no counter is nobody's."""
+    """An id that was not allocated must not be used."""
     scene = Scene()
     scene.allocate(1)
     scene.effect(trigger(1))
@@ -192,7 +194,7 @@ def test_no_more_unforced_checkpoints_are_in_flight_than_allowed() -> None:
 
 
 def test_a_task_that_is_finished_is_not_triggered() -> None:
-    """What a task said last decides."""
+    """The status that the task reported last decides."""
     scene = Scene()
     scene.allocate(1)
     scene.effect(TaskStatusChanged(vertex="v0", attempt=1, status=TaskStatus.FINISHED))
@@ -200,7 +202,7 @@ def test_a_task_that_is_finished_is_not_triggered() -> None:
 
 
 def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
-    """The same notification is right after the record, and a breach before it."""
+    """The same notification is a breach before the record, and correct after it."""
     told = NotifyCheckpointComplete(vertex="v0", checkpoint_id=1)
     scene = Scene()
     scene.complete(scene.checkpoint(1))
@@ -211,7 +213,7 @@ def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
 
 @pytest.mark.parametrize("kind", ["LostStateError", "BrokenWatermarkError", "InvariantError"])
 def test_no_task_fails_for_lost_state_a_wrong_watermark_or_a_bug(kind: str) -> None:
-    """An ordinary failure is no breach; these are."""
+    """An ordinary failure is not a breach; these are."""
     scene = Scene()
     scene.effect(TaskFailed(vertex="v0", attempt=1, message="disk full", fatal=False))
     lost = TaskFailed(vertex="v0", attempt=1, message=f"{kind}: v0", fatal=False)
@@ -219,7 +221,7 @@ def test_no_task_fails_for_lost_state_a_wrong_watermark_or_a_bug(kind: str) -> N
 
 
 def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
-    """P27: a full disk may decline a checkpoint, a segment that was deleted too early may not."""
+    """A full disk may decline a checkpoint, a segment deleted too early may not (P27)."""
     scene = Scene()
     decline = DeclineCheckpoint(
         vertex="v0", attempt=1, checkpoint_id=1, reason="r", message="disk full"
@@ -230,13 +232,13 @@ def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
 
 
 def with_in_flight(checkpoint: CompletedCheckpoint, key: str) -> CompletedCheckpoint:
-    """The same with a segment in flight whose file has this key."""
+    """The checkpoint with an in-flight segment whose file has this key."""
     segment = InFlightSegment(channel="p", position=0, size=1, payload={"key": key})
     return replace(checkpoint, tasks=(replace(checkpoint.tasks[0], in_flight=(segment,)),))
 
 
 def test_a_checkpoint_holds_the_files_of_its_segments_in_flight() -> None:
-    """P27: the file of a segment is a file of the task's state, and kept as long as any."""
+    """A segment's file is a file of the task's state, and kept like any other (P27)."""
     scene = Scene()
     scene.complete(with_in_flight(scene.checkpoint(1), "state"))
     lacking = with_in_flight(scene.checkpoint(2), "elsewhere")
@@ -246,7 +248,7 @@ def test_a_checkpoint_holds_the_files_of_its_segments_in_flight() -> None:
 
 
 def test_a_savepoint_has_nothing_in_flight() -> None:
-    """P27: savepoints are always aligned."""
+    """Savepoints are always aligned (P27)."""
     scene = Scene()
     path = "/savepoints/s"
     scene.disk.put(f"{path}/_metadata", b"m", durable=True)
@@ -262,7 +264,7 @@ def test_a_savepoint_has_nothing_in_flight() -> None:
 
 
 def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
-    """The pause begins with a completion in the same driver; another driver knows nothing of it."""
+    """The pause starts with a completion in the same driver, and does not bind other drivers."""
     scene = Scene()
     scene.auditor.began_periodic("d1", 1, 1_000)
     scene.auditor.completed("d1", 1_500, None)
@@ -277,8 +279,8 @@ def test_a_periodic_checkpoint_begins_after_the_minimum_pause() -> None:
 
 
 def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_a_pause() -> None:
-    """The pause doubles; one more request may have been on its way, and an attempt begins anew
-    (P29)."""
+    """The pause doubles with each failure; one more request may have been on its way, and a new
+    attempt resets the pause (P29)."""
     scene = Scene()
     scene.auditor.asked_final("d1", 1_000)
     scene.auditor.final_failed("d1", 1_010)
@@ -295,7 +297,7 @@ def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_
 
 
 def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:
-    """A state file that is not there when the record is won is missed at once."""
+    """A state file that is missing when the record is won is a breach at once."""
     scene = Scene()
     checkpoint = scene.checkpoint(1)
     scene.disk.delete(f"{BASE}/shared/1/state")
@@ -303,7 +305,7 @@ def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:
 
 
 def test_a_checkpoint_is_recorded_with_durable_files() -> None:
-    """A state file that a crash could take away is as bad as none."""
+    """A state file that a crash could lose is as bad as none."""
     scene = Scene()
     checkpoint = scene.checkpoint(1)
     scene.disk.put(f"{BASE}/shared/1/state", b"t", durable=False)
@@ -320,7 +322,7 @@ def test_a_checkpoint_is_recorded_after_its_metadata_was_written() -> None:
 
 
 def test_a_record_may_be_there_once_more_under_the_next_number() -> None:
-    """A sync of the first one failed, so it may not last (PROTOCOL P23)."""
+    """The sync of the first one failed, so it may not survive a crash (PROTOCOL P23)."""
     scene = Scene()
     scene.complete(scene.checkpoint(1))
     first = scene.disk.files[f"{BASE}/log/{1:020d}"]
@@ -330,7 +332,7 @@ def test_a_record_may_be_there_once_more_under_the_next_number() -> None:
 
 
 def test_a_checkpoint_is_recorded_once() -> None:
-    """Its id in a second record of completion is a breach."""
+    """A second completion record with the same id is a breach."""
     scene = Scene()
     checkpoint = scene.checkpoint(1)
     scene.complete(checkpoint)
@@ -345,7 +347,7 @@ def test_an_older_attempt_writes_no_record_after_a_newer_one() -> None:
 
 
 def test_files_of_a_retained_checkpoint_are_not_deleted() -> None:
-    """They may go when a later record retains the checkpoint no more, and not before."""
+    """They may be deleted once a later record no longer retains the checkpoint, not before."""
     scene = Scene()
     scene.complete(scene.checkpoint(1))
     scene.complete(scene.checkpoint(2))
@@ -354,7 +356,7 @@ def test_files_of_a_retained_checkpoint_are_not_deleted() -> None:
 
 
 def test_a_savepoint_that_a_user_was_told_of_is_not_deleted() -> None:
-    """It is the user's."""
+    """A reported savepoint belongs to the user."""
     scene = Scene()
     scene.auditor.savepoint(savepoint(scene))
     broken(scene, lambda: scene.disk.delete("/savepoints/s/state"), "needs it")
@@ -385,7 +387,7 @@ def savepoint(scene: Scene) -> CompletedCheckpoint:
 
 
 def test_an_epoch_is_committed_after_its_record() -> None:
-    """A table that takes an epoch which no record names shows rows too early."""
+    """A table that commits an unrecorded epoch shows rows too early."""
     scene = Scene()
     file = scene.staged(STAGED, [0])
     broken(scene, lambda: scene.commit(ROWS, 1, file), "is committed, but not recorded")
@@ -401,7 +403,7 @@ def test_epochs_are_committed_in_order() -> None:
 
 
 def test_a_table_shows_no_file_twice() -> None:
-    """Rows that are there twice are found at once, not only at the end."""
+    """Duplicate rows are found at once, not only at the end."""
     scene = Scene()
     scene.complete(scene.checkpoint(1, staged=True))
     scene.commit(ROWS, 1, STAGED)
@@ -410,7 +412,7 @@ def test_a_table_shows_no_file_twice() -> None:
 
 
 def test_a_table_shows_durable_files_only() -> None:
-    """A committed file that a crash could take away is a breach."""
+    """A committed file that a crash could lose is a breach."""
     scene = Scene()
     scene.complete(scene.checkpoint(1))
     scene.disk.put(STAGED, b"[0]", durable=False)
@@ -433,7 +435,7 @@ def test_what_a_retained_checkpoint_has_staged_is_not_deleted_before_its_commit(
 
 
 def test_what_nobody_committed_and_no_checkpoint_has_staged_may_be_deleted() -> None:
-    """That is what cleanup is for."""
+    """Cleanup may delete such files."""
     scene = Scene()
     scene.complete(scene.checkpoint(1))
     scene.disk.delete(scene.staged(STAGED, [0]))
@@ -441,7 +443,7 @@ def test_what_nobody_committed_and_no_checkpoint_has_staged_may_be_deleted() -> 
 
 
 def finish(rows: list[int], total: list[int]) -> Scene:
-    """A job whose tables show this, just before its end."""
+    """A job whose tables show these rows and this total, just before it finishes."""
     scene = Scene()
     scene.complete(scene.checkpoint(1))
     scene.commit(ROWS, 1, scene.staged(STAGED, rows))
@@ -450,7 +452,7 @@ def finish(rows: list[int], total: list[int]) -> Scene:
 
 
 def test_a_job_is_finished_when_every_record_is_in_its_tables_once() -> None:
-    """Three records and their total are all that there is."""
+    """The input is three records; the tables show them and their total."""
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
     assert scene.auditor.violation is None
@@ -467,14 +469,13 @@ def test_a_job_is_finished_when_every_record_is_in_its_tables_once() -> None:
 def test_a_job_is_not_finished_with_a_record_lost_or_doubled(
     rows: list[int], total: list[int], words: str
 ) -> None:
-    """The record that says FINISHED is checked against the tables."""
+    """A FINISHED record is checked against the tables."""
     scene = finish(rows, total)
     broken(scene, lambda: scene.record(status=RecordStatus.FINISHED), words)
 
 
 def test_nothing_is_orphaned_when_the_last_attempt_was_undisturbed() -> None:
-    """A file that no retained checkpoint names is found at the end, unless faults could explain
-    it."""
+    """A file that no retained checkpoint names is found at the end, unless faults explain it."""
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
     scene.auditor.settle(JOB, undisturbed=True)
@@ -492,7 +493,7 @@ def test_nothing_stays_staged_when_the_last_attempt_was_undisturbed() -> None:
 
 
 def test_the_first_breach_is_the_one_that_is_kept() -> None:
-    """What follows from it does not hide it."""
+    """Later breaches do not replace it."""
     scene = Scene()
     scene.auditor.broken("first")
     scene.auditor.broken("second")

@@ -1,5 +1,7 @@
-"""The auditor catches broken variants of channels, unaligned checkpoints and ends too; see
-``test_mutants.py``."""
+"""The auditor catches broken variants of channels and ends; see ``test_mutants.py``.
+
+Variants of unaligned checkpoints are among them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from weir.sim.world import run_seed
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the product logs under faults is of no interest here."""
+    """Silence what the product logs under faults."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -30,7 +32,7 @@ def quiet() -> Iterator[None]:
     "mutant", parameters([*CHANNEL_MUTANTS, *UNALIGNED_MUTANTS, *ENDING_MUTANTS, *MISHAP_MUTANTS])
 )
 def test_a_broken_variant_of_channels_is_caught_for_the_right_reason(mutant: Mutant) -> None:
-    """Within 2,000 seeds, where the product itself has nothing against it."""
+    """The variant is caught within 2,000 seeds, at a seed where the product breaks no law."""
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")

@@ -1,5 +1,4 @@
-"""A modelled query's view of its channels: it reads what was admitted, and no watermark is wrong
-unnoticed."""
+"""A modelled query's channel state: it reads what was admitted, and notices wrong watermarks."""
 
 from __future__ import annotations
 
@@ -10,19 +9,19 @@ from weir.sim.channel_offsets import BrokenWatermarkError, ChannelOffsets
 
 
 def admission(channel: str, *positions: int) -> Admission:
-    """Segments of one channel."""
+    """An admission of segments of one channel."""
     segments = tuple(Segment(position=position, size=1, payload={}) for position in positions)
     return Admission(channel=channel, segments=segments)
 
 
 def offsets() -> ChannelOffsets:
-    """Two channels of which nothing is read yet."""
+    """The offsets of two channels that are not read yet."""
     return ChannelOffsets(("a", "b"))
 
 
 def test_a_batch_reads_what_was_admitted_and_its_offsets_are_those_of_the_next_call() -> None:
-    """P7: of each channel the segments after its last offset, and none of a channel that was not
-    admitted."""
+    """A batch reads the segments after each channel's last offset, and none of a channel that was
+    not admitted (P7)."""
     channels = offsets()
     first = [admission("a", 0, 1), admission("b", 4)]
     assert {name: len(segments) for name, segments in channels.between(first).items()} == {
@@ -36,7 +35,7 @@ def test_a_batch_reads_what_was_admitted_and_its_offsets_are_those_of_the_next_c
 
 
 def test_a_restored_query_reads_nothing_at_or_below_its_offsets() -> None:
-    """They stand in its offset log, so the snapshot holds them."""
+    """The offsets are in the query's offset log, so the snapshot holds them."""
     channels, restored = offsets(), offsets()
     channels.commit([admission("a", 3)])
     restored.load(channels.dump())
@@ -45,7 +44,7 @@ def test_a_restored_query_reads_nothing_at_or_below_its_offsets() -> None:
 
 
 def test_its_watermark_is_the_least_of_its_channels_once_each_has_one() -> None:
-    """P25: a channel that has ended holds nothing back, and a snapshot keeps them."""
+    """A channel that has ended holds nothing back, and a snapshot keeps the watermarks (P25)."""
     channels = offsets()
     assert channels.tell({"a": 7}, {})
     assert channels.watermark_ms is None
@@ -59,8 +58,8 @@ def test_its_watermark_is_the_least_of_its_channels_once_each_has_one() -> None:
 
 
 def test_a_record_below_the_watermark_of_its_channel_is_noticed() -> None:
-    """One at the watermark is in time; another channel's says nothing; one told with a batch holds
-    from the next."""
+    """A record at the watermark is in time, another channel's watermark does not matter, and a
+    watermark received with a batch holds from the next batch on."""
     channels = offsets()
     channels.tell({"a": 7}, {})
     channels.check("a", [6])
@@ -72,7 +71,7 @@ def test_a_record_below_the_watermark_of_its_channel_is_noticed() -> None:
 
 
 def test_a_watermark_that_falls_is_noticed() -> None:
-    """Also when the channel's earlier one comes from a snapshot."""
+    """A falling watermark is noticed even if the earlier one comes from a snapshot."""
     channels = offsets()
     channels.load('[{},{"a":7}]')
     with pytest.raises(BrokenWatermarkError, match="falls from 7 to 6"):
@@ -80,7 +79,7 @@ def test_a_watermark_that_falls_is_noticed() -> None:
 
 
 def test_a_watermark_that_is_held_back_behind_a_barrier_is_noticed() -> None:
-    """A channel is empty at its barrier, so what the producer had said before it counts."""
+    """The channel is empty at its barrier, so the producer's watermark from before it counts."""
     channels = offsets()
     channels.tell({"a": 7, "b": 2}, {"a": 7})
     with pytest.raises(

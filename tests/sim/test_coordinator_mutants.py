@@ -15,7 +15,7 @@ from weir.sim.world import run_seed
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the product logs under faults is of no interest here."""
+    """Silence what the product logs under faults."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -23,7 +23,7 @@ def quiet() -> Iterator[None]:
 
 @pytest.mark.parametrize("mutant", COORDINATOR_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_broken_variant_of_operator_events_is_caught_for_the_right_reason(mutant: Mutant) -> None:
-    """Within 2,000 seeds, where the product itself has nothing against it."""
+    """The variant is caught within 2,000 seeds, at a seed where the product breaks no law."""
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")

@@ -1,4 +1,4 @@
-"""The simulated disk: what a crash takes away, and how operations of processes fail."""
+"""The simulated disk: what a crash loses, and how operations of processes fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from weir.storage.filesystem import CreateResult
 
 
 def test_a_crash_takes_away_what_was_not_synced() -> None:
-    """A new file that nobody synced is gone, from its directory too."""
+    """A new, unsynced file is gone, from its directory too."""
     disk = new_disk()
     disk.put("/d/new", b"1", durable=False)
     disk.crash(LOSES_ALL)
@@ -47,7 +47,7 @@ def test_a_crash_may_keep_what_was_not_synced() -> None:
 
 
 def test_a_crash_brings_back_the_durable_content_below_an_unsynced_change() -> None:
-    """Of a file that was overwritten twice without a sync, the content before both is back."""
+    """A file that was overwritten twice without a sync gets its content from before both back."""
     disk = new_disk()
     disk.put("/f", b"durable", durable=True)
     disk.put("/f", b"volatile", durable=False)
@@ -57,7 +57,7 @@ def test_a_crash_brings_back_the_durable_content_below_an_unsynced_change() -> N
 
 
 def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
-    """Under both of its names; written anew it can be synced (PROTOCOL P23)."""
+    """The file is lost under both of its names; once rewritten it can be synced (PROTOCOL P23)."""
     loop, disk = Loop(), new_disk()
     disk.put("/staged", b"1", durable=False)
     fs = file_system(disk, loop, faults=ScriptedFaults(loses_writes=True))
@@ -84,7 +84,7 @@ def test_a_failed_sync_loses_the_file_whatever_a_later_one_says() -> None:
 
 
 def test_a_crash_brings_back_a_file_whose_deletion_was_not_synced() -> None:
-    """The file is there again, and in its directory."""
+    """The file exists again, and its directory lists it."""
     disk = new_disk()
     disk.put("/d/f", b"1", durable=True)
     disk.delete("/d/f")
@@ -94,7 +94,7 @@ def test_a_crash_brings_back_a_file_whose_deletion_was_not_synced() -> None:
 
 
 def test_what_a_crash_has_left_is_durable() -> None:
-    """A second crash takes nothing away."""
+    """A second crash loses nothing."""
     disk = new_disk()
     disk.put("/f", b"1", durable=False)
     disk.crash(LOSES_NOTHING)
@@ -104,7 +104,7 @@ def test_what_a_crash_has_left_is_durable() -> None:
 
 
 def test_a_conditional_create_leaves_an_existing_file_alone() -> None:
-    """The second create is told so, and the content is the first one's."""
+    """The second create returns ALREADY_EXISTS, and the first one's content stays."""
     disk = new_disk()
     assert disk.create("/f", b"1") is CreateResult.CREATED
     assert disk.create("/f", b"2") is CreateResult.ALREADY_EXISTS
@@ -112,7 +112,7 @@ def test_a_conditional_create_leaves_an_existing_file_alone() -> None:
 
 
 def test_an_operation_that_fails_before_it_begins_has_no_effect() -> None:
-    """A create that failed outright made no file."""
+    """A create that fails outright makes no file."""
     disk, loop = new_disk(), Loop()
     fs = file_system(disk, loop, faults=ScriptedFaults(before=("create",)))
 
@@ -125,7 +125,7 @@ def test_an_operation_that_fails_before_it_begins_has_no_effect() -> None:
 
 
 def test_a_create_in_doubt_took_effect() -> None:
-    """It reports a failure, and the file is there."""
+    """The create reports a failure, but the file exists."""
     disk, loop = new_disk(), Loop()
     fs = file_system(disk, loop, faults=ScriptedFaults(after=("create",)))
 
@@ -138,7 +138,7 @@ def test_a_create_in_doubt_took_effect() -> None:
 
 
 def test_a_process_can_die_in_the_middle_of_deleting_a_directory() -> None:
-    """Files go one by one, so that a part of them can be left."""
+    """Files are deleted one by one, so some of them can be left."""
     disk, loop, process = new_disk(), Loop(), Process("p")
     for name in ("a", "b", "c"):
         disk.put(f"/d/{name}", b"1", durable=True)
@@ -164,7 +164,7 @@ def test_other_processes_come_between_any_two_operations() -> None:
 
 
 def test_syncing_a_file_that_is_gone_is_an_error() -> None:
-    """Nobody believes that something is durable which is not there."""
+    """A missing file is never reported as durable."""
     disk, loop = new_disk(), Loop()
 
     def sync() -> None:

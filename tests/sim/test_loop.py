@@ -10,12 +10,12 @@ from weir.sim.loop import Loop, Process, SimEvent, SimLock, SimWorkers
 
 
 def run(loop: Loop) -> None:
-    """Run until nothing is due any more."""
+    """Run until nothing is due."""
     loop.run(lambda: False, LIMIT_US)
 
 
 def test_what_is_due_first_runs_first() -> None:
-    """The order is that of the times, whatever the order of the calls."""
+    """Functions run in order of time, whatever the order of the calls."""
     loop, process, ran = Loop(), Process("p"), list[str]()
     loop.at(20, process, partial(ran.append, "late"))
     loop.at(10, process, partial(ran.append, "early"))
@@ -25,7 +25,7 @@ def test_what_is_due_first_runs_first() -> None:
 
 
 def test_of_two_at_the_same_time_the_one_asked_for_first_runs_first() -> None:
-    """The order is determined also where the times do not say it."""
+    """The order of calls decides between equal times."""
     loop, process, ran = Loop(), Process("p"), list[int]()
     for number in range(5):
         loop.at(10, process, partial(ran.append, number))
@@ -34,7 +34,7 @@ def test_of_two_at_the_same_time_the_one_asked_for_first_runs_first() -> None:
 
 
 def test_the_time_limit_ends_a_run_before_what_comes_later() -> None:
-    """What is due after the limit does not run, and the run says that its end was not reached."""
+    """A function due after the limit does not run, and the run returns False."""
     loop, process, ran = Loop(), Process("p"), list[str]()
     loop.at(10, process, partial(ran.append, "in time"))
     loop.at(30, process, partial(ran.append, "too late"))
@@ -43,7 +43,7 @@ def test_the_time_limit_ends_a_run_before_what_comes_later() -> None:
 
 
 def test_nothing_of_a_killed_process_runs_any_more() -> None:
-    """Neither what is due nor what was blocked goes on; other processes do."""
+    """Neither due nor blocked functions continue; other processes do."""
     loop, killed, other, ran = Loop(), Process("killed"), Process("other"), list[str]()
 
     def sleeper(process: Process) -> None:
@@ -59,7 +59,7 @@ def test_nothing_of_a_killed_process_runs_any_more() -> None:
 
 
 def test_a_paused_process_goes_on_where_it_was_when_the_pause_is_over() -> None:
-    """What was due meanwhile runs then, in its order."""
+    """Functions that were due during the pause run after it, in order."""
     loop, process, ran = Loop(), Process("p"), list[tuple[str, int]]()
     process.paused_until_us = 1_000
     for name in ("first", "second"):
@@ -69,7 +69,7 @@ def test_a_paused_process_goes_on_where_it_was_when_the_pause_is_over() -> None:
 
 
 def test_an_interrupted_task_ends_at_the_step_where_it_is() -> None:
-    """What comes after that step never runs, and whoever interrupted it goes on after its end."""
+    """The rest of the task never runs, and the interrupting caller continues after its end."""
     loop, process, ran = Loop(), Process("p"), list[str]()
 
     def long_work() -> None:
@@ -90,7 +90,7 @@ def test_an_interrupted_task_ends_at_the_step_where_it_is() -> None:
 
 
 def test_a_lock_lets_one_in_at_a_time() -> None:
-    """The second waits, however long the first takes."""
+    """The second task waits, however long the first one holds the lock."""
     loop, process, ran = Loop(), Process("p"), list[str]()
     lock = SimLock(loop, process)
 
@@ -107,7 +107,7 @@ def test_a_lock_lets_one_in_at_a_time() -> None:
 
 
 def test_a_lock_is_free_when_its_holder_was_interrupted() -> None:
-    """The one that waits gets it."""
+    """The waiting task gets the lock."""
     loop, process, ran = Loop(), Process("p"), list[str]()
     lock = SimLock(loop, process)
 
@@ -124,7 +124,7 @@ def test_a_lock_is_free_when_its_holder_was_interrupted() -> None:
 
 
 def test_an_event_wakes_all_who_wait() -> None:
-    """Both go on at the time when it is set, and the wait says that it is."""
+    """Both waiting tasks continue when the event is set, and ``wait`` returns True."""
     loop, process, woken = Loop(), Process("p"), list[tuple[bool, int]]()
     event = SimEvent(loop, process)
     for _ in range(2):
@@ -135,7 +135,7 @@ def test_an_event_wakes_all_who_wait() -> None:
 
 
 def test_waiting_for_an_event_ends_with_its_timeout() -> None:
-    """The wait says that the event is not set, and a later set wakes nobody a second time."""
+    """``wait`` returns False, and a later ``set`` does not wake the caller a second time."""
     loop, process, woken = Loop(), Process("p"), list[tuple[bool, int]]()
     event = SimEvent(loop, process)
     loop.spawn(process, lambda: woken.append((event.wait(0.001), loop.now_us)))
@@ -145,7 +145,7 @@ def test_waiting_for_an_event_ends_with_its_timeout() -> None:
 
 
 def test_closing_a_pool_waits_for_what_is_under_way() -> None:
-    """Work that was submitted before has ended when the pool is closed."""
+    """Work submitted earlier has ended when ``close`` returns."""
     loop, process, ran = Loop(), Process("p"), list[str]()
     workers = SimWorkers(loop, process, lambda: 10)
 

@@ -1,9 +1,8 @@
-"""The auditor is itself tested: each broken variant of the product is caught, by a law that it
-breaks.
+"""Tests of the auditor: it catches each broken variant of the product by a law that it breaks.
 
-The seed that is known to catch a variant is tried first. When the simulator has changed so much
-that it does not any more, the first 2,000 seeds are tried. ``pytest -rP`` shows at which seed each
-variant was caught, and what was said.
+The seed that is known to catch a variant is tried first. If the simulator has changed so that this
+seed no longer catches it, the first 2,000 seeds are tried. ``pytest -rP`` shows the seed at which
+each variant was caught, and the violation.
 """
 
 from __future__ import annotations
@@ -23,15 +22,14 @@ SEEDS = 2_000
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the product logs under faults is of no interest here, and much."""
+    """Silence what the product logs under faults, which is a lot."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
 
 
 def first_catch(mutant: Mutant) -> RunResult | None:
-    """The first run of the variant with a violation that names one of its laws; None in all of the
-    seeds."""
+    """The variant's first run with a violation of one of its laws; None if no seed has one."""
     for seed in chain([mutant.known_seed], range(SEEDS)):
         with mutant.variant():
             result = run_seed(seed)
@@ -43,8 +41,8 @@ def first_catch(mutant: Mutant) -> RunResult | None:
 @pytest.mark.usefixtures("no_coordinators")
 @pytest.mark.parametrize("mutant", parameters(MUTANTS))
 def test_a_broken_variant_is_caught_for_the_right_reason(mutant: Mutant) -> None:
-    """Within 2,000 seeds the auditor names a law that the variant breaks, and has no word against
-    the product there."""
+    """Within 2,000 seeds the auditor names a law that the variant breaks, at a seed where the
+    product breaks none."""
     caught = first_catch(mutant)
     assert caught is not None, f"{mutant.name} went through {SEEDS} seeds"
     print(f"{mutant.name}: seed {caught.seed}: {caught.violation}")

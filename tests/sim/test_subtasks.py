@@ -1,5 +1,4 @@
-"""Subtasks that fail alone: the laws hold, and broken variants are caught by a law that they
-break."""
+"""Subtasks that fail alone: the laws hold, and each broken variant is caught by a law it breaks."""
 
 from __future__ import annotations
 
@@ -24,18 +23,17 @@ Variant = Callable[[], AbstractContextManager[None]]
 
 
 def held_events_outlive_the_subtask() -> AbstractContextManager[None]:
-    """A subtask that began anew gets what was held for the one that failed (C5)."""
+    """A restarted subtask gets the events that were held for its failed attempt (C5)."""
     return _with(patch.object(SubtaskGateway, "reset", lambda self: None))
 
 
 def a_lost_event_is_no_failure() -> AbstractContextManager[None]:
-    """Nobody cares that an event has not arrived (C5)."""
+    """The loss of an event does not fail its subtask (C5)."""
     return _with(patch.object(OperatorCoordinatorHolder, "lost", lambda self, number, message: []))
 
 
 def closed_for_a_subtask_that_failed_meanwhile() -> AbstractContextManager[None]:
-    """The coordinator's late answer closes a gateway that the failure has reset, and the checkpoint
-    goes on (C5)."""
+    """A late coordinator snapshot closes a reset gateway, and the checkpoint continues (C5)."""
 
     def close(self: SubtaskGateway, checkpoint_id: int) -> bool:
         self._queue.append(checkpoint_id)
@@ -45,7 +43,7 @@ def closed_for_a_subtask_that_failed_meanwhile() -> AbstractContextManager[None]
 
 
 def opened_for_all_by_one() -> AbstractContextManager[None]:
-    """The first subtask that has taken its snapshot opens the gateways of all (C4)."""
+    """The first subtask that has taken its snapshot opens the gateways of all subtasks (C4)."""
 
     def opened(self: OperatorCoordinatorHolder, subtask: int, checkpoint_id: int) -> Any:
         return self._opened(checkpoint_id, range(self.parallelism))
@@ -54,7 +52,7 @@ def opened_for_all_by_one() -> AbstractContextManager[None]:
 
 
 def events_of_the_failed_stay_unconfirmed() -> AbstractContextManager[None]:
-    """What a subtask that failed was sent is awaited for ever (C5)."""
+    """Confirmations of events sent to a failed subtask are awaited for ever (C5)."""
 
     def failed(self: OperatorCoordinatorHolder, subtask: int) -> Any:
         self._gateways[subtask].reset()
@@ -64,8 +62,7 @@ def events_of_the_failed_stay_unconfirmed() -> AbstractContextManager[None]:
 
 
 def declined_only_for_its_own_events() -> AbstractContextManager[None]:
-    """A failed subtask that had handled all it was sent stays in checkpoints which wait for others
-    (C5)."""
+    """A failed subtask declines only checkpoints that wait for its own events (C5)."""
 
     def failed(self: OperatorCoordinatorHolder, subtask: int) -> Any:
         self._gateways[subtask].reset()
@@ -78,7 +75,7 @@ def declined_only_for_its_own_events() -> AbstractContextManager[None]:
     return _with(patch.object(OperatorCoordinatorHolder, "subtask_failed", failed))
 
 
-#: A seed that is known to catch it, and the words that the simulator may say.
+#: (variant, a seed that is known to catch it, texts that the violation may contain).
 VARIANTS: tuple[tuple[Variant, int, tuple[str, ...]], ...] = (
     (held_events_outlive_the_subtask, 4, ("gets", "in checkpoint", "is over, and closes")),
     (a_lost_event_is_no_failure, 0, ("gets", "wait for ever", "do not come to an end")),
@@ -102,7 +99,7 @@ VARIANTS: tuple[tuple[Variant, int, tuple[str, ...]], ...] = (
 def test_a_broken_variant_is_caught_where_subtasks_fail_alone(
     variant: Variant, known_seed: int, says: tuple[str, ...]
 ) -> None:
-    """Within 2,000 seeds, where the product itself has nothing against it."""
+    """The variant is caught within 2,000 seeds, at a seed where the product breaks no law."""
     for seed in chain([known_seed], range(SEEDS)):
         with variant():
             said = run_subtasks(seed).violation
@@ -115,15 +112,14 @@ def test_a_broken_variant_is_caught_where_subtasks_fail_alone(
 
 
 def test_a_seed_always_tells_the_same_story() -> None:
-    """Whatever broke a law can be seen again."""
+    """A broken law can be reproduced."""
     with coordinator_mutants.never_closed():
         assert run_subtasks(2) == run_subtasks(2)
         assert run_subtasks(2).story
 
 
 def test_subtasks_fail_and_checkpoints_complete_all_the_same() -> None:
-    """No law is broken, and there is something to be broken: failures, and checkpoints between
-    them."""
+    """No law is broken although subtasks fail, and checkpoints complete between the failures."""
     results = [run_subtasks(seed) for seed in range(100)]
     assert [result.violation for result in results if result.violation is not None] == []
     assert sum(result.failures for result in results) > 500

@@ -1,4 +1,4 @@
-"""The simulated table: exactly one of two writers lands, and cleanup leaves what readers see."""
+"""The simulated table: exactly one of two writers wins, and cleanup keeps visible files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 
 def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
-    """A handle of one attempt, with file operations of its own."""
+    """The table as one attempt opens it, with a file system of its own."""
     fs = file_system(disk, loop)
     table = SimTable("/t", fs)
     table.open(
@@ -31,7 +31,7 @@ def opened(disk: Disk, loop: Loop, *, attempt: int = 1) -> SimTable:
 
 
 def stage(table: SimTable, position: int, *rows: int) -> Any:
-    """Stage the rows as one step, and flush them."""
+    """Stage the rows as one batch, and flush them."""
     frame: Any = list(rows)
     payload = table.stage(frame, Step(position=position))
     assert payload is not None
@@ -39,7 +39,7 @@ def stage(table: SimTable, position: int, *rows: int) -> Any:
 
 
 def visible(disk: Disk) -> list[int]:
-    """What a reader of the table sees."""
+    """The rows that a reader of the table sees."""
     names = disk.names("/t/log")
     if not names:
         return []
@@ -48,7 +48,7 @@ def visible(disk: Disk) -> list[int]:
 
 
 def test_what_is_staged_is_not_visible_before_its_commit() -> None:
-    """Readers see the rows with the commit, and not before."""
+    """Readers see the rows after the commit, not before."""
     disk, loop, seen = new_disk(), Loop(), list[list[int]]()
 
     def write() -> None:
@@ -62,7 +62,7 @@ def test_what_is_staged_is_not_visible_before_its_commit() -> None:
 
 
 def test_of_two_writers_of_one_epoch_exactly_one_lands() -> None:
-    """Both handles look, both create, and the rows are there once."""
+    """Both read the log, both try to create its next version, and the rows are there once."""
     disk, loop, rows = new_disk(), Loop(), list[int]()
     staged = list[Any]()
     run_all(loop, lambda: staged.append(stage(opened(disk, loop), 0, 1, 2)))
@@ -76,7 +76,7 @@ def test_of_two_writers_of_one_epoch_exactly_one_lands() -> None:
 
 
 def test_two_writers_with_different_transactions_both_land() -> None:
-    """The one whose version was taken looks again, and takes the next one."""
+    """The writer whose version is taken reads the log again, and takes the next version."""
     disk, loop = new_disk(), Loop()
 
     def write(sink: str, row: int) -> None:
@@ -108,7 +108,7 @@ def test_an_epoch_at_or_below_the_newest_is_not_committed_again() -> None:
 
 
 def test_a_commit_of_files_that_are_gone_is_an_error() -> None:
-    """A table never shows a file that is not there."""
+    """A table never shows a missing file."""
     disk, loop = new_disk(), Loop()
 
     def write() -> None:
@@ -123,7 +123,7 @@ def test_a_commit_of_files_that_are_gone_is_an_error() -> None:
 
 
 def test_cleanup_deletes_what_dead_attempts_staged_and_nobody_committed() -> None:
-    """Committed files and those of the living attempt stay."""
+    """Committed files and those of the current attempt stay."""
     disk, loop, kept = new_disk(), Loop(), list[str]()
 
     def write() -> None:
@@ -140,7 +140,7 @@ def test_cleanup_deletes_what_dead_attempts_staged_and_nobody_committed() -> Non
 
 
 def test_a_table_that_takes_no_commit_says_so_and_has_done_nothing() -> None:
-    """The simulated failure of a commit comes before its first step."""
+    """A simulated commit failure happens before the commit's first operation."""
     disk, loop = new_disk(), Loop()
 
     def write() -> None:

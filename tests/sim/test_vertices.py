@@ -1,4 +1,4 @@
-"""The graphs that runs draw: most are small, some are large and have every shape."""
+"""The graphs that runs draw: most are small, and the large ones come in every shape."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGE = [graph for graph in GRAPHS if len(graph) > MOST_SMALL]
 
 
 def depth(graph: Sequence[SimVertex]) -> int:
-    """Vertices on the longest way."""
+    """The number of vertices on the longest path."""
     depths: dict[str, int] = {}
     for vertex in graph:
         depths[vertex.name] = 1 + max((depths[name] for name in vertex.inputs), default=0)
@@ -21,7 +21,7 @@ def depth(graph: Sequence[SimVertex]) -> int:
 
 
 def components(graph: Sequence[SimVertex]) -> int:
-    """Parts that no edge joins."""
+    """The number of connected components."""
     part = {vertex.name: vertex.name for vertex in graph}
     for vertex in graph:
         for name in vertex.inputs:
@@ -31,12 +31,12 @@ def components(graph: Sequence[SimVertex]) -> int:
 
 
 def has_diamond(graph: Sequence[SimVertex]) -> bool:
-    """Whether records of one vertex come to another over two ways."""
+    """Whether records of one vertex reach another over two paths."""
     return any(max(Counter(rows).values()) > 1 for rows in expected_rows(graph).values())
 
 
 def test_one_run_in_twenty_has_a_large_graph() -> None:
-    """More would slow everything down."""
+    """More large graphs would make the simulator too slow."""
     assert 70 < len(LARGE) < 130
     assert {len(graph) for graph in LARGE} == set(range(4, 21))
 
@@ -52,5 +52,5 @@ def test_large_graphs_have_every_shape() -> None:
 
 
 def test_no_vertex_has_too_much_to_read() -> None:
-    """A record that comes over many ways comes many times."""
+    """A record arrives once for each path, so the number of rows is bounded."""
     assert max(len(rows) for graph in LARGE for rows in expected_rows(graph).values()) <= 300

@@ -1,5 +1,4 @@
-"""One run of the simulator is determined by its seed, holds all laws, and tells its story when it
-does not."""
+"""A simulator run is determined by its seed, holds all laws, and has its story if it does not."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ PRINT_DIGEST = (
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What the product logs under faults is of no interest here, and much."""
+    """Silence what the product logs under faults, which is a lot."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -42,7 +41,7 @@ def test_the_same_seed_goes_the_same_way_twice() -> None:
 
 
 def test_a_seed_goes_the_same_way_in_every_interpreter() -> None:
-    """No order of a set and no hash of a string has a say: other hash seeds give the same
+    """The order of sets and the hashes of strings do not matter: another hash seed gives the same
     digest."""
     digests = set()
     for hash_seed in ("1", "2"):
@@ -59,7 +58,7 @@ def test_a_seed_goes_the_same_way_in_every_interpreter() -> None:
 
 
 def test_runs_before_it_do_not_change_a_run() -> None:
-    """Nothing is left behind in the process by one run that another would see."""
+    """A run leaves no state in the process that affects another run."""
     alone = run_seed(BUSY_SEED).digest
     run_seed(BUSY_SEED + 1)
     assert run_seed(BUSY_SEED).digest == alone
@@ -71,8 +70,8 @@ def test_different_seeds_go_different_ways() -> None:
 
 
 def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
-    """The product has no violation in the first hundred seeds, and every kind of fault struck in
-    one of them."""
+    """The product breaks no law in the first hundred seeds, and every kind of fault strikes in at
+    least one of them."""
     results = [run_seed(seed) for seed in range(100)]
     assert [(result.seed, result.violation) for result in results if result.violation] == []
     assert sum(result.checkpoints for result in results) > 100
@@ -80,12 +79,12 @@ def test_a_hundred_seeds_hold_all_laws_and_strike_all_kinds_of_faults() -> None:
 
 
 def test_a_run_that_held_all_laws_carries_no_story() -> None:
-    """The story is kept only where somebody has to read it."""
+    """Only a run with a violation keeps its story."""
     assert run_seed(BUSY_SEED).story == ()
 
 
 def test_a_run_that_broke_a_law_carries_its_plan_and_its_story() -> None:
-    """Job, faults and the newest lines are there to read, up to the effect that broke the law."""
+    """The result has the job, the faults and the newest lines, up to the effect that broke it."""
     with notify_before_the_record():
         result = run_seed(BUSY_SEED)
     assert result.violation is not None

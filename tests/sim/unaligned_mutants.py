@@ -35,8 +35,7 @@ def segments_in_flight_lost_at_the_restore() -> AbstractContextManager[None]:
 
 
 def a_snapshot_with_one_of_the_segments_that_it_passes() -> AbstractContextManager[None]:
-    """Of what a barrier overtakes in a channel only the first segment is part of the snapshot
-    (P27)."""
+    """A snapshot has only the first of the segments that a barrier overtakes in a channel (P27)."""
     real = InputGate._pass
 
     def first_only(self: InputGate, name: str, place: Any) -> list[Any]:
@@ -46,8 +45,7 @@ def a_snapshot_with_one_of_the_segments_that_it_passes() -> AbstractContextManag
 
 
 def an_offset_behind_what_was_overtaken() -> AbstractContextManager[None]:
-    """A snapshot holds as the query's offsets where the barrier stood, not what was read (P7,
-    P27)."""
+    """A snapshot's offsets are the barrier's position, not what the query has read (P7, P27)."""
     take = SimQuery.take
 
     def take_behind(self: SimQuery, effect: TakeSnapshot) -> None:
@@ -65,13 +63,12 @@ def an_offset_behind_what_was_overtaken() -> AbstractContextManager[None]:
 
 
 def a_segment_deleted_before_its_snapshot_has_it() -> AbstractContextManager[None]:
-    """The producer is told at once that a segment was read, though a snapshot still copies it
-    (P27)."""
+    """The producer is notified that a segment was read while a snapshot still copies it (P27)."""
     return _with(patch.object(OpenSnapshots, "channels_in_use", frozenset()))
 
 
 def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
-    """The barrier of a savepoint passes what was not read, as that of a checkpoint may (P27)."""
+    """The barrier of a savepoint overtakes unread segments, as a checkpoint's barrier may (P27)."""
     real = InputGate._standing
 
     def standing(self: InputGate) -> Any:
@@ -82,11 +79,10 @@ def a_savepoint_that_overtakes() -> AbstractContextManager[None]:
 
 
 def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:
-    """A task whose producers have finished takes a triggered snapshot at once, whatever is still to
-    be read (P31)."""
+    """A task whose producers have finished takes a snapshot before it has read the rest (P31)."""
     return _with(
         patch.object(InputGate, "has_open_channel", property(lambda self: False)),
-        # Producers run far ahead, and a batch reads one segment, so that there is more to ignore.
+        # Producers run far ahead and a batch reads one segment, so there is more to ignore.
         patch.object(output_channels_module, "_STEPS_AHEAD", 100),
         patch.object(batch_bound_module, "FIRST", 1),
         patch.object(batch_bound_module, "_MOST", 1),

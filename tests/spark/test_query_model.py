@@ -1,4 +1,4 @@
-"""One script, two task ports: the simulator's model of a query and real Spark tell the same story.
+"""The simulator's query model and real Spark must produce the same trace of one script.
 
 The script plays the job master around one production ``StreamTask``: it triggers checkpoints at
 given positions, lets a step of the first attempt fail, and starts the next attempt from the newest
@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.rig import Collected, Landing
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import (
     AcknowledgeCheckpoint,
     NotifyCheckpointComplete,
@@ -72,7 +73,7 @@ pytestmark = pytest.mark.spark
 
 JOB = "0" * 32
 STEPS = 4
-#: Checkpoints to trigger when the query asks at a position, in the first attempt and in the second.
+#: Checkpoints to trigger when the query asks at a position, in the first and in the second attempt.
 SCRIPT: tuple[Mapping[int, int], ...] = ({0: 1, 1: 2}, {2: 3})
 #: The step that fails in the first attempt.
 FAILS_AT = 3
@@ -91,8 +92,7 @@ class Script:
     def attempt(
         self, number: int, post: Callable[[Any], None], take: Callable[[], Any]
     ) -> TaskStatus:
-        """Run one attempt to its end; ``take`` waits for the next event that was given to
-        ``post``."""
+        """Run one attempt to its end; ``take`` waits for the next event given to ``post``."""
         self._tell(f"attempt {number}")
         restored = self._restored()
         task = StreamTask(
@@ -173,9 +173,10 @@ class Script:
             self.trace.append(what)
 
     def _trigger(self, checkpoint_id: int) -> TriggerCheckpoint:
-        return TriggerCheckpoint(
-            vertex="v", checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
+        barrier = CheckpointBarrier(
+            checkpoint_id=checkpoint_id, kind=SnapshotKind.CHECKPOINT, timestamp_ms=0
         )
+        return TriggerCheckpoint(vertex="v", barrier=barrier)
 
     def _restored(self) -> CompletedCheckpoint | None:
         if self._newest is None:
@@ -233,7 +234,7 @@ def sink_port(sinks: Mapping[str, Sink], file_system: Any, waits: Any) -> SinkPo
 
 
 def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
-    """The script on real Spark."""
+    """Run the script on real Spark."""
     landing = Landing(directory / "in")
     landing.land(STEPS)
     job = Job("model")
@@ -268,7 +269,7 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
 
 
 class NoFaults:
-    """A disk on which nothing goes wrong."""
+    """A disk without faults."""
 
     def delay_us(self) -> int:
         return 10
@@ -284,8 +285,10 @@ class NoFaults:
 
 
 def trace_of_model(seed: int) -> list[str]:
-    """The script on the simulator's model; the seed decides in which order sources are asked, and
-    all delays."""
+    """Run the script on the simulator's model; the seed decides all delays.
+
+    It also decides the order in which sources are asked.
+    """
     loop, process = Loop(), Process("d1")
     vertex = SimVertex(name="v", records=STEPS, batch=1, pace_us=1)
     auditor = Auditor(base_directory="/cp", vertices=[vertex], max_concurrent=1, claims=False)
@@ -298,7 +301,7 @@ def trace_of_model(seed: int) -> list[str]:
     script: list[Script] = []
 
     def fails() -> bool:
-        """Once, in the step that the script names."""
+        """Fail once, in the step that the script names."""
         done = sum(line.startswith("staged") for line in script[0].trace)
         if done == FAILS_AT and not staged:
             staged.append(done)

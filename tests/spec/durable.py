@@ -1,7 +1,7 @@
-"""The durable half of a job for the scenarios: real files in a temporary directory, and no task.
+"""The durable half of a job for the scenarios: real files in a temporary directory, no tasks.
 
-Whatever a task would write is written here by hand: one small file for each name, in the directory
-that the task would use. The clock stands still.
+What a task would write is written here by hand: one small file per name, in the directory that the
+task would use. The clock stands still.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOKENS = count(1)
 
 
 class StandingClock:
-    """A clock that a scenario has no need to move."""
+    """A clock that never advances."""
 
     def now_ms(self) -> int:
         return 0
@@ -48,8 +48,7 @@ class StandingClock:
 
 
 class Driver:
-    """One driver of one job of one task: each ``Driver`` of the same id is the next one that runs
-    the job."""
+    """A driver of a job of one task; each new ``Driver`` with the same id takes over the job."""
 
     def __init__(
         self,
@@ -99,8 +98,10 @@ class Driver:
     def complete(
         self, files: tuple[str, ...] = (), committables: tuple[Committable, ...] = ()
     ) -> CompletedCheckpoint:
-        """A checkpoint of state files ``<id of the checkpoint that wrote it>/<name>``; those of its
-        own are written."""
+        """Complete a checkpoint of state files ``<id of the writing checkpoint>/<name>``.
+
+        Those with its own id are written.
+        """
         n, _ = self.job.allocate(
             AllocateLocation(allocation=1, kind=SnapshotKind.CHECKPOINT, target=None)
         )
@@ -115,8 +116,10 @@ class Driver:
         return self._record(n, SnapshotKind.CHECKPOINT, None, handles, committables)
 
     def savepoint(self, *, staged: bool = False) -> CompletedCheckpoint:
-        """An intermediate savepoint of one state file, which is also the copy of what a sink has
-        ``staged``."""
+        """Complete an intermediate savepoint of one state file.
+
+        The file is also the copy of what a sink has ``staged``.
+        """
         n, target = self.job.allocate(
             AllocateLocation(allocation=1, kind=SnapshotKind.SAVEPOINT, target=None)
         )
@@ -131,15 +134,14 @@ class Driver:
         return self._record(n, SnapshotKind.SAVEPOINT, target, copies, output)
 
     def subsume(self, checkpoint_id: int, *files: str) -> None:
-        """What the coordinator asks for when it subsumes a checkpoint of which nobody needs
-        ``files`` any more."""
+        """Discard a subsumed checkpoint with these ``files``, which nobody needs any more."""
         names = tuple(f"shared/{file}" for file in files)
         self.job.discard(
             DiscardCheckpoint(checkpoint_id=checkpoint_id, target=None, files=names, subsumed=True)
         )
 
     def has(self, file: str) -> bool:
-        """Whether a state file ``<id>/<name>`` is still there."""
+        """Whether a state file ``<id>/<name>`` still exists."""
         writer, name = file.split("/")
         return Path(self.storage.shared_directory(int(writer)), name).exists()
 

@@ -1,5 +1,4 @@
-"""What the scenarios of Flink's tests have in common: a running job on a manual clock, and short
-words for its requests.
+"""Shared by the scenarios of Flink's tests: a running job on a manual clock and short requests.
 
 Everything goes through ``JobMaster`` as the kernel would drive it; effects are answered by hand, so
 that a scenario can stop between any two steps. No thread, no file, no sleep.
@@ -38,8 +37,10 @@ def job(
     tolerable_failed_checkpoints: int = 100,
     num_retained: int = 1,
 ) -> World:
-    """A running job of two tasks, or of those named; without an interval only requests trigger a
-    checkpoint."""
+    """A running job of two tasks, or of those named.
+
+    Without an interval only requests trigger a checkpoint.
+    """
     config = CheckpointConfig(
         interval_ms=interval_ms,
         timeout_ms=timeout_ms,
@@ -58,7 +59,7 @@ def ask(
     name: str | None = None,
     checkpoint_type: CheckpointType = CheckpointType.CONFIGURED,
 ) -> list[JobMasterEffect]:
-    """A user asks for a snapshot; what followed at once."""
+    """Request a snapshot as a user; return what followed at once."""
     request = name or f"request-{len(world.effects)}"
     event = SnapshotRequested(request=request, kind=kind, checkpoint_type=checkpoint_type)
     return world.handle(event)
@@ -67,17 +68,17 @@ def ask(
 def trigger(
     world: World, kind: RequestKind = RequestKind.CHECKPOINT, *, name: str | None = None
 ) -> int:
-    """A user asks for a snapshot, which is triggered; its id."""
+    """Request a snapshot as a user and trigger it; return its id."""
     return world.allocate(ask(world, kind, name=name))[0]
 
 
 def complete(world: World, kind: RequestKind = RequestKind.CHECKPOINT) -> int:
-    """A whole snapshot, from the user's request to its record; its id."""
+    """Take a whole snapshot, from the user's request to its record; return its id."""
     return world.complete(ask(world, kind))[0]
 
 
 def allocate_all(world: World, effects: list[JobMasterEffect]) -> list[int]:
-    """Answer every ``AllocateLocation`` among ``effects`` and among what follows; the new ids."""
+    """Answer every ``AllocateLocation`` among ``effects`` and what follows; return the new ids."""
     ids = []
     while of(effects, AllocateLocation):
         checkpoint_id, effects = world.allocate(effects)
@@ -86,7 +87,7 @@ def allocate_all(world: World, effects: list[JobMasterEffect]) -> list[int]:
 
 
 def tick(world: World, ms: int) -> list[int]:
-    """Let time pass, and let every checkpoint that is due be triggered; their ids."""
+    """Advance the clock and trigger every checkpoint that is due; return their ids."""
     end_ms, ids = world.now_ms + ms, list[int]()
     while (deadline := world.master.next_deadline()) is not None and deadline <= end_ms:
         ids += allocate_all(world, world.pass_time(max(0, deadline - world.now_ms)))
@@ -95,17 +96,17 @@ def tick(world: World, ms: int) -> list[int]:
 
 
 def pending_ids(world: World) -> list[int]:
-    """The checkpoints under way, oldest first."""
+    """The checkpoints in progress, oldest first."""
     return [pending.checkpoint_id for pending in world.master.coordinator.pending]
 
 
 def status(world: World) -> JobStatus:
-    """Where the job stands."""
+    """The job's status."""
     return world.master.status
 
 
 def fail(world: World) -> list[JobMasterEffect]:
-    """The first task fails."""
+    """Fail the first task."""
     event = TaskFailed(
         vertex=world.vertices[0], attempt=world.master.attempt, message="out of memory"
     )
@@ -113,7 +114,7 @@ def fail(world: World) -> list[JobMasterEffect]:
 
 
 def fail_over(world: World, restored: CompletedCheckpoint | None) -> None:
-    """The first task fails, and the job runs again as a new attempt of the same driver."""
+    """Fail the first task and bring the job back to RUNNING in a new attempt of the same driver."""
     attempt = world.master.attempt
     fail(world)
     world.handle(TasksStopped(attempt=attempt, chance=0.0))
@@ -129,8 +130,7 @@ def take_over(
     restored: CompletedCheckpoint | None,
     older: tuple[CompletedCheckpoint, ...] = (),
 ) -> World:
-    """A new ``JobMaster`` begins the next attempt of the job that ``world`` ran, as after the death
-    of its driver."""
+    """Start the next attempt of ``world``'s job in a new ``JobMaster``: its driver has died."""
     successor = World(*world.vertices, config=world.config)
     successor.next_id = world.next_id
     successor.handle(JobSubmitted())

@@ -1,8 +1,8 @@
-"""Flink's ``CheckpointCoordinatorTest`` as Weir's contract: acknowledging, declining, subsuming,
-and the limits.
+"""Flink's ``CheckpointCoordinatorTest``: acknowledging, declining, subsuming, and the limits.
 
-Triggering by time and by type is in ``test_spec_triggering``, what fails in
-``test_spec_coordinator_failures``, and who may delete shared state in ``test_spec_shared_state``.
+Triggering by time and by type is in ``test_spec_triggering``, failures are in
+``test_spec_coordinator_failures``, and the deletion of shared state is in
+``test_spec_shared_state``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ def told(
     effects: list[JobMasterEffect],
     kind: type[TriggerCheckpoint] | type[NotifyCheckpointComplete] | type[NotifyCheckpointAborted],
 ) -> list[tuple[str, int]]:
-    """Which task is told so of which checkpoint."""
+    """The tasks and checkpoints of the effects of this kind."""
     return [(effect.vertex, effect.checkpoint_id) for effect in of(effects, kind)]
 
 
-# -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex
-# --------------------------------------------------
+# -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex -----------------------------------------
 
 
 def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before_it_is_harmless() -> (
@@ -85,8 +84,7 @@ def test_declining_the_older_of_two_checkpoints_leaves_the_newer_one_pending() -
     assert told(effects, NotifyCheckpointComplete) == [("a", newer), ("b", newer)]
 
 
-# -- 13: testTriggerAndConfirmSimpleCheckpoint
-# --------------------------------------------------------------
+# -- 13: testTriggerAndConfirmSimpleCheckpoint -----------------------------------------------------
 
 
 def test_a_checkpoint_completes_with_its_last_acknowledgement_and_not_before() -> None:
@@ -121,7 +119,7 @@ def test_a_duplicate_acknowledgement_neither_replaces_the_state_nor_registers_fi
 
 def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A7): no timeout
-    finds it any more."""
+    applies to it any more."""
     world = job(timeout_ms=1_000)
     n = trigger(world)
     assert world.master.next_deadline() == world.now_ms + 1_000
@@ -133,7 +131,7 @@ def test_the_canceller_of_a_completed_checkpoint_is_gone() -> None:
 
 def test_the_shared_state_of_a_checkpoint_is_registered_when_its_tasks_acknowledge_it() -> None:
     """CheckpointCoordinatorTest.testTriggerAndConfirmSimpleCheckpoint (MISSION A11): a newer one
-    keeps what it names."""
+    keeps the files it names."""
     world = job("a")
     world.complete(ask(world), task_state("a", files=("old", "shared")))
     assert world.master.coordinator.store.files == {"old", "shared"}
@@ -154,8 +152,7 @@ def test_the_next_checkpoint_runs_like_the_first_under_a_higher_id_and_subsumes_
     assert only(effects, DiscardCheckpoint).checkpoint_id == first
 
 
-# -- 14: testSuccessfulCheckpointSubsumesUnsuccessful
-# -------------------------------------------------------
+# -- 14: testSuccessfulCheckpointSubsumesUnsuccessful ----------------------------------------------
 
 
 def test_a_completed_checkpoint_subsumes_an_older_one_that_is_only_partly_acknowledged() -> None:
@@ -186,12 +183,12 @@ def test_a_late_acknowledgement_of_a_subsumed_checkpoint_has_its_state_discarded
 
 
 # -- 15: savepoints and checkpoints (testSavepointsAreNotSubsumed,
-# testTriggerAndConfirmSimpleSavepoint) -----
+# testTriggerAndConfirmSimpleSavepoint)
 
 
 def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoint() -> None:
-    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint
-    completes all the same."""
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14): the savepoint still
+    completes."""
     world = job(max_concurrent_checkpoints=3)
     savepoint = trigger(world, RequestKind.SAVEPOINT)
     older, newer = trigger(world), trigger(world)
@@ -229,8 +226,8 @@ def test_no_task_is_notified_of_a_completed_savepoint() -> None:
 def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_checkpoint_only() -> (
     None
 ):
-    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): a savepoint is nothing
-    to be subsumed."""
+    """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (MISSION A11): savepoints are never
+    subsumed."""
     world = job()
     first = complete(world)
     complete(world, RequestKind.SAVEPOINT)
@@ -240,8 +237,7 @@ def test_the_checkpoint_after_a_savepoint_is_notified_and_subsumes_the_last_chec
     assert (subsumed.checkpoint_id, subsumed.subsumed) == (first, True)
 
 
-# -- 16: testMaxConcurrentAttempts
-# --------------------------------------------------------------------------
+# -- 16: testMaxConcurrentAttempts -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -262,8 +258,8 @@ def test_the_timer_triggers_no_more_checkpoints_than_may_be_pending_and_one_more
 def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth_become_pending() -> (
     None
 ):
-    """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsuming
-    frees a place too."""
+    """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsumption
+    frees a slot too."""
     world = job(interval_ms=10, max_concurrent_checkpoints=2)
     assert tick(world, 10) == [1, 2]
     assert tick(world, 1_000) == []
@@ -274,15 +270,14 @@ def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth
     assert pending_ids(world) == [3, 4]
 
 
-# -- 17: testMinCheckpointPause
-# -----------------------------------------------------------------------------
+# -- 17: testMinCheckpointPause --------------------------------------------------------------------
 
 
 def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause_and_then_runs() -> (
     None
 ):
     """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly
-    the remainder."""
+    the remaining pause."""
     world = job(interval_ms=1_000, min_pause_ms=1_000)
     assert tick(world, 1_000) == [1]
     assert tick(world, 1_500) == []
@@ -296,7 +291,7 @@ def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_paus
 
 
 # -- 18: testCheckpointAbortsIfTriggerTasksAreNotExecuted,
-# testCheckpointTriggeredAfterSomeTasksFinished... --
+# testCheckpointTriggeredAfterSomeTasksFinished...
 
 
 def test_a_checkpoint_is_refused_while_a_task_to_trigger_does_not_run() -> None:
@@ -326,8 +321,7 @@ def test_a_checkpoint_is_triggered_at_the_running_tasks_after_others_have_finish
     assert told(world.record(recording), NotifyCheckpointComplete) == [("b", n)]
 
 
-# -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure
-# ---------------
+# -- 19: testAbortedCheckpointStatsUpdatedAfterFailure, testCheckpointStatsUpdatedAfterFailure -----
 
 
 METRICS = SnapshotMetrics(

@@ -1,7 +1,7 @@
-"""Flink's ``CheckpointCoordinatorTest`` as Weir's contract, where something fails or is shut down.
+"""Flink's ``CheckpointCoordinatorTest`` where something fails or is shut down.
 
-A stop whose savepoint is discarded, ids and records that cannot be had, and requests that come
-around a shutdown.
+A stop whose savepoint is discarded, ids and records that cannot be obtained, and requests that
+arrive around a shutdown.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from tests.spec.scenario import ask, fail, job, pending_ids, status, tick, trigg
 
 from weir.core.checkpoints.failures import CheckpointFailureReason as Reason
 from weir.core.checkpoints.requests import (
+    CheckpointOutput,
     CheckpointRequest,
-    CoordinatorOutput,
     RequestFailed,
     RequestOrigin,
 )
@@ -40,20 +40,19 @@ from weir.core.types import Recorded, TaskStatus
 PERIODIC = CheckpointRequest(origin=RequestOrigin.PERIODIC)
 
 
-def refused(outputs: list[CoordinatorOutput]) -> list[Reason]:
-    """Why the coordinator refused requests."""
+def refused(outputs: list[CheckpointOutput]) -> list[Reason]:
+    """The coordinator's reasons for refusing requests."""
     return [output.reason for output in outputs if isinstance(output, RequestFailed)]
 
 
 def location_failed(world: World, effects: list[JobMasterEffect]) -> list[JobMasterEffect]:
-    """No id can be had for the one checkpoint that is being triggered."""
+    """Fail the allocation for the one checkpoint that is being triggered."""
     allocation = only(effects, AllocateLocation).allocation
     event = LocationFailed(allocation=allocation, message="no space left", timestamp_ms=2_000_000)
     return world.handle(event)
 
 
-# -- 21: jobFailsIfInFlightSynchronousSavepointIsDiscarded
-# --------------------------------------------------
+# -- 21: jobFailsIfInFlightSynchronousSavepointIsDiscarded -----------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -81,19 +80,18 @@ def test_a_discarded_stop_savepoint_fails_the_job_whatever_number_of_failures_is
     None
 ):
     """CheckpointCoordinatorTest.jobFailsIfInFlightSynchronousSavepointIsDiscarded (PROTOCOL P34):
-    it cannot run on."""
+    it cannot continue."""
     world = job(tolerable_failed_checkpoints=2**31 - 1)
     world.decline(trigger(world, RequestKind.STOP), "a", "CHECKPOINT_DECLINED_TASK_NOT_READY")
     assert status(world) is JobStatus.FAILING
 
 
 # -- 22: testTriggerCheckpointAfterStopping, ...WithCounterIOException, testExceptionInStoring...
-# ------------
 
 
 def test_a_checkpoint_whose_id_arrives_after_the_scheduler_stopped_is_not_made() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A3, A6): its location
-    is removed again."""
+    is removed."""
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     fail(world)
@@ -144,7 +142,7 @@ def test_an_id_counter_that_fails_makes_a_failed_checkpoint_and_no_pending_one()
 
 def test_an_id_counter_that_fails_counts_against_the_tolerable_failures() -> None:
     """CheckpointCoordinatorTest.testTriggerCheckpointWithCounterIOException (PROTOCOL P9): the
-    second one is too many."""
+    second failure exceeds the tolerance."""
     world = job(interval_ms=10, tolerable_failed_checkpoints=1)
     location_failed(world, world.pass_time(0))
     assert status(world) is JobStatus.RUNNING
@@ -166,12 +164,11 @@ def test_a_completed_checkpoint_that_cannot_be_stored_is_reported_to_the_failure
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
 
 
-# -- 23: testScheduleTriggerRequestDuringShutdown, testPeriodicSchedulingWithInactiveTasks
-# -------------------
+# -- 23: testScheduleTriggerRequestDuringShutdown, testPeriodicSchedulingWithInactiveTasks ---------
 
 
 def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
-    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A3): and it is no
+    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A3): it is not an
     error."""
     world = job(interval_ms=10)
     world.handle(CancelRequested(request="cancel"))
@@ -188,8 +185,8 @@ def test_a_timer_that_fires_during_or_after_the_shutdown_does_nothing() -> None:
 
 
 def test_a_location_that_arrives_after_the_job_ended_does_nothing() -> None:
-    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A6): nobody waits
-    for it."""
+    """CheckpointCoordinatorTest.testScheduleTriggerRequestDuringShutdown (MISSION A6): nobody is
+    waiting for it."""
     world = job(interval_ms=10)
     allocation = only(world.pass_time(0), AllocateLocation).allocation
     world.handle(CancelRequested(request="cancel"))
@@ -214,8 +211,8 @@ def test_the_timer_goes_on_while_tasks_do_not_run_yet_and_triggers_once_they_all
 
 @pytest.mark.parametrize("kind", [RequestKind.CHECKPOINT, RequestKind.SAVEPOINT])
 def test_a_user_who_asks_during_the_shutdown_is_answered_with_a_refusal(kind: RequestKind) -> None:
-    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4), as the user sees
-    it."""
+    """CheckpointCoordinatorTest.testTriggerCheckpointAfterStopping (MISSION A4), seen by the
+    user."""
     world = job()
     world.handle(CancelRequested(request="cancel"))
     assert only(ask(world, kind, name="late"), AnswerRequest).failure

@@ -1,22 +1,23 @@
-"""The table of the final checkpoint and of both stops, cell by cell (FLIP-147; MISSION E,
-PROTOCOL P28, P37).
+"""The final checkpoint and both stops as one table, cell by cell.
 
-=============================  ======================  ======================  ======================
-event                          final checkpoint        stop with drain         stop
-=============================  ======================  ======================  ======================
-aligned on MAX_WATERMARK       all timers fire,        all timers fire,        nothing
-                               MAX_WATERMARK goes on   MAX_WATERMARK goes on
-aligned on EndOfUserRecords    endInput, finish        endInput, finish        neither
-                               EndOfUserRecords(True)  EndOfUserRecords(True)  EndOfUserRecords(False)
-aligned on the barrier         barrier goes on         barrier goes on         barrier goes on
-                               wait for completion     wait for completion     wait for completion
-checkpoint completed           wait for consumers      wait for consumers      wait for consumers
-consumers have acknowledged    close, EndOfPartition   close, EndOfPartition   close, EndOfPartition
-=============================  ======================  ======================  ======================
+FLIP-147; MISSION E, PROTOCOL P28, P37.
+
+===========================  ======================  ======================  =======================
+event                        final checkpoint        stop with drain         stop
+===========================  ======================  ======================  =======================
+aligned on MAX_WATERMARK     all timers fire,        all timers fire,        nothing
+                             MAX_WATERMARK goes on   MAX_WATERMARK goes on
+aligned on EndOfUserRecords  endInput, finish        endInput, finish        neither
+                             EndOfUserRecords(True)  EndOfUserRecords(True)  EndOfUserRecords(False)
+aligned on the barrier       barrier goes on         barrier goes on         barrier goes on
+                             wait for completion     wait for completion     wait for completion
+checkpoint completed         wait for consumers      wait for consumers      wait for consumers
+consumers have acknowledged  close, EndOfPartition   close, EndOfPartition   close, EndOfPartition
+===========================  ======================  ======================  =======================
 
 Each column has a task in the middle of a chain, ``a -> v -> x``. Under Spark the watermark and
-``finish`` are one step, the drain: ``StartDrain`` asks for it, ``Drained`` says that it is done,
-and what goes on is one entry, ``EndOfUserRecords``.
+``finish`` are one step, the drain: ``StartDrain`` starts it, ``Drained`` reports its end, and one
+entry, ``EndOfUserRecords``, goes on downstream.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Mode:
     """A column of the table."""
 
     kind: SnapshotKind
-    #: What the producer says when its records end.
+    #: The entry the producer sends when its records end.
     end: EndOfUserRecords
 
     @property
@@ -105,7 +106,7 @@ class Column:
         self.do(PlanningCalled(call=3, position=0, consumed={"a": 0}))
 
     def do(self, event: Any) -> list[Any]:
-        """What comes of one event; entries of the channel to x without their envelope."""
+        """Handle one event; return the effects, entries of the channel to x without envelope."""
         effects = self.task.handle(event, 0)
         self.task.validate()
         found: list[Any] = []
@@ -117,7 +118,7 @@ class Column:
         return self.do(ChannelAppended(vertex="v", channel="a", entries=(entry,)))
 
     def end_of_user_records(self) -> list[Any]:
-        """Up to the end of the row; with a drain that is two events."""
+        """Move to the end of the row; a drain takes two events."""
         effects = self.get(self.mode.end)
         if self.mode.finishes:
             self.position = 1
@@ -151,16 +152,16 @@ def column(request: pytest.FixtureRequest) -> Column:
 
 
 def test_aligned_on_max_watermark(column: Column) -> None:
-    """All timers fire before anything else, but not in a stop without drain: the windows stay in
-    the state."""
+    """All timers fire before anything else, except in a stop without drain: its windows stay in the
+    state."""
     effects = column.get(column.mode.end)
     drains = [one for one in effects if isinstance(one, StartDrain)]
     assert drains == ([StartDrain(vertex="v", position=0, call=3)] if column.mode.finishes else [])
 
 
 def test_aligned_on_end_of_user_records(column: Column) -> None:
-    """Operators are FINISHED only after finished=True; what was said is said on, and the task waits
-    in any case."""
+    """Operators are FINISHED only after finished=True; the flag is passed on, and the task always
+    waits."""
     effects = column.end_of_user_records()
     finished = OperatorStatus.FINISHED if column.mode.finishes else OperatorStatus.RUNNING
     assert column.task.operator_status is finished
@@ -169,8 +170,8 @@ def test_aligned_on_end_of_user_records(column: Column) -> None:
 
 
 def test_aligned_on_the_barrier(column: Column) -> None:
-    """The barrier goes on before the snapshot is taken, and the task waits for the checkpoint's
-    completion."""
+    """The barrier goes on before the snapshot is taken, and the task waits for the checkpoint to
+    complete."""
     column.end_of_user_records()
     effects = column.barrier()
     order = [type(one) for one in effects]
@@ -181,7 +182,7 @@ def test_aligned_on_the_barrier(column: Column) -> None:
 
 
 def test_checkpoint_completed(column: Column) -> None:
-    """What is staged is committed; then consumers are awaited."""
+    """Staged output is committed; then the task waits for its consumers."""
     column.end_of_user_records()
     column.barrier()
     effects = column.completed()
@@ -190,7 +191,7 @@ def test_checkpoint_completed(column: Column) -> None:
 
 
 def test_consumers_have_acknowledged(column: Column) -> None:
-    """Operators are closed, then the channel ends, then the task is FINISHED."""
+    """The operators are closed, then the channel ends, then the task is FINISHED."""
     column.end_of_user_records()
     column.barrier()
     column.completed()
@@ -206,7 +207,7 @@ ROWS = ("end_of_user_records", "barrier", "completed")
 
 @pytest.mark.parametrize("rows", range(len(ROWS) + 1))
 def test_failure_from_each_row(column: Column, rows: int) -> None:
-    """A task that fails on its way says so once, and neither finishes nor ends its channel."""
+    """A task that fails in between reports it once and neither finishes nor ends its channel."""
     for row in ROWS[:rows]:
         getattr(column, row)()
     effects = column.do(TaskErrored(message="disk full"))
@@ -221,7 +222,7 @@ def test_failure_from_each_row(column: Column, rows: int) -> None:
 def test_consumers_that_acknowledge_before_the_checkpoint_completes_release_the_task_with_it() -> (
     None
 ):
-    """Both are awaited together, in whatever order they come (PROTOCOL P30)."""
+    """The task waits for both, in either order (PROTOCOL P30)."""
     column = Column(MODES["stop with drain"])
     column.end_of_user_records()
     column.barrier()

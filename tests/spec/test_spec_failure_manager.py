@@ -1,8 +1,7 @@
-"""Flink's ``CheckpointFailureManagerTest`` as Weir's contract: which failed checkpoints fail the
-job.
+"""Flink's ``CheckpointFailureManagerTest``: which failed checkpoints fail the job.
 
-Which reasons count is written down here once more, as read from Flink 2.3.0, so that neither side
-can drift alone.
+The counted reasons are listed here a second time, as read from Flink 2.3.0, so that a change on one
+side alone is noticed.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ def failures(tolerable: int, *reports: tuple[Reason, int]) -> list[bool]:
     return verdicts
 
 
-# -- 7: testIgnoresPastCheckpoints
-# --------------------------------------------------------------------------
+# -- 7: testIgnoresPastCheckpoints -----------------------------------------------------------------
 
 
 def test_failures_of_checkpoints_up_to_the_last_completed_one_are_ignored() -> None:
-    """CheckpointFailureManagerTest.testIgnoresPastCheckpoints (MISSION A7): they are old news."""
+    """CheckpointFailureManagerTest.testIgnoresPastCheckpoints (MISSION A7): they no longer
+    matter."""
     manager = CheckpointFailureManager(tolerable_failures=2)
     manager.handle_failure(Reason.CHECKPOINT_EXPIRED, 1)
     manager.handle_failure(Reason.CHECKPOINT_EXPIRED, 2)
@@ -56,8 +55,7 @@ def test_failures_of_checkpoints_up_to_the_last_completed_one_are_ignored() -> N
     ]
 
 
-# -- 8: testContinuousFailure
-# -------------------------------------------------------------------------------
+# -- 8: testContinuousFailure ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("uncounted", UNCOUNTED)
@@ -88,8 +86,7 @@ def test_a_job_that_tolerates_two_failed_checkpoints_fails_over_with_the_third()
     assert "Exceeded checkpoint tolerable failure threshold." in (world.master.failure or "")
 
 
-# -- 9: testBreakContinuousFailure
-# --------------------------------------------------------------------------
+# -- 9: testBreakContinuousFailure -----------------------------------------------------------------
 
 
 def test_a_completed_checkpoint_begins_the_count_anew() -> None:
@@ -111,13 +108,12 @@ def test_a_job_survives_any_number_of_failed_checkpoints_with_a_completed_one_be
     assert status(world) is JobStatus.RUNNING
 
 
-# -- 10: testTotalCountValue
-# --------------------------------------------------------------------------------
+# -- 10: testTotalCountValue -----------------------------------------------------------------------
 
 
 def test_of_all_reasons_exactly_the_five_of_flink_count() -> None:
-    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9): one manager is told every
-    reason there is."""
+    """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9): one manager gets every
+    existing reason."""
     reports = tuple((reason, number) for number, reason in enumerate(Reason, start=1))
     verdicts = failures(0, *reports)
     assert len(verdicts) == 24
@@ -131,7 +127,7 @@ def test_a_job_without_tolerance_fails_exactly_for_a_decline_whose_reason_counts
     reason: Reason,
 ) -> None:
     """CheckpointFailureManagerTest.testTotalCountValue (PROTOCOL P9), in the job master; the user
-    is told in any case."""
+    is always informed."""
     world = job(tolerable_failed_checkpoints=0)
     effects = world.decline(trigger(world), "a", reason.name)
     assert reason.message in (only(effects, AnswerRequest).failure or "")
@@ -145,8 +141,7 @@ def test_no_failed_checkpoint_fails_a_job_that_tolerates_any_number(reason: Reas
     assert not any(failures(UNLIMITED_TOLERABLE_FAILURES, *reports))
 
 
-# -- 11: testIgnoreOneCheckpointRepeatedlyCountMultiTimes
-# ---------------------------------------------------
+# -- 11: testIgnoreOneCheckpointRepeatedlyCountMultiTimes ------------------------------------------
 
 
 def test_one_checkpoint_counts_once_however_often_its_failure_is_reported() -> None:

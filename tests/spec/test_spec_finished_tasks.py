@@ -1,9 +1,8 @@
-"""Flink's scenarios 39 to 44, 46 and 47: checkpoints after tasks have finished, ends, and restores
-(FLIP-147).
+"""Flink's scenarios 39 to 44, 46 and 47: checkpoints after tasks have finished (FLIP-147).
 
-Where Flink's test counts records on a cluster, the same is asked of the protocol here, task by
-task; the end-to-end tests count on real Spark (``test_draining``, ``test_chaining``,
-``test_killed_stop``).
+They also cover ends and restores. Where Flink's test counts records on a cluster, the protocol is
+checked here, task by task; the end-to-end tests count on real Spark (``test_draining``,
+``test_chaining``, ``test_killed_stop``).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ STOP = SnapshotKind.SYNC_SAVEPOINT
 
 def test_scenario_39_the_final_checkpoint_is_immediate() -> None:
     """testImmediateCheckpointing: with an interval of an hour the job ends as soon as its records
-    have (MISSION E3)."""
+    do (MISSION E3)."""
     world = World("a", "b", config=CheckpointConfig(interval_ms=3_600_000)).running(restored=None)
     assert not of(world.status(WAITING, "a"), AllocateLocation)
     checkpoint_id, effects = world.allocate(world.status(WAITING, "b"))
@@ -68,8 +67,8 @@ def test_scenario_40_what_had_finished_is_not_started_again_by_a_restore() -> No
 
 @pytest.mark.parametrize("finished", [True, False], ids=["after it had finished", "before"])
 def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finished: bool) -> None:
-    """testFailoverAfterSomeTasksFinished: whether it is in the checkpoint as finished decides, and
-    nothing else."""
+    """testFailoverAfterSomeTasksFinished: only whether the checkpoint records it as finished
+    decides."""
     world = job("a", "b")
     world.status(WAITING, "a")
     world.status(FINISHED, "a")
@@ -83,8 +82,8 @@ def test_scenario_41_a_failover_replays_a_branch_only_from_before_its_end(finish
 
 
 def test_scenario_42_a_task_waits_for_its_final_checkpoint() -> None:
-    """testWaitingForFinalCheckpoint: it is FINISHED when that is complete and committed, not before
-    (MISSION E3)."""
+    """testWaitingForFinalCheckpoint: it is FINISHED once that is complete and committed (MISSION
+    E3)."""
     harness = TaskHarness()
     harness.stage(4)
     harness.wait_for_final()
@@ -99,8 +98,8 @@ def test_scenario_42_a_task_waits_for_its_final_checkpoint() -> None:
 
 
 def test_scenario_43_the_first_completion_that_comes_may_not_be_the_one() -> None:
-    """testWaitingForFinalCheckpointNotTheFirsNotifiedComplete: not one whose barrier came before
-    the end (P29)."""
+    """testWaitingForFinalCheckpointNotTheFirsNotifiedComplete: a barrier before the end does not
+    count (P29)."""
     harness = TaskHarness()
     harness.trigger(6)
     harness.plan(1, 3)
@@ -134,7 +133,7 @@ def test_scenario_44_a_stop_that_finds_a_task_waiting_is_waited_for_exactly() ->
 
 @pytest.mark.parametrize("drain", [True, False], ids=["drain", "no drain"])
 def test_scenario_44_a_source_that_is_stopped_waits_for_the_savepoint(drain: bool) -> None:
-    """testTriggeringStopWithSavepointWithDrain and ...NoDrain: with the last windows or without
+    """testTriggeringStopWithSavepointWithDrain and ...NoDrain: with and without the last windows
     (MISSION E1, E2)."""
     harness = TaskHarness(bounded=False)
     harness.trigger(8, STOP, drain=drain)
@@ -154,7 +153,7 @@ def test_scenario_44_a_source_that_is_stopped_waits_for_the_savepoint(drain: boo
 
 
 def test_scenario_46_a_savepoint_that_is_not_there_fails_the_submission(tmp_path: Path) -> None:
-    """testSubmitWithUnknownSavepointPath: before anything has run, by name."""
+    """testSubmitWithUnknownSavepointPath: before anything runs, with an error that names it."""
     missing = tmp_path / "savepoint-000000-gone"
     with pytest.raises(CheckpointNotFoundError, match=str(missing)):
         submit(
@@ -168,7 +167,7 @@ def test_scenario_46_a_savepoint_that_is_not_there_fails_the_submission(tmp_path
 
 
 def test_scenario_47_stateless_operators_may_change_between_savepoint_and_restore() -> None:
-    """testCanRestoreWithModifiedStatelessOperators: others in a chain, more of them, in another
+    """testCanRestoreWithModifiedStatelessOperators: other operators in a chain, more of them, a new
     order."""
     sources, sinks = BEFORE["t_count"][:1], BEFORE["t_count"][-1:]
     for between in (

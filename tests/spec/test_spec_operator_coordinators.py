@@ -1,8 +1,7 @@
-"""Flink's ``OperatorCoordinatorHolderTest``: events and the snapshots of one coordinator, exactly
-once (MISSION C2 to C9).
+"""Flink's ``OperatorCoordinatorHolderTest``: one coordinator's events and snapshots.
 
-Each test is one scenario, told with one holder; what Flink's coordinator context receives are the
-outputs here.
+Each test is one exactly-once scenario (MISSION C2 to C9) with one holder; what Flink's coordinator
+context receives are the holder's outputs here.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from weir.errors import InvariantError
 
 
 class Bench:
-    """A holder, and all that came out of it."""
+    """A holder and all its outputs."""
 
     def __init__(self, parallelism: int = 2) -> None:
         self.holder = OperatorCoordinatorHolder("op", parallelism)
@@ -31,8 +30,8 @@ class Bench:
         self._sent = 0
 
     def do(self, outputs: list[HolderOutput]) -> list[HolderOutput]:
-        """Note what a call returned."""
-        # Which are under way the checkpoint coordinator knows; here any may be.
+        """Validate the holder and record what a call returned."""
+        # The checkpoint coordinator knows which checkpoints are pending; here any may be.
         self.holder.validate(pending=range(100))
         self.outputs += outputs
         return outputs
@@ -44,12 +43,12 @@ class Bench:
             self._sent += 1
 
     def snapshot(self, checkpoint_id: int, state: Payload | None = None) -> list[HolderOutput]:
-        """A checkpoint begins, and the coordinator takes its snapshot at once."""
+        """Start a checkpoint whose coordinator takes its snapshot at once."""
         self.do(self.holder.checkpoint(checkpoint_id))
         return self.do(self.holder.snapshot_taken(checkpoint_id, state))
 
     def confirm(self, *values: int) -> list[HolderOutput]:
-        """The subtasks have handled the events with these values."""
+        """Report the events with these values as handled by the subtasks."""
         numbers = {
             event.payload["value"]: event.number
             for event in self.outputs
@@ -60,13 +59,13 @@ class Bench:
         ]
 
     def delivered(self, subtask: int) -> list[int]:
-        """The values that have gone to a subtask, in order."""
+        """The values sent to a subtask, in order."""
         events = [event for event in self.outputs if isinstance(event, DeliverEvent)]
         return [event.payload["value"] for event in events if event.subtask == subtask]
 
 
 def acknowledged(checkpoint_id: int, state: Payload | None = None) -> CoordinatorAcknowledged:
-    """The coordinator's part is complete."""
+    """The output of a coordinator whose part is complete."""
     return CoordinatorAcknowledged(operator="op", checkpoint_id=checkpoint_id, state=state)
 
 
@@ -122,8 +121,7 @@ def test_a_subtasks_acknowledgement_releases_what_is_held_for_it_and_for_no_othe
 
 
 def test_a_restore_drops_what_is_held_and_lets_new_events_pass() -> None:
-    """31: ``restoreOpensValveEvents``: what was held was sent after the checkpoint that is restored
-    (C5)."""
+    """31: ``restoreOpensValveEvents``: held events were sent after the restored checkpoint (C5)."""
     bench = Bench()
     bench.snapshot(1)
     bench.send(0)
@@ -143,8 +141,8 @@ def test_an_answer_after_the_abort_holds_nothing() -> None:
 
 
 def test_a_second_checkpoint_may_begin_while_the_first_one_is_under_way() -> None:
-    """33: ``triggeringFailsIfOtherTriggeringInProgress`` is of old: an event waits for each one
-    that it follows (C9)."""
+    """33: ``triggeringFailsIfOtherTriggeringInProgress`` is outdated: an event waits for each
+    checkpoint that it follows (C9)."""
     bench = Bench()
     bench.snapshot(1)
     bench.snapshot(2)
@@ -156,7 +154,7 @@ def test_a_second_checkpoint_may_begin_while_the_first_one_is_under_way() -> Non
 
 
 def test_checkpoint_ids_never_go_back() -> None:
-    """33: that is a bug, and said so."""
+    """33: a lower id is a bug and raises."""
     bench = Bench()
     bench.snapshot(2)
     with pytest.raises(InvariantError, match="checkpoint 2 is marked after checkpoint 2"):
@@ -181,7 +179,7 @@ def test_a_checkpoint_after_another_one_keeps_the_order_of_events(*, completes: 
 
 
 def test_a_coordinator_that_fails_its_snapshot_many_times_declines_once_for_each() -> None:
-    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``: what comes later changes
+    """35: ``testFailingJobMultipleTimesNotCauseCascadingJobFailure``: later failures change
     nothing."""
     bench = Bench()
     bench.do(bench.holder.checkpoint(1))
@@ -200,7 +198,7 @@ def test_the_coordinators_part_waits_until_every_event_before_it_is_confirmed() 
 
 
 def test_a_later_checkpoint_waits_for_events_that_an_earlier_one_holds() -> None:
-    """36 with two in flight: held events were sent before its snapshot too (PROTOCOL P2)."""
+    """36 with two in flight: held events also precede its snapshot (PROTOCOL P2)."""
     bench = Bench()
     bench.snapshot(1)
     bench.send(0)
@@ -211,8 +209,8 @@ def test_a_later_checkpoint_waits_for_events_that_an_earlier_one_holds() -> None
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "after a flush"])
 def test_the_order_of_events_around_a_checkpoint_is_kept(*, at_once: bool) -> None:
-    """37: ``verifyCheckpointEventOrder...``: the snapshot at once, or after many events have gone
-    out."""
+    """37: ``verifyCheckpointEventOrder...``: with the snapshot at once, or after many events were
+    sent."""
     bench = Bench(parallelism=1)
     bench.do(bench.holder.checkpoint(1))
     before = 0 if at_once else 10
@@ -227,7 +225,7 @@ def test_the_order_of_events_around_a_checkpoint_is_kept(*, at_once: bool) -> No
 
 
 def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined() -> None:
-    """C5: to the coordinator they were sent to a failed subtask after its latest complete
+    """C5: the coordinator sees them as sent to a failed subtask after its last complete
     checkpoint."""
     bench = Bench()
     bench.send(0, 1)
@@ -241,7 +239,8 @@ def test_events_of_a_failed_subtask_are_dropped_and_its_checkpoint_is_declined()
 
 
 def test_a_failed_subtask_ends_checkpoints_that_wait_for_the_events_of_others() -> None:
-    """It has forgotten what it had handled before, and the coordinator's snapshot knows of that."""
+    """The subtask lost what it had handled, and the coordinator's snapshot assumes it was
+    handled."""
     bench = Bench()
     bench.send(0, 1)
     bench.confirm(0)
@@ -252,7 +251,7 @@ def test_a_failed_subtask_ends_checkpoints_that_wait_for_the_events_of_others() 
 
 
 def test_a_snapshot_taken_while_a_subtask_failed_is_declined() -> None:
-    """Its gateway is not marked any more: what it was sent before the snapshot is lost."""
+    """Its gateway is no longer marked: events sent to it before the snapshot are lost."""
     bench = Bench()
     bench.do(bench.holder.checkpoint(1))
     bench.do(bench.holder.subtask_failed(1))
@@ -264,7 +263,7 @@ def test_a_snapshot_taken_while_a_subtask_failed_is_declined() -> None:
 
 
 def test_a_lost_event_fails_its_subtask_once() -> None:
-    """Its state and the coordinator's would disagree; what is said of it later changes nothing."""
+    """Its state and the coordinator's would disagree; later reports on the event change nothing."""
     bench = Bench()
     bench.send(0, 0)
     first, second = (event.number for event in bench.outputs if isinstance(event, DeliverEvent))

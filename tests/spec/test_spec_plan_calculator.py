@@ -1,9 +1,8 @@
-"""Flink's ``DefaultCheckpointPlanCalculatorTest`` as Weir's contract: which tasks take part in a
-checkpoint.
+"""Flink's ``DefaultCheckpointPlanCalculatorTest``: which tasks take part in a checkpoint.
 
-Each table row is a job: what every task's status is, and which tasks are triggered, waited for,
-told of the completion and recorded as finished. A vertex of Weir has its own source and no edge to
-another one, so every running task is a root.
+Each table row is a job: the status of every task, and which tasks are triggered, waited for,
+notified of the completion and recorded as finished. A vertex of Weir has its own source and no edge
+to another one, so every running task is a root.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ NOT_READY = [status for status in TaskStatus if status not in (RUNNING, FINISHED
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One job and its plan."""
+    """A job and its plan."""
 
     name: str
     statuses: tuple[TaskStatus, ...]
-    #: Which tasks are triggered, by their places in ``statuses``.
+    #: The triggered tasks, by their places in ``statuses``.
     triggers: tuple[int, ...]
-    #: Which of these waited for their final checkpoint.
+    #: Which of these were waiting for their final checkpoint.
     waiting: tuple[int, ...] = ()
 
     def __str__(self) -> str:
@@ -44,7 +43,7 @@ class Row:
         return {f"task-{place}": status for place, status in enumerate(self.statuses)}
 
     def names(self, *places: int) -> tuple[str, ...]:
-        """The names of some of the tasks."""
+        """The names of the tasks at these places."""
         return tuple(f"task-{place}" for place in places)
 
 
@@ -95,9 +94,9 @@ def test_exactly_the_tasks_that_still_take_part_are_triggered_and_the_others_are
 def test_the_coordinator_triggers_waits_for_and_notifies_the_tasks_of_the_plan_and_no_other(
     row: Row,
 ) -> None:
-    """DefaultCheckpointPlanCalculatorTest, as the coordinator carries the plan out (MISSION D1,
-    D4)."""
-    # The tasks change while the location is allocated, so that those that wait ask for no
+    """DefaultCheckpointPlanCalculatorTest, with the plan carried out by the coordinator (MISSION
+    D1, D4)."""
+    # The statuses change while the location is allocated, so that waiting tasks request no
     # checkpoint of their own.
     world = job(*row.tasks)
     asked = ask(world)
@@ -136,7 +135,7 @@ def test_a_finished_task_does_not_make_up_for_one_that_does_not_run(status: Task
 
 
 def test_there_is_no_plan_when_every_task_has_finished() -> None:
-    """DefaultCheckpointPlanCalculator (MISSION D1): there is nobody to trigger."""
+    """DefaultCheckpointPlanCalculator (MISSION D1): there is no task to trigger."""
     assert calculate_plan({"a": FINISHED, "b": FINISHED}, {}) is None
 
 

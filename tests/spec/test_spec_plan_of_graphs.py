@@ -1,8 +1,8 @@
-"""Scenario 28 with edges: whom the plan of a checkpoint triggers in a graph
-(DefaultCheckpointPlanCalculatorTest).
+"""Flink's ``DefaultCheckpointPlanCalculatorTest`` with edges: what a plan triggers in a graph.
 
-A task of a graph is one subtask of Flink's: an all-to-all edge between two parallel vertices leads
-from every task of the one to every task of the other, a one-to-one edge from each to its partner.
+Scenario 28. A task of a graph is one of Flink's subtasks: an all-to-all edge between two parallel
+vertices leads from every task of the one to every task of the other, a one-to-one edge from each to
+its partner.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEVELS = {"b": ("a",), "c": ("b",), "d": ("c",), "e": ("d",)}
 def triggered(
     statuses: dict[str, TaskStatus], producers: dict[str, tuple[str, ...]]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The tasks that are triggered, and those that are waited for."""
+    """The triggered tasks and those waited for."""
     plan = calculate_plan(statuses, producers)
     assert plan is not None
     return plan.tasks_to_trigger, plan.tasks_to_wait_for
@@ -41,13 +41,13 @@ def test_while_all_tasks_run_only_sources_are_triggered_and_all_are_waited_for(
 
 def test_behind_an_all_to_all_edge_a_finished_source_makes_nobody_a_root() -> None:
     """testAllToAllEdgeWithSomeSourcesFinished (MISSION D1): the other source's barrier reaches
-    everyone."""
+    every task."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": RUNNING, "b2": RUNNING}
     assert triggered(tasks, ALL_TO_ALL) == (("a2",), ("a2", "b1", "b2"))
 
 
 def test_behind_a_one_to_one_edge_the_partner_of_a_finished_source_is_triggered() -> None:
-    """testOneToOneEdgeWithSomeSourcesFinished (MISSION D1): no barrier would come to it."""
+    """testOneToOneEdgeWithSomeSourcesFinished (MISSION D1): no barrier would reach it."""
     tasks = {"a1": FINISHED, "a2": RUNNING, "b1": RUNNING, "b2": RUNNING}
     assert triggered(tasks, ONE_TO_ONE) == (("a2", "b1"), ("a2", "b1", "b2"))
 
@@ -62,7 +62,7 @@ def test_a_finished_pair_takes_no_part() -> None:
 
 
 def test_a_task_with_one_running_input_is_no_root() -> None:
-    """testComputeWithMultipleInputs (MISSION D1): it is one when both have finished."""
+    """testComputeWithMultipleInputs (MISSION D1): it becomes one when both inputs have finished."""
     tasks = {"left": FINISHED, "right": RUNNING, "join": RUNNING}
     assert triggered(tasks, TWO_INPUTS) == (("right",), ("right", "join"))
     assert triggered(tasks | {"right": FINISHED}, TWO_INPUTS) == (("join",), ("join",))
@@ -76,7 +76,7 @@ def test_in_a_graph_of_five_levels_the_first_that_runs_is_triggered(finished: in
 
 
 def test_a_source_that_waits_for_its_final_checkpoint_is_running() -> None:
-    """PROTOCOL P31: its consumers are no roots yet, and its barrier comes to them."""
+    """PROTOCOL P31: its consumers are not roots yet, and its barrier reaches them."""
     assert triggered({"a": WAITING, "b": RUNNING}, {"b": ("a",)}) == (("a",), ("a", "b"))
 
 

@@ -1,8 +1,7 @@
-"""Flink's ``CheckpointRequestDeciderTest`` as Weir's contract: which request runs now, waits or is
-dropped.
+"""Flink's ``CheckpointRequestDeciderTest``: which request runs now, waits or is dropped.
 
-Each scenario is asked of ``CheckpointRequestDecider`` itself; where it has consequences for a job,
-also of ``JobMaster``. In Flink a request carries a flag "forced"; in Weir it follows from who asks:
+Each scenario runs against ``CheckpointRequestDecider`` itself; where a job is affected, also
+against ``JobMaster``. In Flink a request carries a flag "forced"; in Weir the requester decides:
 ``RequestOrigin.forced``.
 """
 
@@ -79,15 +78,14 @@ def choose(
     return decision
 
 
-# -- 1: testForce
-# -------------------------------------------------------------------------------------------
+# -- 1: testForce ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", FORCED)
 def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_be(
     origin: RequestOrigin,
 ) -> None:
-    """CheckpointRequestDeciderTest.testForce (MISSION A4): neither the limit nor the pause holds
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): neither the limit nor the pause delays
     it."""
     subject = decider(max_concurrent_checkpoints=1, min_pause_ms=10**9)
     subject.enqueue(request(origin))
@@ -96,8 +94,8 @@ def test_a_forced_request_runs_although_as_many_checkpoints_are_pending_as_may_b
 
 
 def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending() -> None:
-    """CheckpointRequestDeciderTest.testForce (MISSION A4): as the coordinator does it, also behind
-    a queued request."""
+    """CheckpointRequestDeciderTest.testForce (MISSION A4): in the coordinator, also with a request
+    queued before it."""
     world = job(max_concurrent_checkpoints=1)
     checkpoint = trigger(world)
     assert not of(ask(world), AllocateLocation)
@@ -105,8 +103,7 @@ def test_a_savepoint_is_triggered_beside_the_one_checkpoint_that_may_be_pending(
     assert pending_ids(world) == [checkpoint, savepoint]
 
 
-# -- 2: testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending
-# -----------------------------------
+# -- 2: testEnqueueOnTooManyPending, testNonForcedEnqueueOnTooManyPending --------------------------
 
 
 @pytest.mark.parametrize("origin", NOT_FORCED)
@@ -149,8 +146,7 @@ def test_a_queued_request_runs_as_soon_as_the_pending_checkpoint_completes_expir
     assert allocate_all(world, end(world, first)) == [first + 1]
 
 
-# -- 3: testEnqueueOnTooManyCleaning
-# ------------------------------------------------------------------------
+# -- 3: testEnqueueOnTooManyCleaning ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", list(RequestOrigin))
@@ -180,12 +176,11 @@ def test_one_finished_deletion_releases_the_savepoint_that_waited_for_the_cleani
     assert only(released, AllocateLocation).kind is SnapshotKind.SAVEPOINT
 
 
-# -- 4: testUserSubmittedPrioritized, testSavepointPrioritized
-# ----------------------------------------------
+# -- 4: testUserSubmittedPrioritized, testSavepointPrioritized -------------------------------------
 
 
 def assert_order(high: RequestOrigin, low: RequestOrigin) -> None:
-    """Whichever of the two came first, ``high`` leaves the queue first."""
+    """``high`` leaves the queue first, whichever of the two was queued first."""
     for enqueued in ((high, low), (low, high)):
         subject = decider()
         for origin in enqueued:
@@ -212,7 +207,7 @@ def test_a_savepoint_runs_before_a_checkpoint(
 
 @pytest.mark.parametrize("origin", [RequestOrigin.SAVEPOINT, RequestOrigin.USER_CHECKPOINT])
 def test_of_two_equal_requests_the_older_one_runs_first(origin: RequestOrigin) -> None:
-    """CheckpointRequestDecider orders what is equal by the time of the request (PROTOCOL P38)."""
+    """CheckpointRequestDecider orders equal requests by their time (PROTOCOL P38)."""
     subject = decider()
     for name in ("older", "newer"):
         subject.enqueue(request(origin, name))
@@ -231,8 +226,7 @@ def test_requests_that_waited_for_a_trigger_in_progress_are_triggered_by_their_r
     assert asked[1:] == ["savepoint", "manual"]
 
 
-# -- 5: testQueueSizeLimit, testQueueSizeLimitPriority
-# ------------------------------------------------------
+# -- 5: testQueueSizeLimit, testQueueSizeLimitPriority ---------------------------------------------
 
 
 def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
@@ -246,8 +240,8 @@ def full_queue(origin: RequestOrigin) -> CheckpointRequestDecider:
 def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(
     origin: RequestOrigin,
 ) -> None:
-    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals it is the newest
-    that has no place."""
+    """CheckpointRequestDeciderTest.testQueueSizeLimit (PROTOCOL P38): among equals the newest is
+    dropped."""
     subject = full_queue(origin)
     enqueued = subject.enqueue(request(origin, "last"))
     assert enqueued.outcome is EnqueueOutcome.TOO_MANY_CHECKPOINT_REQUESTS
@@ -266,8 +260,8 @@ def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_
 
 
 def test_a_full_queue_has_no_place_for_a_request_of_the_lowest_rank() -> None:
-    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38): then the new request
-    is dropped itself."""
+    """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38): the new request
+    itself is dropped."""
     subject = full_queue(RequestOrigin.SAVEPOINT)
     low = request(RequestOrigin.PERIODIC)
     assert subject.enqueue(low).dropped == low
@@ -286,8 +280,7 @@ def test_the_user_whose_request_is_dropped_from_the_full_queue_is_told_so_at_onc
     assert world.master.coordinator.trigger.queued == MAX_QUEUED_REQUESTS
 
 
-# -- 6: testSavepointTiming, testCheckpointTiming
-# -----------------------------------------------------------
+# -- 6: testSavepointTiming, testCheckpointTiming --------------------------------------------------
 
 
 @pytest.mark.parametrize("origin", [RequestOrigin.SAVEPOINT, RequestOrigin.STOP])
@@ -299,7 +292,7 @@ def test_a_savepoint_runs_at_once_inside_the_minimum_pause(origin: RequestOrigin
 
 
 def test_a_manual_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
-    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): the pause is for periodic
+    """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4): the pause applies to periodic
     requests."""
     subject = decider(min_pause_ms=100)
     subject.enqueue(request(RequestOrigin.USER_CHECKPOINT))

@@ -1,9 +1,8 @@
-"""Flink's scenario of shared state across a restore (``CheckpointCoordinatorTest``), parameterised
-by claim mode.
+"""Flink's shared state across a restore (``CheckpointCoordinatorTest``), by claim mode.
 
-CP0 writes a shared file, CP1 is incremental and names it. The first half is who keeps the file
+CP0 writes a shared file, CP1 is incremental and names it. The first half checks who keeps the file
 while the job runs and after it is restored from its own checkpoint: pure core. The second half is a
-new job that begins from CP1: who owns that is decided by the durable part, so it is asked on real
+new job that starts from CP1: the durable part decides who owns the file, so that half uses real
 files.
 """
 
@@ -26,20 +25,19 @@ CLAIM, NO_CLAIM = RecoveryClaimMode.CLAIM, RecoveryClaimMode.NO_CLAIM
 
 
 def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
-    """A checkpoint that names these state files; its id, and what is deleted for it."""
+    """Complete a checkpoint that names these files; return its id and what is discarded for it."""
     n, effects = world.complete(ask(world), task_state("a", files=files))
     return n, of(effects, DiscardCheckpoint)
 
 
-# -- 20, first half: while the job runs
-# ---------------------------------------------------------------------
+# -- 20, first half: while the job runs ------------------------------------------------------------
 
 
 def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_with_its_last_user() -> (
     None
 ):
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): only what CP0
-    has alone goes first."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): files that only
+    CP0 uses go first."""
     world = job("a")
     cp0, _ = take(world, "shared", "only-cp0")
     cp1, discards = take(world, "shared", "of-cp1")
@@ -49,8 +47,8 @@ def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_wi
 
 
 def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_shared_file() -> None:
-    """SharedStateRegistry.registerAllAfterRestored (MISSION A11): the order of the registrations
-    does not matter."""
+    """SharedStateRegistry.registerAllAfterRestored (MISSION A11): the order of registration does
+    not matter."""
     users = {1: ("shared", "only-1"), 2: ("shared", "only-2")}
     for order in ((1, 2), (2, 1)):
         registry = SharedStateRegistry()
@@ -64,8 +62,8 @@ def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_sh
 def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_last_of_them_only() -> (
     None
 ):
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): its own
-    checkpoints are its own."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): the job owns
+    its own checkpoints."""
     cp0 = checkpoint(1, task_state("a", files=("shared", "only-cp0")))
     cp1 = checkpoint(2, task_state("a", files=("shared", "of-cp1")))
     world = job("a", num_retained=2)
@@ -89,14 +87,13 @@ def test_the_coordinator_never_deletes_a_snapshot_of_another_job_that_it_was_res
     assert 7 not in {d.checkpoint_id for d in of(world.effects, DiscardCheckpoint)}
 
 
-# -- 20, second half: a new job begins from CP1
-# -------------------------------------------------------------
+# -- 20, second half: a new job begins from CP1 ----------------------------------------------------
 
 
 def origin_with_cp1(
     directory: Path, *, num_retained: int = 1
 ) -> tuple[Driver, CompletedCheckpoint]:
-    """The job that took CP0 and CP1; with one retained checkpoint CP0 is subsumed."""
+    """The job that took CP0 and CP1; it retains one checkpoint, so CP0 is subsumed."""
     origin = Driver(directory, ORIGIN, num_retained=num_retained)
     origin.job.begin_attempt()
     origin.complete(("1/shared", "1/only-cp0"))
@@ -109,7 +106,7 @@ def origin_with_cp1(
 def restored_from(
     cp1: CompletedCheckpoint, directory: Path, mode: RecoveryClaimMode, *, num_retained: int = 1
 ) -> Driver:
-    """A new job whose first attempt has begun from CP1."""
+    """A new job whose first attempt was restored from CP1."""
     driver = Driver(
         directory,
         JOB_ID,
@@ -126,8 +123,8 @@ def exists(snapshot: CompletedCheckpoint) -> bool:
 
 
 def test_a_job_can_be_restored_from_cp1_after_cp0_was_subsumed(tmp_path: Path) -> None:
-    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): what CP1 uses
-    of CP0 is there."""
+    """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): the files of
+    CP0 that CP1 uses still exist."""
     origin, cp1 = origin_with_cp1(tmp_path)
     assert origin.has("1/shared")
     assert not origin.has("1/only-cp0")
@@ -177,8 +174,8 @@ def test_an_intermediate_savepoint_does_not_delete_the_claimed_snapshot(tmp_path
 
 
 def test_claiming_cp1_leaves_the_state_that_the_retained_cp0_needs(tmp_path: Path) -> None:
-    """RecoveryClaimMode.CLAIM (MISSION A11): shared state never goes before its last user, whoever
-    that is."""
+    """RecoveryClaimMode.CLAIM (MISSION A11): shared state is never deleted before its last user, in
+    either job."""
     origin, cp1 = origin_with_cp1(tmp_path, num_retained=2)
     restored_from(cp1, tmp_path, CLAIM).complete(("1/own",))
     assert not exists(cp1)

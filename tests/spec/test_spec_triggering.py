@@ -1,9 +1,8 @@
-"""Flink's ``CheckpointCoordinatorTriggeringTest`` as Weir's contract: when the timer triggers, and
-what is full.
+"""Flink's ``CheckpointCoordinatorTriggeringTest``: when the timer triggers, and what is full.
 
-NO_CLAIM: the snapshot that a job began from belongs to the user, who may delete it once a
-checkpoint of the job's own is complete. So that one must be full: it must refer to no file of any
-earlier snapshot (PROTOCOL P40).
+NO_CLAIM: the snapshot that a job started from belongs to the user, who may delete it once a
+checkpoint of the job's own is complete. So that checkpoint must be full: it must refer to no file
+of any earlier snapshot (PROTOCOL P40).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tests.spec.scenario import (
 from weir.core.messages.job import AnswerRequest, RequestKind, TasksStopped
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
-from weir.rest.requests import CheckpointRequest
+from weir.rest.requests import CheckpointBody
 
 ORIGIN = "f" * 32
 SAVEPOINT = checkpoint(7, task_state("a"), kind=SnapshotKind.SAVEPOINT, job_id=ORIGIN)
@@ -40,7 +39,7 @@ CONFIGURED, FULL, INCREMENTAL = (
 
 
 def from_no_claim_savepoint(restored: CompletedCheckpoint = SAVEPOINT) -> World:
-    """A job of one task that began from a savepoint of another job."""
+    """A job of one task that started from a savepoint of another job."""
     return job("a", restored=restored, max_concurrent_checkpoints=3)
 
 
@@ -49,32 +48,34 @@ def next_is_full(
     kind: RequestKind = RequestKind.CHECKPOINT,
     checkpoint_type: CheckpointType = CONFIGURED,
 ) -> bool:
-    """Trigger a snapshot, and say whether its task is asked for a full one; the snapshot stays
-    pending."""
+    """Trigger a snapshot, leave it pending, and return whether its task is asked for a full one."""
     _, effects = world.allocate(ask(world, kind, checkpoint_type=checkpoint_type))
     (effect,) = of(effects, TriggerCheckpoint)
-    return effect.full
+    return effect.barrier.full
 
 
 def complete_pending(world: World) -> None:
-    """Let the newest pending snapshot complete."""
+    """Complete the newest pending snapshot."""
     world.record(world.acknowledge(world.master.coordinator.pending[-1].checkpoint_id))
 
 
-# -- 24: testPeriodicTriggering
-# -----------------------------------------------------------------------------
+# -- 24: testPeriodicTriggering --------------------------------------------------------------------
 
 
 def run_periodically(world: World, *, times: int) -> list[tuple[int, int]]:
-    """Id and timestamp of the checkpoints of the next ``times`` intervals of 10 ms, each of which
-    completes."""
+    """Ids and timestamps of the checkpoints of the next ``times`` intervals of 10 ms.
+
+    Each checkpoint completes.
+    """
     known = len(world.effects)
     for _ in range(10 * times - 1):
         for n in tick(world, 1):
             world.record(world.acknowledge(n))
     triggers = of(world.effects[known:], TriggerCheckpoint)
     return [
-        (effect.checkpoint_id, effect.timestamp_ms) for effect in triggers if effect.vertex == "a"
+        (effect.checkpoint_id, effect.barrier.timestamp_ms)
+        for effect in triggers
+        if effect.vertex == "a"
     ]
 
 
@@ -114,8 +115,7 @@ def test_a_scheduler_that_is_started_again_goes_on_at_its_rate_with_higher_ids_a
     assert [timestamp_ms for _, timestamp_ms in second] == [begin_ms, begin_ms + 10, begin_ms + 20]
 
 
-# -- CheckpointCoordinatorDeActivator: periodic checkpoints wait until all tasks run
-# ------------------------
+# -- CheckpointCoordinatorDeActivator: periodic checkpoints wait until all tasks run ---------------
 
 
 def test_no_periodic_checkpoint_is_tried_before_all_tasks_run() -> None:
@@ -156,7 +156,7 @@ def test_after_a_failover_too_periodic_checkpoints_begin_only_when_all_tasks_run
 
 
 def test_tasks_that_were_restored_as_finished_are_not_waited_for() -> None:
-    """MISSION D5: a task that was finished in the checkpoint never runs again."""
+    """MISSION D5: a task that the checkpoint records as finished never runs again."""
     restored = checkpoint(7, task_state("a", finished=True), task_state("b"))
     world = World("a", "b", config=with_interval(10))
     world.next_id = 8
@@ -170,7 +170,7 @@ def test_tasks_that_were_restored_as_finished_are_not_waited_for() -> None:
 def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_failed_checkpoint(
     kind: RequestKind,
 ) -> None:
-    """MISSION A4: the answer names the task that does not run, and the job and its periodic
+    """MISSION A4: the answer names the task that is not running; the job and its periodic
     checkpoints go on."""
     world = World("a", "b", config=with_interval(10))
     world.submit()
@@ -185,7 +185,7 @@ def test_what_a_user_asks_for_before_all_tasks_run_is_declined_and_shown_as_no_f
 
 
 def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpoints() -> None:
-    """MISSION A4, PROTOCOL P38: a pre-check declined them, so nothing was tried."""
+    """MISSION A4, PROTOCOL P38: a pre-check declined them, so no checkpoint was attempted."""
     world = job(interval_ms=10)
     assert tick(world, 0) == [1]
     for number in range(1_002):
@@ -194,8 +194,7 @@ def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpo
     assert world.master.stats(world.now_ms).counts.failed == 0
 
 
-# -- 25: testTriggeringFullSnapshotAfterJobmasterFailover
-# ---------------------------------------------------
+# -- 25: testTriggeringFullSnapshotAfterJobmasterFailover ------------------------------------------
 
 
 def test_the_first_checkpoint_after_a_failover_of_the_coordinator_is_full_as_long_as_none_completed() -> (
@@ -257,8 +256,7 @@ def test_a_new_driver_finds_the_same_savepoint_and_with_it_the_same_duty(tmp_pat
     assert not next_is_full(successor)
 
 
-# -- 26: testTriggeringFullCheckpoints
-# ----------------------------------------------------------------------
+# -- 26: testTriggeringFullCheckpoints -------------------------------------------------------------
 
 
 def test_a_savepoint_between_the_restore_and_the_first_checkpoint_does_not_discharge_the_duty() -> (
@@ -283,16 +281,15 @@ def test_a_full_checkpoint_that_fails_does_not_discharge_the_duty() -> None:
 
 
 def test_checkpoints_triggered_while_the_first_full_one_is_pending_are_full_as_well() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): each may
-    complete first."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringFullCheckpoints (PROTOCOL P40): any of them
+    may complete first."""
     world = from_no_claim_savepoint()
     assert [next_is_full(world) for _ in range(3)] == [True, True, True]
     complete_pending(world)
     assert not next_is_full(world)
 
 
-# -- 27: testTriggeringCheckpointsWith...CheckpointType
-# -----------------------------------------------------
+# -- 27: testTriggeringCheckpointsWith...CheckpointType --------------------------------------------
 
 
 def with_own_checkpoint() -> World:
@@ -329,8 +326,8 @@ def test_a_checkpoint_triggered_while_a_full_one_is_pending_is_full_too() -> Non
 
 
 def test_a_checkpoint_of_the_configured_type_is_incremental() -> None:
-    """CheckpointType.CONFIGURED (PROTOCOL P4): files of the last completed checkpoint are referred
-    to."""
+    """CheckpointType.CONFIGURED (PROTOCOL P4): it refers to files of the last completed
+    checkpoint."""
     assert not next_is_full(with_own_checkpoint(), checkpoint_type=CONFIGURED)
 
 
@@ -347,9 +344,9 @@ def test_after_a_no_claim_savepoint_the_first_checkpoint_is_full_whatever_type_i
 
 
 def test_a_checkpoint_type_of_null_is_refused_where_a_request_comes_in() -> None:
-    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithNullCheckpointType: at REST;
-    the core has no null."""
+    """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithNullCheckpointType: refused
+    by the REST API; the core has no null."""
     with pytest.raises(msgspec.ValidationError, match="checkpointType"):
-        msgspec.json.decode(b'{"checkpointType": null}', type=CheckpointRequest)
-    absent = msgspec.json.decode(b"{}", type=CheckpointRequest)
+        msgspec.json.decode(b'{"checkpointType": null}', type=CheckpointBody)
+    absent = msgspec.json.decode(b"{}", type=CheckpointBody)
     assert absent.checkpoint_type is CONFIGURED

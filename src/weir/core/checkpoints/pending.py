@@ -20,6 +20,7 @@ import enum
 
 from weir.core.checkpoints.plan import CheckpointPlan
 from weir.core.checkpoints.requests import CheckpointRequest
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.job import RecordCheckpoint
 from weir.core.messages.protocol import AcknowledgeCheckpoint, TriggerCheckpoint
 from weir.core.types import OperatorId, Payload, SnapshotKind, TaskState, VertexId
@@ -199,16 +200,15 @@ class PendingCheckpoint:
 
     def triggers(self) -> list[TriggerCheckpoint]:
         """The triggers for its tasks."""
+        barrier = CheckpointBarrier(
+            checkpoint_id=self.checkpoint_id,
+            kind=self.kind,
+            timestamp_ms=self.timestamp_ms,
+            target=self.target,
+            full=self.full,
+        )
         return [
-            TriggerCheckpoint(
-                vertex=vertex,
-                checkpoint_id=self.checkpoint_id,
-                kind=self.kind,
-                timestamp_ms=self.timestamp_ms,
-                target=self.target,
-                full=self.full,
-                drain=self.request.drain,
-            )
+            TriggerCheckpoint(vertex=vertex, barrier=barrier, drain=self.request.drain)
             for vertex in self.plan.tasks_to_trigger
         ]
 

@@ -55,8 +55,9 @@ class CheckpointBarrier:
     #: When the checkpoint was triggered, in milliseconds since the Unix epoch.
     timestamp_ms: int
     #: Directory of a savepoint; None for a checkpoint.
-    target: str | None
-    full: bool
+    target: str | None = None
+    #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
+    full: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

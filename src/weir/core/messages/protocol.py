@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from weir.core.messages.channel import CheckpointBarrier
 from weir.core.types import (
     UNKNOWN,
     Cause,
@@ -43,16 +44,21 @@ class TriggerCheckpoint:
     """M -> S: take checkpoint ``checkpoint_id`` before the next batch (MISSION B1)."""
 
     vertex: VertexId
-    checkpoint_id: int
-    kind: SnapshotKind
-    timestamp_ms: int
-    #: Where the snapshot goes: a savepoint's directory, or None for the job's checkpoint directory.
-    target: str | None = None
-    #: The snapshot must not refer to a file of any earlier checkpoint (PROTOCOL P40).
-    full: bool = False
+    #: What goes downstream before the snapshot is taken.
+    barrier: CheckpointBarrier
     #: For a stop with savepoint: end the input first, so that every window and timer fires
     #: (MISSION E1).
     drain: bool = False
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The checkpoint's id."""
+        return self.barrier.checkpoint_id
+
+    @property
+    def kind(self) -> SnapshotKind:
+        """What is taken."""
+        return self.barrier.kind
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
-from weir.core.messages.channel import CheckpointBarrier
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.messages.task import TakeSnapshot
 from weir.core.types import Committable, InFlightSegment, SentEvent, VertexId
@@ -58,12 +57,12 @@ class TaskSnapshot:
             vertex=self.trigger.vertex,
             checkpoint_id=self.trigger.checkpoint_id,
             kind=self.trigger.kind,
-            timestamp_ms=self.trigger.timestamp_ms,
-            target=self.trigger.target,
+            timestamp_ms=self.trigger.barrier.timestamp_ms,
+            target=self.trigger.barrier.target,
             position=self.position,
             finished=self.finished,
             committables=self.committables,
-            full=self.trigger.full,
+            full=self.trigger.barrier.full,
             in_flight=self.in_flight,
         )
 
@@ -157,26 +156,3 @@ class OpenSnapshots:
                 or snapshot.trigger.kind.commits_side_effects,
                 f"the intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
             )
-
-
-def barrier_of(trigger: TriggerCheckpoint) -> CheckpointBarrier:
-    """The barrier that a trigger sends downstream."""
-    return CheckpointBarrier(
-        checkpoint_id=trigger.checkpoint_id,
-        kind=trigger.kind,
-        timestamp_ms=trigger.timestamp_ms,
-        target=trigger.target,
-        full=trigger.full,
-    )
-
-
-def trigger_of(barrier: CheckpointBarrier, vertex: VertexId) -> TriggerCheckpoint:
-    """The trigger that a barrier amounts to at the task that received it."""
-    return TriggerCheckpoint(
-        vertex=vertex,
-        checkpoint_id=barrier.checkpoint_id,
-        kind=barrier.kind,
-        timestamp_ms=barrier.timestamp_ms,
-        target=barrier.target,
-        full=barrier.full,
-    )

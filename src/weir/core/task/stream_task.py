@@ -112,7 +112,7 @@ from weir.core.task.events import TaskEvents
 from weir.core.task.input_gate import InputGate
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound, OutputChannels
 from weir.core.task.reports import TaskReports
-from weir.core.task.snapshots import OpenSnapshots, SnapshotPart, TaskSnapshot, barrier_of
+from weir.core.task.snapshots import OpenSnapshots, SnapshotPart, TaskSnapshot
 from weir.core.task.triggers import WaitingTriggers
 from weir.core.types import OperatorId, OperatorState, SentEvent, TaskStatus, VertexId
 from weir.errors import invariant
@@ -356,7 +356,7 @@ class StreamTask:
         if event.kind.is_synchronous:
             self._ending.triggered_to_stop(checkpoint_id)
         if self._gate.has_open_channel:
-            self._gate.trigger(barrier_of(event), self._now_ms)
+            self._gate.trigger(event.barrier, self._now_ms)
         else:
             self._triggers.add(event)
         return self._advance()
@@ -375,7 +375,7 @@ class StreamTask:
             sent_events=self._events.unacknowledged,
         )
         self._snapshots.begin(snapshot)
-        return [*self._outputs.broadcast(barrier_of(trigger)), snapshot.effect]
+        return [*self._outputs.broadcast(trigger.barrier), snapshot.effect]
 
     def _cancel(self, checkpoint_id: int) -> list[StreamTaskEffect]:
         """No barrier of this checkpoint will leave the task (MISSION B3)."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.task.barrier_handler import Aligned
-from weir.core.task.snapshots import trigger_of
 from weir.core.types import VertexId
 from weir.errors import invariant
 
@@ -60,7 +59,7 @@ class WaitingTriggers:
     def add_aligned(self, aligned: Aligned) -> None:
         """Queue the trigger of a checkpoint whose barrier is aligned."""
         checkpoint_id = aligned.barrier.checkpoint_id
-        self.add(trigger_of(aligned.barrier, self._vertex))
+        self.add(TriggerCheckpoint(vertex=self._vertex, barrier=aligned.barrier))
         self._alignments[checkpoint_id] = aligned
 
     def wants_step(self, checkpoint_id: int) -> bool:
