@@ -1,9 +1,9 @@
 """Weir: Flink's fault tolerance for data pipelines that run on Spark through PySpark.
 
-``Job`` is where a pipeline begins, ``weir.sinks`` has the sinks, ``weir.sources`` the sources that
-Weir reads itself. ``weir.connect`` talks to a running job. Importing this package starts no JVM,
-and loads next to nothing: Spark's Python workers import it too, so the public names are loaded when
-they are first used.
+A pipeline starts with ``Job``; ``weir.sinks`` has the sinks, ``weir.sources`` the sources that Weir
+reads itself, and ``weir.connect`` talks to a running job. Importing this package starts no JVM and
+loads almost nothing, because Spark's Python workers import it too: each public name is loaded on
+first use.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-#: Where each public name is; modules stand for themselves.
+#: The module that defines each public name; public modules are not listed.
 _PLACES = {
     "CheckpointListener": "weir.durable.hooks",
     "ConsistentCut": "weir.readers.consistent",
@@ -64,7 +64,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Load a public name when it is first used (PEP 562)."""
+    """Load a public name on first use (PEP 562)."""
     if name in _PLACES:
         return getattr(importlib.import_module(_PLACES[name]), name)
     if name in __all__:

@@ -1,7 +1,7 @@
 """Every exception that Weir raises, in one tree.
 
-``WeirError`` and its children are for the user: the message is one sentence that names the thing,
-the place and the way out. ``InvariantError`` is for us: it means a bug in Weir, never bad input.
+``WeirError`` and its subclasses are for the user: the message is one sentence that names the thing,
+the place and the fix. ``InvariantError`` is for us: it means a bug in Weir, never bad input.
 
 ::
 
@@ -9,27 +9,27 @@ the place and the way out. ``InvariantError`` is for us: it means a bug in Weir,
     ├── WeirError
     │   ├── ConfigurationError           a wrong key, value or relation between values
     │   ├── PipelineError                the pipeline file or its graph cannot run
-    │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or too old
+    │   ├── UnsupportedEnvironmentError  Java, Spark or a file system is missing or unsupported
     │   ├── StorageError                 a path cannot be used
     │   │   ├── CheckpointNotFoundError  no checkpoint or savepoint at this path
-    │   │   ├── CheckpointDamagedError   a file of it is missing or differs from its checksum
-    │   │   └── LostWriteError           what was written may be lost, whatever a second try says
+    │   │   ├── CheckpointDamagedError   a file is missing or differs from its checksum
+    │   │   └── LostWriteError           the data may be lost, even if a retry succeeds
     │   ├── SinkError                    a sink cannot be opened, staged to or committed to
-    │   │   ├── LostRowsError            rows of a completed checkpoint are not where they were staged
-    │   │   └── SinkMismatchError        what is to be written can never become part of the target
+    │   │   ├── LostRowsError            staged rows of a completed checkpoint are gone
+    │   │   └── SinkMismatchError        the target can never take these rows
     │   ├── HookError                    a master hook cannot be called
-    │   ├── ListenerError                a checkpoint listener has raised
-    │   ├── CoordinatorError             an operator coordinator does what it may not
-    │   │   └── CoordinatorStateError    what a checkpoint has of a coordinator cannot be gone on from
-    │   ├── OperatorStateError           the state of a Python operator is used as it may not be
+    │   ├── ListenerError                a checkpoint listener raised
+    │   ├── CoordinatorError             an operator coordinator broke its contract
+    │   │   └── CoordinatorStateError    a coordinator's checkpointed state cannot be restored
+    │   ├── OperatorStateError           a Python operator misused its state
     │   ├── JobError
-    │   │   ├── JobNotFoundError         no job of this id or name
+    │   │   ├── JobNotFoundError         no job with this id or name
     │   │   ├── JobAlreadyRunningError   a live driver holds the job
     │   │   ├── JobFencedError           a newer attempt holds the job; this driver must stop
-    │   │   ├── JobEndedError            the job was stopped, cancelled or finished and is not resumed
+    │   │   ├── JobEndedError            stopped, cancelled or finished: not resumed
     │   │   ├── JobFailedError           the job failed for good
-    │   │   └── DuplicatesError          going on would commit rows twice
-    │   └── RestError                    the REST server cannot start, or cannot be reached
+    │   │   └── DuplicatesError          continuing would commit rows twice
+    │   └── RestError                    the REST server failed, or refused a request
     └── InvariantError                   a law of the protocol does not hold: a bug in Weir
 """
 
@@ -37,11 +37,11 @@ from __future__ import annotations
 
 
 class WeirError(Exception):
-    """Something that the user can put right. The message says how."""
+    """Something that the user can fix. The message says how."""
 
 
 class ConfigurationError(WeirError):
-    """A configuration key is unknown, or its value or its relation to others is wrong."""
+    """A configuration key is unknown, its value is wrong, or it contradicts another key."""
 
 
 class PipelineError(WeirError):
@@ -49,12 +49,11 @@ class PipelineError(WeirError):
 
 
 class UnsupportedEnvironmentError(WeirError):
-    """Java or Spark is missing or of an unsupported version, or a file system lacks what Weir
-    needs."""
+    """Java or Spark is missing or unsupported, or a file system lacks what Weir needs."""
 
 
 class StorageError(WeirError):
-    """A path cannot be read, written or used for what it is meant for."""
+    """A path cannot be read, written or used for its purpose."""
 
 
 class CheckpointNotFoundError(StorageError):
@@ -77,11 +76,11 @@ class CheckpointDamagedError(StorageError):
 
 
 class LostWriteError(StorageError):
-    """What was written is lost, or may be.
+    """Written data is lost, or may be.
 
-    A sync that failed is the common case: the system reports a lost write once, and the next sync
-    of the same file succeeds without it. So whoever gets this error never syncs the file again, but
-    writes it anew, or lets the attempt fail.
+    The common case is a failed sync: the system reports a lost write once, and the next sync of the
+    same file succeeds without the data. So a caller that gets this error never syncs the file
+    again: it rewrites the file or lets the attempt fail.
     """
 
 
@@ -90,13 +89,11 @@ class SinkError(WeirError):
 
 
 class LostRowsError(SinkError):
-    """Rows that a completed checkpoint has staged are gone or cut short, so its commit cannot be
-    made whole."""
+    """Staged rows of a completed checkpoint are gone or truncated: it cannot be committed whole."""
 
 
 class SinkMismatchError(SinkError):
-    """The rows and the target do not go together, in schema, partitions or rules: trying again
-    cannot help."""
+    """The rows do not fit the target's schema, partitions or rules: a retry cannot help."""
 
 
 class HookError(WeirError):
@@ -104,19 +101,19 @@ class HookError(WeirError):
 
 
 class ListenerError(WeirError):
-    """A checkpoint listener has raised."""
+    """A checkpoint listener raised."""
 
 
 class CoordinatorError(WeirError):
-    """An operator coordinator sends or returns something that cannot be."""
+    """An operator coordinator sent or returned something that its contract does not allow."""
 
 
 class CoordinatorStateError(CoordinatorError):
-    """What a checkpoint has of a coordinator cannot be gone on from: trying again cannot help."""
+    """A coordinator's checkpointed state cannot be restored: a retry cannot help."""
 
 
 class OperatorStateError(WeirError):
-    """A Python operator asks for a state, or writes to one, in a way that cannot be kept."""
+    """A Python operator asks for a state, or writes one, in a way that cannot be checkpointed."""
 
 
 class JobError(WeirError):
@@ -124,7 +121,7 @@ class JobError(WeirError):
 
 
 class JobNotFoundError(JobError):
-    """No job of this id or name is known at this place."""
+    """No job with this id or name is known here."""
 
 
 class JobAlreadyRunningError(JobError):
@@ -136,21 +133,19 @@ class JobFencedError(JobError):
 
 
 class JobEndedError(JobError):
-    """The job was stopped, cancelled or finished and is not resumed by running it again
-    (PROTOCOL P20)."""
+    """The job was stopped, cancelled or finished; running it again is refused (PROTOCOL P20)."""
 
 
 class JobFailedError(JobError):
-    """The job failed and its restart strategy gives it no further attempt."""
+    """The job failed and its restart strategy allows no further attempt."""
 
 
 class DuplicatesError(JobError):
-    """An older checkpoint cannot be used, since a sink has committed beyond it (PROTOCOL P21)."""
+    """An older checkpoint is refused because a sink has committed past it (PROTOCOL P21)."""
 
 
 class RestError(WeirError):
-    """The REST server cannot start (its port is taken), or cannot be reached, or refused a
-    request."""
+    """The REST server cannot start (its port is taken) or be reached, or it refused a request."""
 
 
 class InvariantError(Exception):
@@ -158,8 +153,10 @@ class InvariantError(Exception):
 
 
 def invariant(condition: object, message: str) -> None:
-    """Raise ``InvariantError(message)`` unless ``condition`` holds (``assert`` would vanish under
-    ``-O``)."""
+    """Raise ``InvariantError(message)`` unless ``condition`` holds.
+
+    Not ``assert``, which ``-O`` removes.
+    """
     if not condition:
         raise InvariantError(message)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessFunction:
-    """The arguments of ``Stream.process``, or the reader and enumerator of a ``weir.sources``."""
+    """The arguments of ``Stream.process``, or the two sides of a source from ``weir.sources``."""
 
     operator: Operator
     coordinator: OperatorCoordinator | None

@@ -1,1 +1,1 @@
-"""The command line: one module for each command that is more than a request to a running job."""
+"""The command line: one module per command that does more than send a request to a job."""

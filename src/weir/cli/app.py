@@ -1,5 +1,7 @@
-"""The command line: ``weir run`` runs a pipeline in this process, the other commands speak to a
-running one.
+"""The command line: ``weir run`` and the other commands, as a typer application.
+
+``weir run`` runs a pipeline in this process; ``list``, ``checkpoint``, ``checkpoints``,
+``savepoint``, ``stop``, ``cancel`` and ``send`` talk to a running job's driver.
 
 Every ``WeirError`` is shown as one line ``weir: error: <sentence>`` on stderr, with exit code 1; a
 wrong command line has exit code 2. With the environment variable WEIR_DEBUG=1 the stack trace is
@@ -59,7 +61,7 @@ from weir.rest.answers import DEFAULT_ADDRESS
 if TYPE_CHECKING:
     from weir.rest.client import JobClient
 
-#: Columns of an output that is no terminal: nothing that a job says of itself is longer.
+#: Output width if stdout is not a terminal: wider than anything a job prints.
 _PIPE_WIDTH = 100_000
 
 
@@ -135,9 +137,9 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and
     SIGTERM suspend the job; a second one ends the process at once.
 
-    Exit codes: 0 finished or stopped with a savepoint, 1 failed, cancelled, taken over or not
-    started, 2 wrong command line, 130 ended by Ctrl-C, 143 by SIGTERM (suspended, unless it took
-    two).
+    Exit codes: 0 finished or stopped with a savepoint; 1 failed, cancelled, taken over or not
+    started; 2 wrong command line; 130 ended by Ctrl-C, 143 by SIGTERM (one signal suspends the
+    job, two end the process).
     """
     from weir.cli.run import run_pipeline
     from weir.config import Configuration
@@ -175,9 +177,9 @@ def plan(
 ) -> None:
     """Show which queries a pipeline becomes, without running it.
 
-    Steps are chained into vertices; each runs as one streaming query, and between two of them
-    stands a channel. Says for each vertex its chain, its sinks, whose channels it reads, who reads
-    its own, and why the chain ends there.
+    Steps are chained into vertices. Each vertex runs as one streaming query, and vertices are
+    connected by channels. Shows for each vertex its chain, its sinks, whose channels it reads, who
+    reads its own, and why the chain ends there.
     """
     from weir.cli.load import load_job
     from weir.cli.plan import plan_json, plan_mermaid, plan_text
@@ -232,8 +234,7 @@ def checkpoints(
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Show counts, figures and the history of a job's checkpoints and savepoints, or one of them in
-    detail."""
+    """Show a job's checkpoints and savepoints: counts, figures and history, or one in detail."""
     with _connected(job, address, token_file, ca_file) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
@@ -250,8 +251,10 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Take a savepoint, wait until it is complete and print its path; the job goes on. Or delete
-    one with --dispose."""
+    """Take a savepoint, wait for it and print its path, or delete one with --dispose.
+
+    The job keeps running.
+    """
     if dispose is not None and job is None:
         from weir.readers.savepoint import dispose_savepoint
 
@@ -303,10 +306,10 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Ask the coordinator of a Python operator for something, such as other rules, and print its
-    answer as JSON.
+    """Send a request to the coordinator of a Python operator and print its answer as JSON.
 
-    Returns once a completed checkpoint has what was changed: from then on it survives any failure.
+    A request can set new rules, for example. Returns once a completed checkpoint contains the
+    change: from then on it survives any failure.
     """
     try:
         decoded = msgspec.json.decode(request)
@@ -337,11 +340,10 @@ def inspect(
         ),
     ] = False,
 ) -> None:
-    """Show what a checkpoint or savepoint holds: operators, offsets, watermarks, sizes, or the
-    state of an operator.
+    """Show what a checkpoint or savepoint holds, or the state of an operator in it.
 
-    Spark starts only for keyed state that Spark keeps, for --sql, and for file systems that are not
-    local.
+    Shows operators, offsets, watermarks and sizes. Spark starts only for keyed state that Spark
+    keeps, for --sql, and for file systems that are not local.
     """
     from weir.cli import inspect as inspect_command
 
@@ -364,10 +366,10 @@ def inspect(
 
 @app.command(epilog="Example: weir warmup")
 def warmup(force: Force = False) -> None:
-    """Make the class archive, with which Spark starts in half the time; about half a minute.
+    """Make the class archive, which halves Spark's start-up time; takes about half a minute.
 
-    It lies in the user's cache directory ($XDG_CACHE_HOME or ~/.cache) and fits this Java and
-    Spark. 'weir run' makes it by itself at its end, unless weir.class-archive is false.
+    The archive is in the user's cache directory ($XDG_CACHE_HOME or ~/.cache) and fits this Java
+    and Spark. 'weir run' makes it when it ends, unless weir.class-archive is false.
     """
     from weir.spark import class_archive
 
@@ -388,8 +390,8 @@ def sim(
 ) -> None:
     """Simulate jobs under faults, and check the laws of the protocol.
 
-    Runs the coordinator, the tasks' machines and everything that must last on virtual time, while
-    storage fails, drivers die, sleep and come in twos, and queries break. Exit code 1 if a law was
+    Runs the coordinator, the tasks and durable storage on virtual time, while storage fails,
+    drivers die, are suspended and run two at a time, and queries fail. Exit code 1 if a law was
     broken in any run.
     """
     from weir.cli.simulate import run_simulation
@@ -411,7 +413,7 @@ def demo(
     ] = None,
     master: Master = None,
 ) -> None:
-    """Kill a real job again and again, and check that its tables are exact nevertheless."""
+    """Kill a real job repeatedly, and check that its tables are exact nevertheless."""
     from weir.demo import run_demo
 
     raise typer.Exit(run_demo(kill=kill, seed=seed, directory=keep, master=master))
@@ -429,14 +431,14 @@ def _key_values(pairs: list[str]) -> dict[str, str]:
 
 
 def _absolute(directory: str | None) -> str | None:
-    """The spelling that means the same to the driver, which runs in another directory."""
+    """The absolute path, since the driver may run in another directory."""
     from weir.storage.paths import normalize
 
     return None if directory is None else normalize(directory)
 
 
 def _show(shown: RenderableType) -> None:
-    """Print tables; in a pipe without the blanks that fill up their last column."""
+    """Print tables; in a pipe, without the trailing blanks of the last column."""
     console = _console()
     if console.is_terminal:
         console.print(shown)
@@ -447,12 +449,12 @@ def _show(shown: RenderableType) -> None:
 
 
 def _console() -> Console:
-    """Standard output; lines are folded to a width on a terminal only."""
+    """Standard output, which wraps lines on a terminal only."""
     return Console() if sys.stdout.isatty() else Console(width=_PIPE_WIDTH)
 
 
 def _client() -> ModuleType:
-    # Not at the top: it loads an HTTP library, which no run should wait for.
+    # Not at the top: this loads an HTTP library, which ``weir run`` should not wait for.
     from weir.rest import client
 
     return client

@@ -1,12 +1,11 @@
 """Loads a pipeline file: ``weir run FILE`` and ``weir run FILE:job``.
 
-The file is an ordinary Python module that builds a ``weir.Job``. It is executed once, under a
-module name of its own (so ``if __name__ == "__main__":`` blocks do not run). Two things make user
-functions work on Spark's Python workers, which do not have the file:
+The file is an ordinary Python module that builds a ``weir.Job``. It is executed once, under its own
+module name (so ``if __name__ == "__main__":`` blocks do not run). Two things make user functions
+work on Spark's Python workers, which do not have the file:
 
-1. The module is taken out of ``sys.modules`` once it is loaded. What Spark sends to its workers
-   then travels by value, as from a script, and not as the name of a module that they could not
-   import.
+1. The module is removed from ``sys.modules`` once it is loaded. Spark then pickles its functions by
+   value, as for a script, and not by reference to a module that the workers cannot import.
 2. The file's directory, from which it may import helpers, is put on the module path of this process
    and of the workers that Spark starts on this machine. On a cluster, name helper modules with
    ``spark.submit.pyFiles``.
@@ -24,13 +23,15 @@ from types import ModuleType
 from weir.errors import PipelineError
 from weir.job import Job
 
-#: The name under which the file's module is known to Python.
+#: The module name that the file gets.
 _MODULE_NAME = "weir_pipeline"
 
 
 def load_job(spec: str) -> Job:
-    """The job of ``FILE`` or ``FILE:attribute``. Raises ``PipelineError`` with the place and the
-    way out."""
+    """The job of ``FILE`` or ``FILE:attribute``.
+
+    Raises ``PipelineError`` with the place and the fix.
+    """
     path, attribute = _split(spec)
     if not _is_file(path):
         raise PipelineError(
@@ -65,7 +66,7 @@ def _split(spec: str) -> tuple[Path, str | None]:
 
 
 def _is_file(path: Path) -> bool:
-    """False also for what the operating system would not take as a path."""
+    """Whether the path is a file; False also for text that cannot be a path."""
     try:
         return path.is_file()
     except (OSError, ValueError):

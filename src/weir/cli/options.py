@@ -1,5 +1,4 @@
-"""The arguments and options of the command line that several commands share, or that need many
-words."""
+"""Arguments and options of the command line that commands share or that have long help texts."""
 
 from __future__ import annotations
 

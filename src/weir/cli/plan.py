@@ -1,13 +1,12 @@
-"""``weir plan``: shows the vertices that a pipeline is cut into, and the channels between them, and
-runs nothing.
+"""``weir plan``: shows a pipeline's vertices and the channels between them, without running it.
 
-The pipeline is loaded and its graph checked as ``weir run`` does it, with the same errors. The
-functions of the steps are not called, so no JVM starts. Steps and vertices are shown by their
-names; one that has another id stands as ``name [uid]``.
+The pipeline is loaded and its graph checked as in ``weir run``, with the same errors. The steps'
+functions are not called, so no JVM starts. Steps and vertices are shown by name; one with another
+id is shown as ``name [uid]``.
 
-In Mermaid steps have ids of their own and their names are quoted, since a step may be named like a
-word of Mermaid, such as ``end``. Names need no other escape: the graph admits letters, digits,
-``_``, ``-`` and ``.`` only, also in a uid.
+In Mermaid, steps have their own ids and their names are quoted, since a step may be named like a
+Mermaid keyword, such as ``end``. Names need no other escaping: the graph allows only letters,
+digits, ``_``, ``-`` and ``.``, also in a uid.
 """
 
 from __future__ import annotations
@@ -24,13 +23,15 @@ from weir.core.graph import ChainEnd, GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.job import Job
 
-#: Columns of the labels, so that the values of all vertices stand below each other.
+#: Width of the label column, so that the values of all vertices line up.
 _LABEL_WIDTH = 24
 
 
 def plan_text(job: Job) -> Group:
-    """``weir plan FILE``: a paragraph for each vertex, producers first. Raises ``PipelineError`` as
-    ``weir run`` does."""
+    """``weir plan FILE``: a paragraph for each vertex, producers first.
+
+    Raises ``PipelineError`` like ``weir run``.
+    """
     vertices = job.vertices()
     shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
@@ -51,8 +52,7 @@ def plan_text(job: Job) -> Group:
 
 
 def plan_mermaid(job: Job) -> str:
-    """``weir plan --mermaid FILE``: a subgraph for each vertex; a channel leads to each step that
-    reads it."""
+    """``weir plan --mermaid FILE``: a subgraph per vertex, and arrows for channels to readers."""
     vertices = job.vertices()
     shown = _shown(vertices)
     ids = {one: f"s{number}" for number, one in enumerate(shown)}
@@ -83,7 +83,7 @@ def plan_json(job: Job) -> str:
 
 
 def _shown(vertices: Sequence[Vertex]) -> dict[OperatorId, str]:
-    """How each step and sink is shown, by its id."""
+    """The label of each step and sink, by id."""
     names: dict[OperatorId, str] = {}
     for vertex in vertices:
         names |= {step.operator_id: step.name for step in vertex.steps}
@@ -94,7 +94,7 @@ def _shown(vertices: Sequence[Vertex]) -> dict[OperatorId, str]:
 def _rows(
     vertex: Vertex, vertices: Sequence[Vertex], shown: Mapping[OperatorId, str]
 ) -> Iterator[tuple[str, str]]:
-    """What is said of a vertex, each with its label; what it does not have is left out."""
+    """The labelled facts about a vertex; those that do not apply are left out."""
     yield "chain", _chain(vertex, shown)
     if vertex.parallelism is not None:
         yield "parallelism", str(vertex.parallelism)
@@ -121,8 +121,7 @@ def _rows(
 
 
 def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:
-    """The steps as arrows: ``orders -> clean``, and where several meet
-    ``(orders -> clean, users) -> enrich``."""
+    """The steps as arrows: ``orders -> clean``, or ``(orders -> clean, users) -> enrich``."""
     chains: dict[OperatorId, str] = {}
 
     def before(step: GraphStep) -> str:

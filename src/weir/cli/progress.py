@@ -1,14 +1,13 @@
-"""What a person sees while a job runs: a live table on a terminal, plain lines everywhere else.
+"""Progress output of a running job: a live table on a terminal, plain lines everywhere else.
 
 ``ProgressDisplay`` is the listener of ``run_job``: once the job has its gateway, a thread reads the
 newest view five times a second. Both modes print one line for each checkpoint that is triggered,
-completed or failed, for each note, and for what the start of the job waits for longer than a second
-(``phases``); the live table stands below these lines. On a plain stream, a line with the totals
-comes at most every ten seconds, and only when something has changed; every line is flushed at once,
-so that a log shows how far the job came.
+completed or failed, for each note, and for each phase of the start that takes longer than a second
+(``phases``); the live table is below these lines. On a plain stream, a line with the totals is
+printed at most every ten seconds, and only if something has changed; every line is flushed at once,
+so that a log shows how far the job got.
 
-The words of the lines are made by pure functions and by ``CheckpointLines``, which remembers what
-it has told.
+Pure functions and ``CheckpointLines``, which remembers what it has reported, make the lines.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 
 _POLL_S = 0.2
-#: The least time between two lines with totals on a plain stream.
+#: The minimum time between two lines with totals on a plain stream.
 PROGRESS_LINE_MS = 10_000
 
 
 class CheckpointLines:
-    """Turns checkpoint statistics into lines, each told once."""
+    """Turns checkpoint statistics into lines, each reported once."""
 
     def __init__(self) -> None:
-        #: Status last told, by checkpoint id; bounded by the history.
+        #: Status last reported, by checkpoint id; bounded by the history.
         self._told: dict[int, str] = {}
-        #: The failure without an id that was told last.
+        #: The last reported failure of a checkpoint without an id.
         self._told_failure: str | None = None
 
     def new(self, snapshot: CheckpointStatsSnapshot) -> list[str]:
@@ -75,14 +74,13 @@ def describe_checkpoint(stats: CheckpointStats) -> str:
 
 
 def _why(message: str) -> str:
-    """Why a checkpoint failed. If it is because the job fails or ends, a line of its own tells why
-    that is."""
+    """Why a checkpoint failed; shortened if the job is failing or ending: that has its own line."""
     suspended = CheckpointFailureReason.CHECKPOINT_COORDINATOR_SUSPEND.message
     return suspended if message.startswith(suspended) else message
 
 
 def describe_progress(view: JobView) -> str:
-    """The totals in one line: rows read, rows a second and rows committed, of all vertices."""
+    """One line with the totals over all vertices: rows read, rows per second, rows committed."""
     rows = sum(vertex.records_in for vertex in view.vertices)
     per_second = sum(vertex.records_in_per_second for vertex in view.vertices)
     committed = sum(vertex.records_committed for vertex in view.vertices)
@@ -124,8 +122,10 @@ def _checkpoints(view: JobView) -> Text:
 
 
 class ProgressDisplay:
-    """Listens to a run and shows it on ``console``. A context manager: leaving it stops the thread
-    and the table."""
+    """Listens to a run and shows it on ``console``.
+
+    A context manager: leaving it stops the threads and the table.
+    """
 
     def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
         self._console = console
@@ -133,7 +133,7 @@ class ProgressDisplay:
         self._lines = CheckpointLines()
         self._phases = Phases(self.say, self._clock)
         self._begun_ms = self._clock.now_ms()
-        #: Whether the first rows have been told of.
+        #: Whether the first rows have been read, and reported if they took long.
         self._has_rows = False
         self._looker = threading.Thread(target=self._look, name="weir-phases", daemon=True)
         self._gateway: JobGateway | None = None
@@ -160,12 +160,12 @@ class ProgressDisplay:
 
     @property
     def gateway(self) -> JobGateway | None:
-        """The job, once it was submitted."""
+        """The job, once it is submitted."""
         return self._gateway
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """Say where the job can be reached, and begin to show its progress."""
-        # First of all, so that a signal finds the job.
+        """Print where the job can be reached, and start showing its progress."""
+        # First, so that a signal handler finds the job.
         self._gateway = gateway
         self.say(f"Job has been submitted with JobID {job_id}")
         self.say(f"REST server: {rest_address}")
@@ -175,14 +175,14 @@ class ProgressDisplay:
         self._thread.start()
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """Say from which checkpoint or savepoint the job goes on."""
+        """Print which checkpoint or savepoint the job was restored from."""
         if checkpoint.kind.is_savepoint:
             self.say(f"recovered from savepoint {checkpoint.external_path}")
         else:
             self.say(f"recovered from checkpoint {checkpoint.checkpoint_id}")
 
     def phase(self, name: str | None) -> None:
-        """Show what the start is waiting for, if it takes longer than a second."""
+        """Show the phase if it takes longer than a second."""
         self._phases.begin(name)
 
     def note(self, message: str) -> None:
@@ -190,7 +190,7 @@ class ProgressDisplay:
         self.say(message)
 
     def say(self, line: str) -> None:
-        """Print one line as it is, above the live table if there is one, and flush it."""
+        """Print one line verbatim, above the live table if there is one, and flush it."""
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._console.file.flush()
 
@@ -211,7 +211,7 @@ class ProgressDisplay:
     def _poll(self, gateway: JobGateway) -> None:
         ending = False
         while not ending:
-            # One more look after the end, so that what happened last is told.
+            # Show the view once more after the end, to report the last events.
             ending = self._ending.wait(_POLL_S)
             self._show(gateway.view())
 

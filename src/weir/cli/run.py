@@ -1,13 +1,11 @@
-"""``weir run``: loads the pipeline, runs it to its end, shows its progress, and answers SIGINT and
-SIGTERM.
+"""``weir run``: loads and runs the pipeline, shows its progress, and handles SIGINT and SIGTERM.
 
-The job runs on a thread of its own and the main thread waits for it, because Spark's
-``SparkContext`` replaces the handler of SIGINT when it is made on the main thread. So signals stay
-ours:
+The job runs on its own thread and the main thread waits for it, because ``SparkContext`` replaces
+the SIGINT handler when it is made on the main thread. So Weir handles the signals:
 
 1. the first one suspends the job: its tasks stop, and running the command again resumes it;
-2. the second one ends the process at once, as does one that comes before the job is submitted. That
-   is a crash, which the next run recovers from.
+2. the second one ends the process at once, as does one that arrives before the job is submitted.
+   That is a crash, from which the next run recovers.
 """
 
 from __future__ import annotations
@@ -34,33 +32,33 @@ from weir.run.options import JobResult, RunOptions
 from weir.spark import class_archive
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-#: How long a signal may have to wait for its handler, in seconds.
+#: How long a signal may wait for its handler, in seconds.
 _TURN_S = 0.2
 
 
 def run_pipeline(spec: str, options: RunOptions, console: Console) -> int:
     """Run the pipeline ``FILE[:job]`` and return the exit code of the process.
 
-    0: finished, stopped with a savepoint, or finished before. 1: cancelled. 130 or 143: suspended
-    by SIGINT or SIGTERM. Raises ``WeirError`` if the job cannot begin, and ``JobFailedError`` if it
-    failed.
+    0: finished now or earlier, or stopped with a savepoint. 1: cancelled, or suspended without a
+    signal. 130 or 143: suspended by SIGINT or SIGTERM. Raises ``WeirError`` if the job cannot
+    start, ``JobFailedError`` if it failed, and ``JobFencedError`` if another driver took it over.
     """
     job = load_job(spec)
     with ProgressDisplay(console) as display, SignalWatch(display) as signals:
         result = _on_own_thread(lambda: runner.run_job(job, options, display))
     if Configuration.load(None, {**job.conf, **options.conf}).value(CLASS_ARCHIVE):
-        # The job does not wait for it, and the next one starts in half the time.
+        # In the background, so that the next job starts in half the time.
         class_archive.make_later()
     return _report(result, spec, signals.received, display.say)
 
 
 class SignalWatch:
-    """Answers SIGINT and SIGTERM while it is entered; must be entered on the main thread."""
+    """A context manager that handles SIGINT and SIGTERM. Enter it on the main thread."""
 
     def __init__(self, display: ProgressDisplay) -> None:
         self._display = display
         self._previous: Mapping[signal.Signals, object] = {}
-        #: The first signal that came.
+        #: The first signal received.
         self.received: signal.Signals | None = None
 
     def __enter__(self) -> SignalWatch:
@@ -81,7 +79,7 @@ class SignalWatch:
         if self.received is not None or gateway is None:
             _exit_now(number)
         self.received = signal.Signals(number)
-        # On a thread, since a handler can interrupt whatever holds a lock that it would need.
+        # On a thread: a handler may interrupt code that holds a lock which ``suspend`` needs.
         threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
 
     def _suspend(self, suspend: Callable[[], None]) -> None:
@@ -104,8 +102,8 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
             future.set_exception(error)
 
     threading.Thread(target=work, name="weir-run", daemon=True).start()
-    # In turns: Python runs a signal's handler when this thread wakes, and a signal that comes just
-    # before an endless wait begins would not end it.
+    # With a timeout: Python runs signal handlers when this thread wakes up, and a signal that
+    # arrives just before an endless wait starts would not end it.
     while not future.done():
         wait((future,), timeout=_TURN_S)
     return future.result()
@@ -114,7 +112,7 @@ def _on_own_thread(run: Callable[[], JobResult]) -> JobResult:
 def _report(
     result: JobResult, spec: str, received: signal.Signals | None, say: Callable[[str], None]
 ) -> int:
-    """Say how the job ended; returns the exit code."""
+    """Print how the job ended; return the exit code."""
     if result.status is JobStatus.FAILED:
         raise JobFailedError(
             f"Job {result.job_id} failed: {result.failure or 'no reason was given'}"

@@ -1,4 +1,4 @@
-"""``weir sim``: runs seeds of the simulator and says what came of them."""
+"""``weir sim``: runs seeds of the simulator and prints the outcome."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from weir.sim.world import RunResult
 
 _STORY_LINES = 60
 _PIPE_WIDTH = 200
-#: As shells have it: 128 + SIGINT.
+#: As in shells: 128 + SIGINT.
 _INTERRUPTED = 130
 
 
 def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
-    """Run and print; 0 if every law held in every run, 130 after Ctrl-C. With ``minutes``, go on
-    for so long instead of ``seeds``."""
+    """Run and print; return 0 if every law held, 1 if one was broken, 130 after Ctrl-C.
+
+    With ``minutes``, run for that long instead of ``seeds``.
+    """
     logging.disable(logging.CRITICAL)
     console = Console()
     if not console.is_terminal:
@@ -42,7 +44,7 @@ def run_simulation(*, first: int, seeds: int, minutes: float | None) -> int:
                     failed = result
                     break
         except KeyboardInterrupt:
-            # What was run so far is worth saying.
+            # Print the totals so far.
             interrupted = True
     elapsed_s = time.monotonic() - begun
     if failed is not None:
@@ -83,7 +85,7 @@ def coverage_table(totals: Totals) -> Table:
 
 
 def _print_failure(console: Console, failed: RunResult) -> None:
-    """Everything that is needed to understand it and to see it again."""
+    """Print what is needed to understand and to reproduce the failure."""
     lines = [
         f"seed {failed.seed}: {failed.violation}",
         failed.plan,

@@ -1,4 +1,4 @@
-"""What the command line shows of jobs and checkpoints: tables for people, JSON for programs."""
+"""The command line's tables of jobs and checkpoints."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ def jobs_table(jobs: Iterable[JobSummary]) -> Table:
 
 
 def checkpoints_table(info: CheckpointsInfo) -> Group:
-    """``weir checkpoints JOB``: counts, the latest of each kind, figures over all, then the
-    history, newest first."""
+    """``weir checkpoints JOB``: counts, latest of each kind, figures, history (newest first)."""
     counts = info.counts
     head = (
         f"{counts.completed} completed, {counts.failed} failed, {counts.in_progress} in progress,"
@@ -73,8 +72,7 @@ def checkpoints_table(info: CheckpointsInfo) -> Group:
 
 
 def checkpoint_table(details: CheckpointDetails) -> Group:
-    """``weir checkpoints JOB --id N``: the checkpoint as a whole, then what each vertex did for
-    it."""
+    """``weir checkpoints JOB --id N``: the checkpoint as a whole, then each vertex's part in it."""
     checkpoint = details.checkpoint
     head = (
         f"{_kind(checkpoint.is_savepoint)} {checkpoint.checkpoint_id}: {checkpoint.status}\n"
@@ -104,7 +102,7 @@ def checkpoint_table(details: CheckpointDetails) -> Group:
 
 
 def make_table(*columns: str) -> Table:
-    """A table without lines, whose columns are as wide as they need."""
+    """A table without lines, with columns as wide as their content."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -167,7 +165,7 @@ def _kind(is_savepoint: bool) -> str:
 
 
 def _outcome(checkpoint: CheckpointInfo) -> str:
-    """Why it failed, else where it is; on one line, so that a line of a pipe is a row."""
+    """The failure, else the path; on one line, so that a line in a pipe is a row."""
     outcome = _one_line(checkpoint.failure_message or checkpoint.external_path or "")
     return f"{outcome} (discarded)" if checkpoint.discarded else outcome
 
@@ -177,7 +175,7 @@ def _one_line(text: str) -> str:
 
 
 def shown_time(timestamp_ms: int) -> str:
-    """A time of day on this machine's clock, to the second."""
+    """A date and time in this machine's time zone, to the second."""
     return datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 

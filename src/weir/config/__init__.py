@@ -1,13 +1,13 @@
-"""Configuration with Flink's keys: where values come from, and what is said of a wrong one.
+"""Configuration with Flink's keys: loads values, checks them, and explains wrong ones.
 
-Values are text until they are asked for, as in Flink. They come from a file of ``key: value`` or
-``key = value`` lines (``#`` begins a comment line), which holds Flink's flat ``config.yaml`` and
-Spark's properties style alike, and from overrides (``--conf``, keyword arguments), which win. Every
-key and every value is checked when it enters, so a spelling mistake is an error at once, with the
-key that was probably meant. ``spark.*`` keys are handed on to Spark unseen.
+Values are text until they are read, as in Flink. They come from a file of ``key: value`` or
+``key = value`` lines (``#`` starts a comment line), which covers both Flink's flat ``config.yaml``
+and Spark's properties style, and from overrides (``--conf``, keyword arguments), which win. Every
+key and every value is checked on entry, so a typo is an immediate error that names the key that was
+probably meant. ``spark.*`` keys are passed to Spark unchecked.
 
-The keys themselves are in ``weir/config/options.py``, and which values go together is in
-``weir/config/relations.py``.
+The keys are in ``weir/config/options.py``; ``weir/config/relations.py`` checks which values are
+compatible.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SPARK_PREFIX = "spark."
 
 _BY_KEY = {option.key: option for option in OPTIONS}
 
-#: Names that older releases of Flink have for keys, where likeness would lead to another one.
+#: Key names of older Flink releases for which the closest match would be the wrong key.
 _FORMER_KEYS = {
     "state.checkpoints.dir": CHECKPOINT_DIR.key,
     "state.savepoints.dir": SAVEPOINT_DIR.key,
@@ -64,16 +64,15 @@ _FORMER_KEYS = {
 
 
 def describe_options() -> list[ConfigOption[Any]]:
-    """Every key with its type, default and description, for the reference page
-    (``docs/CONFIGURATION.md``)."""
+    """Every key with its type, default and description, for ``docs/CONFIGURATION.md``."""
     return list(OPTIONS)
 
 
 class Configuration(Mapping[str, str]):
     """The values that were given, as text by key; immutable. ``value`` reads one, with its default.
 
-    Raises ``ConfigurationError`` when made of an unknown key, a value that cannot be read or values
-    at odds.
+    Construction raises ``ConfigurationError`` for an unknown key, an invalid value or values that
+    contradict each other.
     """
 
     def __init__(self, values: Mapping[str, str]) -> None:
@@ -85,7 +84,7 @@ class Configuration(Mapping[str, str]):
 
     @classmethod
     def load(cls, file: Path | None, overrides: Mapping[str, str]) -> Configuration:
-        """The values of a file (None: no file), with ``overrides`` on top."""
+        """The values of a file (None: no file), overridden by ``overrides``."""
         return cls({**({} if file is None else _read_file(file)), **overrides})
 
     def __getitem__(self, key: str) -> str:
@@ -98,12 +97,11 @@ class Configuration(Mapping[str, str]):
         return len(self._values)
 
     def value(self, option: ConfigOption[T]) -> T:
-        """The value of an option: the one given, else its default."""
+        """The value of an option, or its default."""
         return option.parse(self._values.get(option.key, option.default))
 
     def in_force(self) -> dict[str, str]:
-        """The text of every key but Spark's, defaults included, as anybody may see it: without
-        secrets."""
+        """The text of every key but Spark's, defaults included, with secrets masked."""
         return {
             option.key: option.shown(self._values.get(option.key, option.default))
             for option in OPTIONS
@@ -115,11 +113,11 @@ class Configuration(Mapping[str, str]):
 
     @property
     def claims_snapshot(self) -> bool:
-        """Whether a new job owns the snapshot that it begins from."""
+        """Whether a new job owns the snapshot that it starts from."""
         return self.value(RECOVERY_CLAIM_MODE) is RecoveryClaimMode.CLAIM
 
     def checkpoint_config(self) -> CheckpointConfig:
-        """``execution.checkpointing.*`` as the core takes it."""
+        """``execution.checkpointing.*`` for the core."""
         return CheckpointConfig(
             interval_ms=self.value(CHECKPOINT_INTERVAL),
             timeout_ms=self.value(CHECKPOINT_TIMEOUT),
@@ -136,7 +134,7 @@ class Configuration(Mapping[str, str]):
         )
 
     def restart_config(self) -> RestartConfig:
-        """``restart-strategy.*`` as the core takes it."""
+        """``restart-strategy.*`` for the core."""
         strategy = self.value(RESTART_TYPE)
         periodic = self.value(CHECKPOINT_INTERVAL) is not None
         if strategy is None:
@@ -153,8 +151,8 @@ class Configuration(Mapping[str, str]):
             reset_backoff_threshold_ms=self.value(RESET_BACKOFF_THRESHOLD),
             jitter_factor=self.value(JITTER_FACTOR),
             attempts_before_reset_backoff=self.value(ATTEMPTS_BEFORE_RESET_BACKOFF),
-            # Without them no checkpoint may ever lie between two failures, however long the job
-            # ran.
+            # Without periodic checkpoints, none may ever complete between two failures, however
+            # long the job ran.
             give_up_after_ms=self.value(GIVE_UP_AFTER) if periodic else None,
         )
 
@@ -177,8 +175,7 @@ def _option(key: str) -> ConfigOption[Any]:
 
 
 def _read_file(file: Path) -> dict[str, str]:
-    """Keys and values of a file. ``configparser`` reads the lines; it wants a section, so it is
-    given one."""
+    """Keys and values of a file, parsed by ``configparser``, which needs a section header."""
     parser = configparser.RawConfigParser(comment_prefixes=("#",), default_section="\n")
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:

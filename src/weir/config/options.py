@@ -1,11 +1,9 @@
-"""The table of configuration keys: how each value is written, what holds by default, and what it is
-for.
+"""The table of configuration keys: each key's type, default and description.
 
-``OPTIONS`` is the one table; reading (``weir/config``) and the reference page
-(``docs/CONFIGURATION.md``) are made from it. Keys and defaults are Flink's; where a default
-differs, the description says so (PROTOCOL P42). Defaults are text, read like any other value. How
-texts are read is in ``weir/config/values.py``, which values go together in
-``weir/config/relations.py``.
+``OPTIONS`` is the one table, used for reading values (``weir/config``) and for the reference page
+(``docs/CONFIGURATION.md``). Keys and defaults are Flink's; where a default differs, the description
+says so (PROTOCOL P42). Defaults are text, parsed like any other value. ``weir/config/values.py``
+parses values; ``weir/config/relations.py`` checks which values are compatible.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which configuration values go together: checked once, when a configuration is made.
+"""Which configuration values are compatible: checked once, when a configuration is made.
 
-Each law names both keys and the way out. What Flink adjusts is adjusted and refused by nobody: an
-interval below the minimum pause is raised to it (PROTOCOL P38), and a pause goes together with
-several concurrent checkpoints, since it only holds up periodic ones. A timeout above or below the
-interval is right either way.
+Each error names both keys and the fix. Combinations that Flink adjusts are adjusted, not refused:
+an interval below the minimum pause is raised to it (PROTOCOL P38). A minimum pause is allowed with
+several concurrent checkpoints, since it only delays periodic ones. A timeout may be above or below
+the interval.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Values(Protocol):
-    """Whatever has a value for each option."""
+    """Anything that has a value for each option."""
 
     def value(self, option: ConfigOption[T]) -> T:
         """The value of one option."""
@@ -44,7 +44,7 @@ class Values(Protocol):
 
 
 def check_relations(values: Values) -> None:
-    """Raises ``ConfigurationError`` for the first two values that are at odds."""
+    """Raise ``ConfigurationError`` for the first pair of values that contradict each other."""
     _check_not_above(values, INITIAL_BACKOFF, MAX_BACKOFF)
     _check_not_above(values, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF)
     if 2 * values.value(LEASE_INTERVAL) > values.value(LEASE_TIMEOUT):

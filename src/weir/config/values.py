@@ -1,8 +1,7 @@
-"""How the text of a configuration value is read: durations, numbers, choices and paths, in Flink's
-spellings.
+"""Parses configuration values: durations, numbers, choices and paths, in Flink's spellings.
 
-A ``ValueType`` parses, and says what it expects where it cannot; limits that concern one value
-alone belong to its type, so that a value out of range is refused as soon as it enters.
+A ``ValueType`` parses text and knows how to describe what it expects. Limits of a single value are
+part of its type, so that a value out of range is refused on entry.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from weir.storage.paths import normalize
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
-#: The least length of a token that guards the REST server.
+#: The minimum length of the REST server's token.
 TOKEN_LENGTH_MIN = 16
-#: 290 years: what clocks count in nanoseconds. Python's timers take no more.
+#: 290 years: the range of clocks that count nanoseconds, and the limit of Python's timers.
 _DURATION_MS_MAX = 2**63 // 10**6
 #: As in Flink.
 _INTEGER_MAX = 2**31 - 1
-#: Of a value that cannot be read, in a message.
+#: How much of an invalid value a message shows.
 _SHOWN_CHARACTERS = 200
 
-#: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: least interval and
+#: Flink's ``CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME``: the minimum interval and
 #: timeout.
 _CHECKPOINT_MS_MIN = 10
 
@@ -57,15 +56,17 @@ _UNITS_MS = {
 
 @dataclass(frozen=True)
 class ValueType(Generic[T]):
-    """How the text of a value is read. ``parse`` raises ``ValueError``; ``expectation`` completes
-    "must be ..."."""
+    """How a value's text is parsed.
+
+    ``parse`` raises ``ValueError``; ``expectation`` completes "must be ...".
+    """
 
     name: str
     expectation: str
     parse: Callable[[str], T]
 
     def or_none(self, word: str) -> ValueType[T | None]:
-        """The same, where ``word`` stands for None."""
+        """The same type, where ``word`` stands for None."""
         return ValueType(
             self.name,
             f"{self.expectation}, or {word!r}",
@@ -191,22 +192,21 @@ STRATEGY = _choice(
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T]):
-    """One key: how its text is read, the text that holds where none is given, and what it is
-    for."""
+    """One key: its type, its default as text, and what it is for."""
 
     key: str
     type: ValueType[T]
     default: str
     description: str
-    #: Whether the value is shown to nobody.
+    #: Whether the value must never be shown.
     secret: bool = False
 
     def shown(self, text: str) -> str:
-        """The text of a value as anybody may see it."""
+        """The text of a value, masked if it is secret."""
         return "*" * TOKEN_LENGTH_MIN if self.secret and text != self.default else text
 
     def parse(self, text: str) -> T:
-        """The value of ``text``; raises ``ConfigurationError`` with one sentence."""
+        """Parse ``text``; raises ``ConfigurationError`` with one sentence."""
         try:
             return self.type.parse(text.strip())
         except (ValueError, KeyError) as error:
@@ -221,7 +221,7 @@ class ConfigOption(Generic[T]):
 
 
 def shortened(text: str) -> str:
-    """The text for a message, without the middle of a very long one."""
+    """The text quoted for a message, with the middle of a very long one cut out."""
     shown = repr(text)
     return (
         shown

@@ -1,8 +1,7 @@
-"""The demonstration behind ``weir demo``: kills a running job again and again and counts what is in
-its tables.
+"""``weir demo``: kills a running job again and again, and counts the rows of its tables.
 
-``flights.py`` in this package is the example's own file (a link to ``examples/flights.py``), so
-that an installed Weir has it too.
+``flights.py`` in this package is a link to ``examples/flights.py``, so that an installed Weir has
+the example too.
 """
 
 from weir.demo.run import run_demo

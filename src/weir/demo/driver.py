@@ -1,18 +1,17 @@
-"""One life of a job's driver, the process of ``weir run``, watched line by line, and when to kill
-it.
+"""Runs a job's driver, the process of ``weir run``, follows its output, and decides when it dies.
 
-A ``Driver`` starts the command, passes its output on and keeps what the lines say: which
-checkpoints completed and how long they took, and in which phase the driver is. That is all that the
-demo knows of the job: the same lines that a person reads. ``kill`` is SIGKILL, so nothing in the
-driver can prepare for it.
+A ``Driver`` is one life of that process. It starts the command, passes its output on and records
+what the lines report: which checkpoints completed, how long they took, and the phase of the driver.
+The demo knows nothing else about the job: it reads the same lines as a person. ``kill`` is SIGKILL,
+so the driver cannot prepare for it.
 
-**When to kill** (``Chaos``): N kills at random moments of a job that is at work, and all N before
-it is done. Kill *i* of N comes at latest when the part ``0.8 * i / N`` of the job is committed, so
-that something is left for every life after it. Within that the moment is random: some progress is
-drawn, and when a checkpoint has completed in this life and that much is committed, a delay of up to
-one checkpoint interval, so that every phase of a checkpoint can be hit. If the part is committed
-already when a life begins, its kill comes within a second after the driver was submitted: such a
-life hardly brings the job forward.
+**When to kill** (``Chaos``): N kills at random moments, all while the job is running. Kill *i* of N
+comes about when the fraction ``0.8 * i / N`` of the job is committed at the latest, so that every
+later life has work left. Within that limit the moment is random. The demo draws a target fraction;
+once a checkpoint has completed in this life and the target is committed, it waits for a random
+delay of up to one checkpoint interval, so that every phase of a checkpoint can be hit. If the
+limit is already committed when a life begins, the kill comes within a second after the job was
+submitted: such a life makes hardly any progress.
 """
 
 from __future__ import annotations
@@ -36,25 +35,24 @@ _RECOVERED = re.compile(r"^recovered from (.+)$")
 _TRIGGERED = re.compile(r"^checkpoint (\d+) triggered")
 _COMPLETED = re.compile(r"^checkpoint (\d+) completed in (\d+) ms")
 
-#: How long the JVM of a killed driver may take to notice and go.
+#: How long the JVM of a killed driver may take to notice and exit.
 _ORPHANS_GONE_S = 15.0
 
 
 class Phase:
-    """What the driver is doing, as far as its newest lines tell."""
+    """What the driver is doing, according to its newest lines."""
 
     def __init__(self) -> None:
         self.submitted = False
         #: End-to-end milliseconds of each checkpoint that completed in this life, by its id.
         self.completed_ms: dict[int, int] = {}
-        #: Where its REST server answers, once it has said so.
+        #: The address of its REST server; None until the driver has printed it.
         self.address: str | None = None
         self._recovered_from: str | None = None
         self._newest = "starting"
 
     def read(self, line: str) -> None:
-        """Take one line of output into account; lines that say nothing of the phase change
-        nothing."""
+        """Update the phase from one line of output; unrelated lines change nothing."""
         if _SUBMITTED.match(line):
             self.submitted = True
             self._newest = "submitted"
@@ -70,7 +68,7 @@ class Phase:
             self._newest = f"after checkpoint {match.group(1)} had completed"
 
     def __str__(self) -> str:
-        """``while checkpoint 7 was being taken`` and its like."""
+        """A phrase such as ``while checkpoint 7 was being taken``."""
         match self._newest:
             case "starting":
                 return "while it was starting"
@@ -85,8 +83,10 @@ class Phase:
 
 
 class Driver:
-    """The process of one life. ``show`` gets each line of its output; ``errors`` is appended its
-    error stream."""
+    """The driver process of one life.
+
+    ``show`` gets each line of its output; its error stream is appended to ``driver.log``.
+    """
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Driver:
     ) -> None:
         self.phase = Phase()
         #: Seconds from the start of the command to its first completed checkpoint; None before
-        #: that. After a kill it is how long recovery took.
+        #: that. After a kill this is the recovery time.
         self.recovery_s: float | None = None
         self._started_s = time.monotonic()
         self._show = show
@@ -119,8 +119,10 @@ class Driver:
         self._reader.start()
 
     def watch_until(self, wanted: Callable[[Phase], bool], *, deadline_s: float) -> bool:
-        """Pass output on until the phase is as wanted, the process has ended, or
-        ``time.monotonic()`` passes the deadline. True if the phase is as wanted."""
+        """Pass output on until the phase is as wanted; return whether it is.
+
+        Also stops when the process has ended, or when ``time.monotonic()`` passes the deadline.
+        """
         while not wanted(self.phase):
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
@@ -137,12 +139,15 @@ class Driver:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code of the process; None while it runs."""
         return self._process.poll()
 
     def kill(self, *, orphans_gone_s: float = _ORPHANS_GONE_S) -> bool:
-        """SIGKILL, then see to it that all that it started is gone too: what does not go by itself
-        within the time given is killed as well. False if the driver had ended by itself before."""
+        """Send SIGKILL to the driver and make sure that its child processes are gone too.
+
+        Children that do not exit within ``orphans_gone_s`` are killed. False if the driver had
+        already ended.
+        """
         if self._process.poll() is not None:
             return False
         try:
@@ -176,37 +181,37 @@ class Driver:
         self._lines.put(None)
 
 
-#: The part of the job by which all kills have come.
+#: The fraction of the job by which all kills are due.
 _KILLED_BY = 0.8
 #: The longest random delay of a kill: the checkpoint interval of the demo.
 _DELAY_LIMIT_S = 1.0
-#: How often the progress is looked at.
+#: How often the progress is polled.
 _POLL_S = 0.1
-#: A life that lasts longer than this hangs.
+#: A life that lasts longer than this counts as hung.
 _LIFE_LIMIT_S = 300.0
 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What happened over all lives."""
+    """The result of all lives."""
 
     kills: int = 0
     lives: int = 0
     #: End-to-end milliseconds of each completed checkpoint, by id.
     completed_ms: dict[int, int] = field(default_factory=dict)
-    #: Of each life: seconds from the command to its first completed checkpoint; None if it did not
-    #: live that long.
+    #: For each life, seconds from the command to its first completed checkpoint; None if it was
+    #: killed before.
     recovery_s: list[float | None] = field(default_factory=list)
     wall_s: float = 0.0
-    #: None if the job finished and every kill took place, else what went wrong, in a sentence.
+    #: What went wrong, in a sentence; None if the job finished and every kill took place.
     problem: str | None = None
 
 
 class Chaos:
     """Runs a job through its kills to its end.
 
-    ``start`` starts the job's command once more, ``done`` says which part of the job is committed
-    (0 to 1), ``tell`` says something to the reader.
+    ``start`` starts the job's command again, ``done`` returns the committed fraction of the job (0
+    to 1), ``tell`` prints a line for the reader.
     """
 
     def __init__(
@@ -223,8 +228,7 @@ class Chaos:
         self._random = generator
 
     def run(self, kills: int) -> Outcome:
-        """Kill the job so many times, then let it finish. Leaves no process behind, whatever
-        happens."""
+        """Kill the job ``kills`` times, then let it finish; leaves no process behind."""
         outcome = Outcome()
         began_s = time.monotonic()
         while outcome.problem is None:

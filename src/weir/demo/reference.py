@@ -1,13 +1,13 @@
-"""What the tables of the flights example must hold, computed once, in one batch, by other means.
+"""The expected tables of the flights example, computed once, in one batch, without Spark.
 
-Nothing here is shared with the example: it reads the landing files with pyarrow, not with Spark,
-adds up with pyarrow's own aggregation, and joins on the hour as the files spell it, not on time
-stamps. Two programs that agree on every row are unlikely to be wrong in the same way.
+This module shares no code with the example: it reads the landing files with pyarrow, not with
+Spark, aggregates with pyarrow, and joins on the hour as the files spell it, not on timestamps. Two
+programs that agree on every row are unlikely to be wrong in the same way.
 
-**The rule change** (``RuleChange``) alters what counts as an anomaly while the job runs and is
-killed, as a person would with ``weir send``. The change is sent once a part of the job is
-committed, again in the next life if the driver dies before it has answered. Setting a rule twice is
-setting it once; once it is answered, no kill can take it back.
+**The rule change** (``RuleChange``) changes what counts as an anomaly while the job runs and is
+killed, as a person would with ``weir send``. The change is sent once a fraction of the job is
+committed, and sent again in the next life if the driver dies before it has answered. Setting a rule
+twice has the effect of setting it once; once the driver has answered, no kill can undo the change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import pyarrow.parquet as pq
 from weir.errors import WeirError
 from weir.rest.client import connect
 
-#: From which part of the job on it is sent.
+#: The change is sent once this fraction of the job is committed.
 _SENT_FROM = 0.25
 _POLL_S = 0.2
 OPERATOR = "anomalies_by_rule"
-#: The rule, as the example has it and as it is changed to.
+#: The rule, its value in the example, and its value after the change.
 RULE, BEFORE_MINUTES, AFTER_MINUTES = "minutes", 120, 180
 
 
@@ -41,14 +41,17 @@ class RuleChange:
         done: Callable[[], float],
         tell: Callable[[str], None],
     ) -> None:
-        """``address`` is that of the driver that lives, ``done`` says which part of the job is
-        committed."""
+        """Create the thread.
+
+        ``address`` returns the address of the live driver, ``done`` the committed fraction of the
+        job.
+        """
         self._address = address
         self._done = done
         self._tell = tell
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weir-demo-rule", daemon=True)
-        #: Whether it was answered.
+        #: Whether the driver has answered.
         self.answered = False
 
     def __enter__(self) -> RuleChange:
@@ -68,7 +71,7 @@ class RuleChange:
                 with connect("flights", address) as client:
                     answer = client.send(OPERATOR, {"set": {RULE: AFTER_MINUTES}})
             except WeirError:
-                # That driver has died, or not begun yet.
+                # That driver has died, or has not started yet.
                 continue
             self.answered = True
             self._tell(
@@ -92,15 +95,17 @@ _INTEGERS = (
 )
 
 
-#: What the example takes of the weather.
+#: The weather columns that the example uses.
 _OBSERVATIONS = ("temp", "wind_speed", "wind_gust", "precip", "visib")
-#: A flight is an anomaly if it leaves so many minutes late, and how bad that is called.
+#: (minutes, severity): a flight that leaves this many minutes late is an anomaly of that severity.
 _SEVERITIES = ((120, "long"), (240, "severe"), (480, "extreme"))
 
 
 def expected_tables(landing: Path) -> dict[str, pa.Table]:
-    """The tables of the example by name, from the landing files in ``flights`` and ``weather``
-    below a directory."""
+    """The expected tables of the example by name.
+
+    They are computed from the landing files in ``landing/flights`` and ``landing/weather``.
+    """
     landed = pq.read_table(landing / "flights")
     flown = landed.filter(pc.is_valid(landed["dep_time"]))
     clean = _flights_clean(flown)
@@ -164,9 +169,9 @@ def _flights_weather(clean: pa.Table, time_hour: pa.ChunkedArray, weather: pa.Ta
 def anomalies_of(clean: pa.Table, found: pa.Table | None = None) -> pa.Table:
     """The anomalies among some rows of ``flights_clean``.
 
-    What counts as one may be changed while the job runs; ``found`` are the anomalies of such a run.
-    Flights are read in the order of their departure, so up to the last one that was judged by the
-    first rule all were, and all later ones by the other.
+    The rule may change while the job runs; ``found`` are the anomalies of such a run. Flights are
+    read in order of departure, so all flights up to the last anomaly found by the first rule were
+    judged by that rule, and all later ones by the changed rule.
     """
     limits = _limits(clean, found)
     chosen = pc.greater_equal(clean["dep_delay"], limits)
@@ -195,7 +200,7 @@ def anomalies_of(clean: pa.Table, found: pa.Table | None = None) -> pa.Table:
 
 
 def _limits(clean: pa.Table, found: pa.Table | None) -> pa.ChunkedArray:
-    """For each flight, from how many minutes on it was an anomaly."""
+    """For each flight, the delay in minutes from which it was an anomaly."""
     first, other = (pa.scalar(minutes, pa.int32()) for minutes in (BEFORE_MINUTES, AFTER_MINUTES))
     everywhere = pa.chunked_array([pa.repeat(first, clean.num_rows)])
     if found is None or other not in found["limit_minutes"].unique():

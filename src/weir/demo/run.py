@@ -1,8 +1,7 @@
-"""``weir demo``: lands a year of flights and weather, runs the example, kills it N times, counts
-every row of its tables.
+"""``weir demo``: lands a year of data, runs the example, kills it N times, and counts every row.
 
-While no driver runs, after each kill, it reads all tables at one checkpoint and sees whether they
-agree (``cut.py``).
+After each kill, while no driver runs, it reads all tables at one checkpoint and checks that they
+agree (``verify.look``).
 """
 
 from __future__ import annotations
@@ -47,15 +46,15 @@ def run_demo(
     """Run the demo and print its summary. Returns the exit code: 0 only if every table is exact.
 
     Args:
-        kill: How often the driver is killed (SIGKILL) before it may finish.
+        kill: How many times the driver is killed (SIGKILL) before it may finish.
         seed: Seed of the random moments; None draws one and prints it.
-        directory: Keeps all files of the run here (must be empty or not exist). None: a fresh
-            directory below ``.weir/demo``, removed at success.
+        directory: Where all files of the run are kept (must be empty or not exist). None: a new
+            directory below ``.weir/demo``, removed on success.
         master: Spark's master; None leaves it to the configuration.
-        flights: Processes only the first so many flights in event time; None: all.
+        flights: Process only this many flights, the first in event time; None: all.
         console: Where to print; standard output by default.
 
-    Raises ``ConfigurationError`` if the directory has something in it or ``kill`` is negative, and
+    Raises ``ConfigurationError`` if the directory is not empty or ``kill`` is negative, and
     ``UnsupportedEnvironmentError`` if the demo's data is not installed.
     """
     console = console or (Console() if sys.stdout.isatty() else Console(width=120))
@@ -107,8 +106,10 @@ def _run(
     expected: Mapping[str, pa.Table],
     master: str | None,
 ) -> tuple[Outcome, list[Cut], RuleChange]:
-    """Kill the job so many times while its rule is changed, let it finish, and look at its tables
-    after each kill."""
+    """Kill the job ``kill`` times while its rule is changed, and let it finish.
+
+    The tables are checked after each kill.
+    """
     tables = place / "out"
     cuts: list[Cut] = []
 
@@ -158,15 +159,14 @@ def _place(directory: Path | None) -> Path:
 
 
 def _command(master: str | None) -> Sequence[str]:
-    """The same command for every life: running it again is all that recovery takes
-    (PROTOCOL P20)."""
+    """The command of every life: recovery means running the same command again (PROTOCOL P20)."""
     command = [sys.executable, "-m", "weir", "run", str(PIPELINE), "--rest-port", "0"]
     settings = (
         "execution.checkpointing.interval=1s",
         "parallelism.default=2",
         "restart-strategy.type=fixed-delay",
         "restart-strategy.fixed-delay.attempts=5",
-        # Each life lasts for seconds: the optimizing compiler would cost more than it saves.
+        # A life lasts only seconds, so the optimizing compiler would cost more than it saves.
         "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1",
     )
     for setting in settings:
@@ -178,7 +178,7 @@ def _environment(landing: Landing, tables: Path) -> dict[str, str]:
     return {
         "WEIR_FLIGHTS_LANDING": str(landing.directory),
         "WEIR_FLIGHTS_OUT": str(tables),
-        # The driver runs in the run's directory: it must find this very Weir there, installed or
+        # The driver runs in the run's directory and must import this same Weir there, installed or
         # not.
         "PYTHONPATH": str(Path(weir.__file__).absolute().parents[1]),
         "PYTHONUNBUFFERED": "1",
@@ -186,7 +186,7 @@ def _environment(landing: Landing, tables: Path) -> dict[str, str]:
 
 
 def _show_log(console: Console, log: Path) -> None:
-    """The end of the driver's error stream: after a failure it says why."""
+    """Print the end of the driver's error stream, which gives the reason of a failure."""
     for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]:
         _say(console, f"  ! {line}", style="dim")
 
@@ -199,7 +199,7 @@ def _found(table: Path) -> pa.Table | None:
 
 
 def _unchanged(change: RuleChange, anomalies: pa.Table | None) -> str | None:
-    """What is wrong if a rule was changed, and its change answered, but holds nowhere."""
+    """The problem if the driver answered a rule change that no anomaly shows; None otherwise."""
     held = [] if anomalies is None else anomalies["limit_minutes"].unique().to_pylist()
     if not change.answered or AFTER_MINUTES in held:
         return None

@@ -1,15 +1,15 @@
-"""Compares a Delta table with what it must hold, as multisets of rows, to the last row and bit.
+"""Compares Delta tables with their expected rows, as multisets, exactly.
 
-The table is read by delta-rs alone: what it shows is what any reader of the table sees, whatever
-Weir or Spark believe to have written. Rows are counted, not just looked up, so a row that is there
-twice is found even if it is a legitimate row. One group-by over both sides does it: each row weighs
-1 on its own side and 0 on the other.
+The tables are read with delta-rs alone, so the result is what any reader sees, whatever Weir or
+Spark believe to have written. Rows are counted, not just looked up, so a duplicate of a legitimate
+row is found too. One group-by over both sides does it: each row weighs 1 on its own side and 0 on
+the other.
 
-**Between two lives** (``look``) a reader sees one cut through all tables. A driver that is killed
-may have committed its newest checkpoint to some tables and not yet to others.
-``weir.read_consistent`` finds the newest checkpoint that all of them show, and there they must
-agree with one another, not just each with the end of the job: an anomaly is there exactly if its
-flight is, although two queries wrote the two.
+**Between two lives** (``look``) a reader must see one consistent cut through all tables. A killed
+driver may have committed its newest checkpoint to some tables and not yet to others.
+``weir.read_consistent`` finds the newest checkpoint that all tables show. At that checkpoint the
+tables must agree with one another, not just each with its final content: an anomaly is there
+exactly if its flight is, although two queries wrote the two rows.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ _EXPECTED, _ACTUAL = "__expected", "__actual"
 
 @dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """How one table compares with what it must hold; all numbers count rows."""
+    """How one table compares with its expected rows; all numbers count rows."""
 
     table: str
     rows_expected: int
     rows_committed: int
-    #: Expected rows that are there more often than expected, each surplus copy counted.
+    #: Surplus copies of expected rows.
     duplicates: int
-    #: Expected rows that are there less often than expected.
+    #: Missing copies of expected rows.
     missing: int
     #: Rows that should not be there at all. A changed row is one missing and one unexpected row.
     unexpected: int
-    #: Why the tables cannot be compared, in a sentence; then all expected rows count as missing.
+    #: Why the tables cannot be compared, in a sentence; all expected rows then count as missing.
     problem: str | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether both hold the same rows equally often."""
+        """Whether both sides hold the same rows equally often."""
         return self.problem is None and not (self.duplicates or self.missing or self.unexpected)
 
 
 def verify_tables(directory: Path, expected: Mapping[str, pa.Table]) -> list[TableReport]:
-    """Compare each Delta table ``directory/<name>`` with the rows that it must hold."""
+    """Compare each Delta table ``directory/<name>`` with its expected rows."""
     return [verify_table(directory / name, name, rows) for name, rows in expected.items()]
 
 
 def verify_table(path: Path, name: str, expected: pa.Table) -> TableReport:
-    """Compare one Delta table with the rows that it must hold; a missing table holds no row."""
+    """Compare one Delta table with its expected rows; a missing table counts as empty."""
     try:
         actual = DeltaTable(path).to_pyarrow_table()
     except TableNotFoundError:
@@ -67,8 +67,11 @@ def verify_table(path: Path, name: str, expected: pa.Table) -> TableReport:
 
 
 def compare(name: str, expected: pa.Table, actual: pa.Table) -> TableReport:
-    """Compare two tables as multisets of rows. The order of rows and columns does not count, types
-    do as far as a value that does not fit makes the tables incomparable."""
+    """Compare two tables as multisets of rows.
+
+    The order of rows and columns does not matter. The actual table is cast to the expected types; a
+    value that does not fit makes the tables incomparable.
+    """
     if sorted(expected.column_names) != sorted(actual.column_names):
         problem = f"The columns are {actual.column_names}, expected were {expected.column_names}."
         return _incomparable(name, expected, actual.num_rows, problem)
@@ -117,17 +120,19 @@ def _incomparable(name: str, expected: pa.Table, rows_committed: int, problem: s
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """What the tables showed at one moment."""
+    """What the tables showed at one checkpoint."""
 
-    #: The checkpoint and the rows of each table there, for the reader.
+    #: The checkpoint and the number of rows in each table there, for the reader.
     text: str
     #: How the tables disagree, in a sentence; None if they agree.
     problem: str | None = None
 
 
 def look(directory: Path, tables: Iterable[str]) -> Cut:
-    """Read the tables ``directory/<name>`` at their newest common checkpoint, while nobody writes
-    them."""
+    """Read the tables ``directory/<name>`` at their newest common checkpoint.
+
+    No driver may be writing them.
+    """
     try:
         cut = weir.read_consistent({name: str(directory / name) for name in tables})
     except StorageError:

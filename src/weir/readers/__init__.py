@@ -1,2 +1,1 @@
-"""For those who read what jobs wrote: one cut through several tables, and the state in a
-snapshot."""
+"""Readers of what jobs wrote: a consistent cut through several tables, the state in a snapshot."""

@@ -1,62 +1,62 @@
-"""One cut for readers: the newest versions of several Delta tables that stand at the same
-checkpoint of a job (MISSION G1).
+"""Consistent cuts: versions of several Delta tables that show the same checkpoint (MISSION G1).
 
-A job commits its sinks one after the other, so whoever reads two tables at their newest versions
-may see checkpoint 7 in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its
-job, the directory of the job's records and its checkpoint, and a sink commits its checkpoints in
-the order of their ids (PROTOCOL P13). So:
+A job commits its sinks one after the other, so reading two tables at their newest versions may show
+checkpoint 7 in one and 6 in the other. Every commit of the ``DeltaTable`` sink names its job, the
+directory of the job's records and its checkpoint, and a sink commits its checkpoints in the order
+of their ids (PROTOCOL P13). So:
 
-1. The job is the newest one that has committed to every table; ``--fresh`` and ``--from-savepoint``
-   make new jobs. One that was begun from a snapshot is read as soon as it has a checkpoint: in a
-   table to which it has not committed yet, what the older job wrote up to that snapshot stands for
+1. Find the newest job that has committed to every table; ``--fresh`` and ``--from-savepoint`` make
+   new jobs. A job that was started from a snapshot is read as soon as it has a checkpoint: in a
+   table to which it has not committed yet, what the older job wrote up to that snapshot counts as
    its beginning.
-2. Its records say which epochs were not committed yet (``read_job_epochs``). A table that got no
-   rows for a while is thus known to be whole up to the newest completed checkpoint (PROTOCOL P15).
-3. Then the tables' logs are read once more. The cut is the oldest of the checkpoints up to which
-   the tables are whole, and each table's version is the one of its newest commit that is not above
-   the cut.
+2. Read the job's records, which say which epochs were not committed yet (``read_job_epochs``). So a
+   table that got no rows for a while is known to be complete up to the newest completed checkpoint
+   (PROTOCOL P15).
+3. Read the tables' logs once more. The cut is the lowest of the checkpoints up to which each table
+   is complete; each table's version is that of its newest commit not above the cut.
 
-Worked example, one version of a table in each column; checkpoint 8 is the newest that completed::
+Worked example, one table per line and its versions in order; checkpoint 8 is the newest completed::
 
-    clean    4  5  6  OPTIMIZE  7     records: nothing pending        whole up to 8
-    revenue  4     6                  records: 7 is pending           whole up to 6: the cut
-    refunds  4                        records: nothing pending        whole up to 8
+    clean    4  5  6  OPTIMIZE  7     records: nothing pending        complete up to 8
+    revenue  4     6                  records: 7 is pending           complete up to 6: the cut
+    refunds  4                        records: nothing pending        complete up to 8
 
-    versions: clean that of the OPTIMIZE, revenue that of 6, refunds that of 4
+    versions: clean at the OPTIMIZE, revenue at 6, refunds at 4
 
-What the cut can and cannot say:
+What a cut guarantees, and what not:
 
-- Where the job's records cannot be read (another machine, a directory that was deleted), "7 had no
-  rows" and "7 is not committed yet" look the same, and a table counts as whole up to its newest
-  commit only. The cut is then right but late, 4 in the example, and ``fallback`` says why. It also
+- If the job's records cannot be read (another machine, a deleted directory), "7 had no rows" and "7
+  is not committed yet" look the same, and a table counts as complete up to its newest commit only.
+  The cut is then correct but late, 4 in the example, and ``fallback`` says why. ``fallback`` also
   says why the job with the newest commits is not the one that is read.
-- Commits of others that change no data (OPTIMIZE, VACUUM) and follow the version directly are part
-  of it: their files live longer. Other writers' rows are part of it if they were committed before
-  it, else not.
-- It is a snapshot: commits that land meanwhile change nothing. Its versions can be read for as long
-  as the table keeps their files (``delta.deletedFileRetentionDuration``, a week by default).
+- Other writers' commits that change no data (OPTIMIZE, VACUUM) and directly follow the version are
+  part of the cut: their files live longer. Other writers' rows are part of it if and only if they
+  were committed before the version.
+- The cut is a snapshot: later commits do not change it. Its versions can be read for as long as the
+  table keeps their files (``delta.deletedFileRetentionDuration``, a week by default).
 
-**A job's own records** (``read_job_epochs``) are needed since a checkpoint without rows for a sink
-leaves no trace at the sink's target. That it was empty, and not forgotten, is on record in the
-job's directory, in two facts:
+**A job's own records** (``read_job_epochs``) are needed because a checkpoint without rows for a
+sink leaves no trace at the sink's target. Two facts in the job's directory show that the checkpoint
+had no rows, rather than a commit still to come:
 
 1. The job log names the newest completed checkpoint.
-2. Its ``_metadata`` holds everything that was staged and is not confirmed, of every epoch up to it
-   (PROTOCOL P5).
+2. That checkpoint's ``_metadata`` holds everything that was staged and is not confirmed, of every
+   epoch up to it (PROTOCOL P5).
 
 So an epoch up to that checkpoint that has nothing pending, or only files without rows, is committed
-or has nothing to commit. This stays true whatever the job does later, hence the order of a reader:
-first the records, then the tables. What the records call pending may be committed by then; the
-table itself tells::
+or has nothing to commit. This stays true whatever the job does later, so a reader reads the records
+first and the tables second. An epoch that the records call pending may be committed by then; the
+table itself shows that::
 
     records   newest checkpoint 7, sink "revenue" has epoch 6 pending
-    table     newest commit 3: whole up to 5        newest commit 6: whole up to 7
+    table     newest commit 3: complete up to 5     newest commit 6: complete up to 7
 
-A job that was begun from another one's snapshot goes on in the same tables, but adds no version to
-one before it has rows for it. So its records also name its tables, and that snapshot: what the
-table has of the older job up to there, and nothing else, is what it had when this job began.
+A job that was started from another job's snapshot continues in the same tables, but adds no version
+to a table before it has rows for it. So its records also name its tables and that snapshot: the
+older job's commits up to the snapshot, and no later ones, are what the table held when this job
+started.
 
-How the job ended makes no difference. A finished job has committed all; one that was cancelled has
+How the job ended makes no difference. A finished job has committed everything; a cancelled one has
 left its last epochs pending.
 """
 
@@ -101,8 +101,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-#: How often the newest checkpoint may be subsumed between the look at the log and the look at its
-#: metadata.
+#: How often the newest checkpoint may be subsumed between reading the log and its metadata.
 _READ_TRIES = 10
 
 
@@ -111,18 +110,17 @@ class JobEpochs:
     """The epochs of a job as of its newest completed checkpoint."""
 
     job_id: JobId
-    #: Ids of the retained checkpoints, oldest first; the last one is the newest that completed.
+    #: Ids of the retained checkpoints, oldest first; the last one is the newest completed.
     checkpoints: tuple[int, ...]
-    #: Epochs with rows that were not confirmed then, by sink. Every sink of the job is named.
+    #: Epochs with rows that were not confirmed then, by sink. Has a key for every sink of the job.
     pending: Mapping[OperatorId, frozenset[int]]
-    #: The sinks of the job that append to Delta tables, with the table's root.
+    #: Roots of the Delta tables that the job's sinks append to, by sink.
     tables: Mapping[OperatorId, str] = field(default_factory=dict)
-    #: The jobs that it goes on from, with the checkpoint of each up to which it does.
+    #: The jobs that this one was started from, each with the checkpoint that was restored.
     origins: Mapping[JobId, int] = field(default_factory=dict)
 
     def sink_of(self, root: str) -> OperatorId | None:
-        """The sink that appends to a table and is part of the newest checkpoint; None if none is
-        known to."""
+        """The newest checkpoint's only sink that appends to a table; None if none or several do."""
         root = as_delta_path(root)
         found = [
             sink
@@ -132,10 +130,10 @@ class JobEpochs:
         return found[0] if len(found) == 1 else None
 
     def whole_up_to(self, sink: OperatorId, committed: int) -> int:
-        """Up to which checkpoint a table has all rows of the sink, if its newest commit is that of
-        ``committed``.
+        """The checkpoint up to which a table has all rows of the sink.
 
-        A sink that the job does not have (any more) has no more than that commit.
+        ``committed`` is the checkpoint of the table's newest commit. It is also the answer for a
+        sink that the job does not have, or no longer has.
         """
         if sink not in self.pending:
             return committed
@@ -146,7 +144,7 @@ class JobEpochs:
 def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]) -> JobEpochs:
     """Read the records in a job's directory.
 
-    Raises ``WeirError`` if they are not there, cannot be read, or name no checkpoint (any more).
+    Raises ``WeirError`` if they are missing, cannot be read, or name no checkpoint.
     """
     storage = CheckpointStorage(
         fs=file_system, base_directory=parent(job_directory), job_id=name_of(job_directory)
@@ -160,7 +158,7 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
         try:
             checkpoint = storage.read(newest.path, expected_checksum=newest.checksum)
         except CheckpointNotFoundError as error:
-            # Subsumed since the record was read, unless the log still ends with that record.
+            # Probably subsumed since the record was read: read the log again.
             gone = error
             continue
         return JobEpochs(
@@ -174,7 +172,7 @@ def read_job_epochs(job_directory: str, file_system: Callable[[str], FileSystem]
 
 
 def _origins(record: JobRecord | None, storage: CheckpointStorage) -> dict[JobId, int]:
-    """The snapshots in the job's past, as far as the records of their jobs lie beside its own."""
+    """The snapshots in the job's past, as far back as their jobs' records lie beside its own."""
     origins: dict[JobId, int] = {}
     while record is not None and record.origin is not None and record.origin.job_id not in origins:
         origin = record.origin
@@ -190,44 +188,42 @@ def _pending(checkpoint: CompletedCheckpoint) -> dict[OperatorId, frozenset[int]
     }
     for task in checkpoint.tasks:
         for item in task.committables:
-            # A step may have staged files, and none of them a row: such an epoch adds no version.
+            # An epoch whose staged files have no rows adds no version.
             if item.payload.get("files") != []:
                 epoch = checkpoint.checkpoint_id if item.epoch is None else item.epoch
                 pending.setdefault(item.sink, set()).add(epoch)
     return {sink: frozenset(epochs) for sink, epochs in pending.items()}
 
 
-#: Table features under which a version is still the plain rows of its Parquet files.
+#: Table features with which the Parquet files of a version still are exactly its rows.
 _PLAIN_FEATURES = frozenset(("timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"))
-#: Columns of the lookup from which rows get their partition values.
+#: Columns of the lookup frame that gives rows their partition values.
 _PATH_COLUMN = "__weir_path"
 _KNOWN_COLUMN = "__weir_known"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsistentCut:
-    """Versions of several tables that stand at the same checkpoint. The module's docstring says
-    what that means."""
+    """Versions of several tables that show the same checkpoint (see the module's docstring)."""
 
-    #: The checkpoint that every table shows, and none beyond it.
+    #: The checkpoint that every table shows, with nothing later.
     checkpoint_id: int
     #: The job that wrote it.
     job_id: str
-    #: The version of each table, by the name that the caller gave it.
+    #: The version of each table, by the caller's name for the table.
     versions: Mapping[str, int]
-    #: Where each table is; relative paths are made absolute when the cut is taken.
+    #: The path of each table; relative paths are made absolute when the cut is taken.
     paths: Mapping[str, str]
-    #: None, or why the cut may be late: the job's records cannot tell its empty checkpoints, or a
-    #: newer job is not read yet.
+    #: None, or why the cut may be late: the job's records cannot be used to tell its empty
+    #: checkpoints, or a newer job is not read yet.
     fallback: str | None = None
     #: For delta-rs; never shown, since it may hold credentials.
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def table(self, name: str) -> deltalake.DeltaTable:
-        """The table at its version, as delta-rs has it: ``cut.table("clean").to_pandas()`` needs no
-        Spark.
+        """The table at its version, for use without Spark: ``cut.table("clean").to_pandas()``.
 
-        Raises ``StorageError`` if the version cannot be read any more.
+        Raises ``StorageError`` if the version can no longer be read.
         """
         import deltalake
 
@@ -251,12 +247,11 @@ class ConsistentCut:
             ) from error
 
     def frame(self, name: str, spark: SparkSession) -> DataFrame:
-        """The table at its version as a DataFrame; Spark reads its Parquet files and needs no Delta
-        library.
+        """The table at its version as a DataFrame.
 
-        Columns have the table's names, types and order. Filters on partition columns do not spare
-        Spark the reading of other partitions' files. Raises ``StorageError`` if the table has
-        features that plain Parquet files cannot show.
+        Spark reads the Parquet files and needs no Delta library. Columns have the table's names,
+        types and order. Filters on partition columns do not prune files. Raises ``StorageError`` if
+        the table has features that plain Parquet files cannot represent.
         """
         table = self.table(name)
         _check_plain(name, table)
@@ -291,13 +286,12 @@ def read_consistent(
     storage_options: Mapping[str, str] | None = None,
     spark: SparkSession | None = None,
 ) -> ConsistentCut:
-    """The newest versions of some tables, given by name and path, that stand at the same checkpoint
-    of one job.
+    """The newest versions of ``tables`` (name to path) that show the same checkpoint of one job.
 
     ``storage_options``: for delta-rs, as for the ``DeltaTable`` sink. ``spark``: reads the job's
-    records where they are on HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no
-    one job has written to all of them, if one table has several sinks of the job, or if there is no
-    common checkpoint yet.
+    records if they are on HDFS or S3. Raises ``StorageError`` if a table cannot be read, if no one
+    job has written to all of them, if several sinks of the job write to one table, or if there is
+    no common checkpoint yet.
     """
     if not tables:
         raise ConfigurationError(
@@ -305,7 +299,7 @@ def read_consistent(
         )
     logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
     job = _job_to_read(logs, spark)
-    # The records are older than what is read of the tables now: that is what makes the cut right.
+    # The tables must be read after the records: the cut is correct because of this order.
     for log in logs:
         log.look_again()
     commits = job.commits(logs)
@@ -318,8 +312,8 @@ def read_consistent(
     own = (commit.checkpoint_id for _, commit in found.values() if commit.job_id == job.job_id)
     retained = () if job.epochs is None else job.epochs.checkpoints
     return ConsistentCut(
-        # The newest one known to have completed: what lies between it and the bound was aborted, or
-        # had no rows.
+        # The newest checkpoint known to have completed: those between it and the bound were aborted
+        # or had no rows.
         checkpoint_id=max((known for known in (*retained, *own) if known <= up_to), default=up_to),
         job_id=job.job_id,
         versions={name: version for name, (version, _) in found.items()},
@@ -331,25 +325,23 @@ def read_consistent(
 
 @dataclass(frozen=True, kw_only=True)
 class _Job:
-    """The job at whose checkpoints the tables are read."""
+    """The job that defines the cut: the tables are read at its checkpoints."""
 
     job_id: str
     name: str
-    #: What its records say; None if they do not count.
+    #: From the job's records; None if they cannot be used.
     epochs: JobEpochs | None
     fallback: str | None
-    #: Whether a table may have none of its commits yet, and stand where an older job left it.
+    #: Whether a table may have no commit of this job yet and be where an older job left it.
     continues: bool
 
     @property
     def origins(self) -> Mapping[str, int]:
-        """The older jobs whose commits stand for its beginning, with the newest checkpoint of each
-        that does."""
+        """Older jobs whose commits count as this job's beginning, each with its last checkpoint."""
         return self.epochs.origins if self.continues and self.epochs is not None else {}
 
     def commits(self, logs: list[TableLog]) -> dict[str, Commit] | None:
-        """Its newest commit in each table that has one; None if it is not the job to be read any
-        more."""
+        """The job's newest commit in each table that has one; None if another job must be read."""
         if not self.continues:
             job_id, commits = _newest_shared_job(logs)
             return commits if job_id == self.job_id else None
@@ -359,8 +351,7 @@ class _Job:
         return {name: commit for name, commit in newest.items() if commit.job_id == self.job_id}
 
     def left_out(self, log: TableLog, newest: Commit) -> str | None:
-        """Why a table whose newest commit is this one cannot be read at a checkpoint of the job;
-        None if it can."""
+        """Why a table with this newest commit cannot be read at this job's checkpoints, or None."""
         if newest.job_id == self.job_id or self.epochs is None:
             return None
         sink = self.epochs.sink_of(log.root)
@@ -415,8 +406,10 @@ def _job_to_read(logs: list[TableLog], spark: SparkSession | None) -> _Job:
 
 
 def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | None) -> _Job | str:
-    """The job that made the newest commit, if it goes on from what the other tables have; else a
-    sentence that says why it is not read."""
+    """The job that made the newest commit, if it continues what the other tables have.
+
+    Otherwise a sentence that says why it is not read.
+    """
     who = (
         f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
     )
@@ -436,10 +429,10 @@ def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | 
 def _job_epochs(
     job_id: str, commits: Collection[Commit], spark: SparkSession | None
 ) -> tuple[JobEpochs | None, str | None]:
-    """What the job's records say, or why they do not count.
+    """The epochs in the job's records, or why the records cannot be used.
 
-    A job that goes on from another one's savepoint commits what was pending there in that job's
-    name, perhaps to other tables; its own directory then tells nothing of them.
+    A job that was started from another job's savepoint commits what was pending there in that job's
+    name, perhaps to other tables; its own directory then says nothing about them.
     """
     directory, *others = {commit.job_directory for commit in commits}
     if others or not directory.endswith(f"/{job_id}"):
@@ -454,7 +447,7 @@ def _job_epochs(
 
 
 def _file_systems(spark: SparkSession | None) -> FileSystems:
-    """File systems by path; those that are Hadoop's need a session."""
+    """File systems by path; Hadoop's need a session."""
 
     def hadoop(uri: str) -> FileSystem:
         if spark is None:
@@ -471,8 +464,8 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
 def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
     """The newest job that has committed to every table, and its newest commit in each.
 
-    All logs are gone through together, back in time, so that none is read further than to the
-    commit that is sought. If clocks differ this reads a little more; the answer is the same.
+    All logs are walked back in time together, so that none is read further than the commit that is
+    sought. If clocks differ, this reads a little more; the answer is the same.
     """
     walks = {log.name: log.commits() for log in logs}
     heads: dict[str, Commit] = {}
@@ -507,9 +500,11 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
 
 
 def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Commit]:
-    """The version of the job's newest commit that is not above the checkpoint, with the maintenance
-    right after it, and that commit. Before its first one stand those of the jobs that it goes on
-    from."""
+    """The version to read of a table, and the commit that it shows.
+
+    That commit is the job's newest not above the checkpoint, or else the newest that counts as its
+    beginning (``_Job.origins``). The version includes the maintenance commits right after it.
+    """
     limits = {**job.origins, job.job_id: checkpoint_id}
     maintained: int | None = None
     for entry in log.entries():
@@ -534,17 +529,17 @@ def _with_partitions(
     fields: list[dict[str, Any]],
     partition_by: list[str],
 ) -> DataFrame:
-    """The rows of the files with the partition values that the log has for each file, in the order
-    of ``fields``.
+    """The files' rows with the partition values that the log has for each file.
 
-    The names of directories would have to be parsed, and their types guessed. Should Spark name a
-    row's file in a way that is not known here, the query fails; an inner join would lose the row.
+    Columns are in the order of ``fields``. Values are not taken from directory names, which would
+    have to be parsed and their types guessed. If Spark names a row's file in an unknown way, the
+    query fails; an inner join would lose the row.
     """
     by_name = {column["name"]: column for column in fields}
     rows = []
     for uri in frame.inputFiles():
         path = re.sub("^file:/+", "/", unquote(uri))
-        # Rows name their local file with one slash after the scheme, the list of files with three.
+        # Rows name a local file with one slash after the scheme, ``inputFiles`` with three.
         row_spelling = re.sub("^file:/+", "file:/", uri)
         rows.append((row_spelling, True, *(values[path][column] for column in partition_by)))
     keys = [{"name": _PATH_COLUMN, "type": "string"}, {"name": _KNOWN_COLUMN, "type": "boolean"}]
@@ -567,7 +562,7 @@ def _with_partitions(
 
 
 def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
-    """Raise ``StorageError`` if more than the Parquet files is needed to know the rows."""
+    """Raise ``StorageError`` if the Parquet files alone are not the table's rows."""
     features = [
         feature
         for feature in table.protocol().reader_features or ()
@@ -587,7 +582,7 @@ def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
 
 
 def _quoted(column: str) -> str:
-    """A column's name as Spark's SQL wants it, whatever characters it has."""
+    """A column's name quoted for Spark SQL, whatever characters it has."""
     return f"`{column.replace('`', '``')}`"
 
 

@@ -1,5 +1,4 @@
-"""What a checkpoint or savepoint holds, for whoever wants to look inside: ``weir.read_savepoint``
-(MISSION B7, G2).
+"""``weir.read_savepoint``: reads what a checkpoint or savepoint holds (MISSION B7, G2).
 
 ::
 
@@ -9,15 +8,14 @@
         revenue = savepoint.keyed_state("revenue")["state"]
         revenue.select("key.*", "value.*").show()
 
-What Python operators and their coordinators keep is ``savepoint.operator_state("score")``.
+``savepoint.operator_state("score")`` returns the state of a Python operator and its coordinator.
 
-The metadata is read at once and without a JVM; Spark comes in with the first call of
-``keyed_state``. Nothing of the snapshot is changed. Whether it was moved or copied does not matter:
-a savepoint's files are found beside its metadata, those of a checkpoint below the job's directory,
-so that is to be copied as a whole.
+The metadata is read at once, without a JVM; Spark starts with the first call of ``keyed_state``.
+The snapshot is never changed, and it may have been moved or copied: a savepoint's files are found
+beside its metadata, a checkpoint's below the job's directory, which must be copied as a whole.
 
-Steps that are chained run as one query and have their state in common. So an operator's figures are
-those of its *vertex*, and its keyed state is that of every stateful operator of that query.
+Chained steps run as one query and share its state. So an operator's figures are those of its
+*vertex*, and its keyed state is that of every stateful operator of that query.
 """
 
 from __future__ import annotations
@@ -58,23 +56,24 @@ ReadFile = Callable[[StateHandle], bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class SavedOperatorState:
-    """What one Python operator and its coordinator keep."""
+    """The state of one Python operator and its coordinator."""
 
-    #: By name, the elements of each subtask: JSON values, or bytes where another serializer was
-    #: used.
+    #: By name, the elements of each subtask: JSON values, or bytes if another serializer was used.
     lists: dict[str, list[list[Any]]] = field(default_factory=dict)
-    #: By name, a table with the columns ``key`` and ``value``; of raw state, ``group`` (the key
+    #: By name, a table with the columns ``key`` and ``value``; for raw state, ``group`` (the key
     #: group) and ``raw`` (bytes).
     keyed: dict[str, pa.Table] = field(default_factory=dict)
-    #: None if it has no coordinator, or that returned nothing.
+    #: None if the operator has no coordinator, or the coordinator returned nothing.
     coordinator: Payload | None = None
 
 
 def read_operator_state(
     task: TaskState, operator: OperatorId, coordinator: Payload | None, read: ReadFile
 ) -> SavedOperatorState:
-    """The state of one operator of a task; without any, all of it is empty. Raises ``ValueError``
-    if it cannot be read."""
+    """The state of one operator of a task; empty if it has none.
+
+    Raises ``ValueError`` if it cannot be read.
+    """
     kept = kept_operators(task).get(operator)
     if kept is None:
         return SavedOperatorState(coordinator=coordinator)
@@ -121,7 +120,7 @@ def _table(groups: Any) -> pa.Table:
         for data in groups:
             with pa.ipc.open_stream(data) as reader:
                 tables.append(reader.read_all())
-            # Arrow believes what a stream says of its own buffers.
+            # Arrow trusts what a stream says about its own buffers.
             tables[-1].validate(full=True)
         return pa.concat_tables(tables)
     except (pa.ArrowException, OSError) as error:
@@ -130,32 +129,31 @@ def _table(groups: Any) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedOperator:
-    """One operator of a snapshot. All figures are those of its vertex, as the module says."""
+    """One operator of a snapshot. All figures are its vertex's (see the module's docstring)."""
 
-    #: The step's ``uid``, which is its name where none was given.
+    #: The step's ``uid``; its name if none was given.
     uid: OperatorId
-    #: What people call the step.
+    #: The step's name, for people.
     name: str
-    #: The chain that it belongs to, named after its last step.
+    #: The chain that the step belongs to, named after its last step.
     vertex: VertexId
-    #: All records were processed: a restore does not start it, and there is no state.
+    #: All records were processed: a restore does not start the vertex, and there is no state.
     fully_finished: bool
-    #: Partitions of the keyed state; 0 without any.
+    #: Partitions of the keyed state; 0 without keyed state.
     partitions: int
-    #: Bytes of the vertex's state, of its log entries and of staged output that the snapshot
-    #: carries.
+    #: Bytes of the vertex's state, log entries and staged output that the snapshot carries.
     size: int
-    #: The last step that is part of the snapshot; -1 before the first.
+    #: The last batch that is part of the snapshot; -1 before the first.
     position: int
-    #: Watermark of that step: what lies below it has been emitted. 0 before any event time, None
-    #: without a step.
+    #: Watermark of that batch: results below it have been emitted. 0 before any event time, None
+    #: before the first batch.
     watermark_ms: int | None
-    #: Where the vertex stands in each of its sources, as the source spells it.
+    #: The vertex's offset in each of its sources, in the source's own format.
     source_offsets: tuple[str, ...]
 
 
 class Savepoint:
-    """A checkpoint or savepoint that was read. ``close`` it, or use it as a context manager."""
+    """An open checkpoint or savepoint. ``close`` it, or use it as a context manager."""
 
     def __init__(
         self, checkpoint: CompletedCheckpoint, storage: CheckpointStorage, reader: StateReader
@@ -176,57 +174,55 @@ class Savepoint:
         )
 
     def close(self) -> None:
-        """Delete the temporary files of ``keyed_state``; its DataFrames cannot be used any more.
-        Idempotent.
+        """Delete the temporary files of ``keyed_state`` and stop a session made for it. Idempotent.
 
-        A Spark session that was made for them is stopped.
+        Its DataFrames can no longer be used.
         """
         self._reader.close()
 
     @property
     def path(self) -> str:
-        """The directory that it was read from."""
+        """The directory that the snapshot was read from."""
         return self._checkpoint.external_path
 
     @property
     def checkpoint_id(self) -> int:
-        """Its number among the job's checkpoints and savepoints."""
+        """The snapshot's number among the job's checkpoints and savepoints."""
         return self._checkpoint.checkpoint_id
 
     @property
     def job_id(self) -> str:
-        """The job that took it: 32 hexadecimal digits."""
+        """The id of the job that took the snapshot: 32 hexadecimal digits."""
         return self._checkpoint.job_id
 
     @property
     def kind(self) -> SnapshotKind:
-        """CHECKPOINT, SAVEPOINT, or SYNC_SAVEPOINT for the one of ``weir stop``."""
+        """CHECKPOINT, SAVEPOINT, or SYNC_SAVEPOINT if ``weir stop`` took it."""
         return self._checkpoint.kind
 
     @property
     def timestamp_ms(self) -> int:
-        """When it was triggered, in milliseconds since the Unix epoch."""
+        """When the snapshot was triggered, in milliseconds since the Unix epoch."""
         return self._checkpoint.timestamp_ms
 
     @property
     def drained(self) -> bool:
-        """The job was drained before: every operator is fully finished, and nothing is left to go
-        on with."""
+        """Whether the job was drained first: every operator is fully finished; it cannot resume."""
         return self._checkpoint.drained
 
     @property
     def operators(self) -> tuple[SavedOperator, ...]:
-        """Every operator, in the order of the job's graph."""
+        """Every operator, in graph order."""
         return tuple(
             operator for task in self._checkpoint.tasks for operator in _operators(task, self.path)
         )
 
     def keyed_state(self, operator: str) -> dict[str, DataFrame]:
-        """The keyed state of the vertex of an operator, which may be named by uid, name or vertex.
+        """The keyed state of an operator's vertex; the operator is given by uid, name or vertex.
 
-        One store is ``state``; a stream-stream join has ``left`` and ``right``,
+        A single store is named ``state``; a stream-stream join has ``left`` and ``right``,
         ``transformWithState`` a frame for each state variable and ``timers``. With several stateful
-        operators in one vertex their numbers stand behind: ``state_0``, ``left_1``. Columns are
+        operators in one vertex, their numbers are appended: ``state_0``, ``left_1``. Columns are
         those of Spark's state data source: ``key``, ``value``, ``partition_id``.
 
         Raises ``StorageError`` if there is no such operator, or no keyed state in its vertex.
@@ -244,10 +240,9 @@ class Savepoint:
         return self._reader.frames(self._checkpoint, task)
 
     def operator_state(self, operator: str) -> SavedOperatorState:
-        """The lists and keyed values of a Python operator, and the state of its coordinator. Starts
-        no Spark.
+        """The list and keyed state of a Python operator, and its coordinator's state.
 
-        Raises ``StorageError`` if there is no such operator.
+        Does not start Spark. Raises ``StorageError`` if there is no such operator.
         """
         task = self._task(operator)
         uid = next(
@@ -281,11 +276,11 @@ class Savepoint:
 
 
 def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
-    """Read a savepoint or retained checkpoint: its directory or its ``_metadata``, local or of a
-    Hadoop file system.
+    """Read a savepoint or retained checkpoint, given by its directory or its ``_metadata``.
 
-    ``spark`` reads keyed state, and files that are not local; its tasks must see the driver's
-    temporary directory. Without it the process's session is used, else one on this machine is made.
+    The path is local or on a Hadoop file system. ``spark`` reads keyed state, and files that are
+    not local; its tasks must see the driver's temporary directory. Without it, the process's
+    session is used if there is one, else a local session is made.
 
     Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``.
     """
@@ -300,12 +295,12 @@ def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
 
 
 def dispose_savepoint(path: str) -> CompletedCheckpoint:
-    """Delete the savepoint at the path and return what it was; a path that is not local is reached
-    through Spark.
+    """Delete the savepoint at the path and return what it was.
 
-    Whether a job still needs it, its path does not tell: a job that was started from a savepoint
-    falls back on it until it has completed a checkpoint of its own. Raises ``StorageError`` if it
-    is no savepoint, or has files that are not its own.
+    A path that is not local is reached through Spark. This does not check whether a job still needs
+    the savepoint: a job that was started from it falls back on it until it has completed a
+    checkpoint of its own. Raises ``StorageError`` if it is not a savepoint, or if its directory has
+    files that are not its own.
     """
     reader = StateReader()
     try:

@@ -1,2 +1,1 @@
-"""Flink's REST API over a running Weir job: Flink's clients and dashboards, and Weir's own command
-line, speak to it."""
+"""Flink's REST API for a running Weir job, for Flink's clients and Weir's command line."""

@@ -1,14 +1,14 @@
-"""What a job's REST server answers, as values: the public ones that ``weir.rest.client`` returns.
+"""The answers of a job's REST server as values, returned by ``weir.rest.client``.
 
-They are read from Flink's JSON and keep only what people ask for. Times are milliseconds since the
-Unix epoch, durations milliseconds, sizes bytes.
+They are decoded from Flink's JSON and keep only the fields that people ask for. Times are
+milliseconds since the Unix epoch, durations milliseconds, sizes bytes.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-#: Where a driver's REST server is unless told otherwise.
+#: The default address of a driver's REST server.
 DEFAULT_ADDRESS = "http://127.0.0.1:8081"
 
 
@@ -19,7 +19,7 @@ class JobSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     state: str
     start_time_ms: int = msgspec.field(name="start-time")
-    #: -1 while it runs.
+    #: -1 while the job runs.
     end_time_ms: int = msgspec.field(name="end-time")
     duration_ms: int = msgspec.field(name="duration")
     #: Tasks by lower-case state, and their ``total``.
@@ -35,9 +35,9 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     is_savepoint: bool
     trigger_timestamp_ms: int = msgspec.field(name="trigger_timestamp")
     duration_ms: int = msgspec.field(name="end_to_end_duration")
-    #: What this one wrote itself.
+    #: Bytes that this checkpoint wrote itself.
     checkpointed_size: int
-    #: The whole state, with files that it shares with earlier ones.
+    #: The whole state, including files shared with earlier checkpoints.
     state_size: int
     external_path: str | None = None
     discarded: bool = False
@@ -54,7 +54,7 @@ class RestoredCheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointCountsInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """How many checkpoints there were since the driver started."""
+    """The number of checkpoints since the driver started."""
 
     restored: int
     total: int
@@ -64,7 +64,7 @@ class CheckpointCountsInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatestCheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest of each kind; None where there was none."""
+    """The newest checkpoint of each kind; None if there was none."""
 
     completed: CheckpointInfo | None = None
     savepoint: CheckpointInfo | None = None
@@ -73,7 +73,7 @@ class LatestCheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure over several completed checkpoints; all zero if there are none."""
+    """The distribution of a figure over completed checkpoints; all zero if there are none."""
 
     min: int
     max: int
@@ -100,25 +100,25 @@ class CheckpointsInfo(msgspec.Struct, frozen=True, kw_only=True):
     summary: CheckpointSummaryInfo
     latest: LatestCheckpointsInfo
     history: tuple[CheckpointInfo, ...]
-    #: Why the newest failed checkpoint failed, if that was before it had an id.
+    #: Why the newest failed checkpoint failed, if it failed before it had an id.
     latest_trigger_failure: str | None = None
 
 
 class SubtaskDurations(msgspec.Struct, frozen=True, kw_only=True):
-    """How long both parts of a snapshot took."""
+    """How long the two parts of a snapshot took."""
 
     sync_ms: int = msgspec.field(name="sync")
     async_ms: int = msgspec.field(name="async")
 
 
 class SubtaskAlignment(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the barriers of the inputs waited for one another."""
+    """How long the inputs' barriers waited for each other."""
 
     duration_ms: int = msgspec.field(name="duration")
 
 
 class SubtaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One subtask in one checkpoint; everything but the index is None until it acknowledged."""
+    """One subtask in one checkpoint; all but the index is None until it has acknowledged."""
 
     index: int
     ack_timestamp_ms: int | None = msgspec.field(name="ack_timestamp", default=None)
@@ -126,7 +126,7 @@ class SubtaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     duration_ms: int | None = msgspec.field(name="end_to_end_duration", default=None)
     checkpoint: SubtaskDurations | None = None
     alignment: SubtaskAlignment | None = None
-    #: From the trigger to the begin of the synchronous part.
+    #: From the trigger to the start of the synchronous part.
     start_delay_ms: int | None = msgspec.field(name="start_delay", default=None)
     checkpointed_size: int | None = None
     state_size: int | None = None
@@ -140,7 +140,7 @@ class VertexCheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint with its parts, in the order of the job's graph."""
+    """One checkpoint with its vertices, in graph order."""
 
     checkpoint: CheckpointInfo
     vertices: tuple[VertexCheckpointInfo, ...]

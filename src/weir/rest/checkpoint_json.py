@@ -1,8 +1,8 @@
 """Checkpoint statistics in the JSON of Flink's REST API (MISSION A10).
 
 Pure functions from ``CheckpointStatsSnapshot`` to dictionaries. Two conventions of Flink's clients
-shape them: the property ``className`` says which kind of object it is, and -1 stands for a time
-that is not yet known. Every vertex counts as one subtask with index 0, since one streaming query
+shape them: the property ``className`` names the object's class, and -1 stands for a time that is
+not yet known. Every vertex counts as one subtask with index 0, since one streaming query
 acknowledges for all of its Spark tasks.
 """
 
@@ -31,9 +31,11 @@ NO_INTERVAL_MS = 2**63 - 1
 
 
 def checkpoints_json(snapshot: CheckpointStatsSnapshot) -> Json:
-    """``GET /jobs/:jobid/checkpoints``. Weir's own is ``latest_trigger_failure``, there only if
-    there is one: Flink counts a checkpoint that fails before it has an id, and shows nowhere
-    why."""
+    """``GET /jobs/:jobid/checkpoints``.
+
+    ``latest_trigger_failure`` is Weir's own field, present only if there is one: Flink counts a
+    checkpoint that fails before it has an id, but nowhere shows why.
+    """
     counts = snapshot.counts
     restored = snapshot.latest_restored
     no_id = snapshot.latest_trigger_failure
@@ -87,7 +89,7 @@ def checkpoint_details_json(stats: CheckpointStats) -> Json:
 
 
 def find_task(stats: CheckpointStats, vertex: str) -> TaskCheckpointStats | None:
-    """The part of one vertex, named by Flink's 32 digits or by its own name."""
+    """The statistics of one vertex, given by Flink's 32 digits or by its own name."""
     return next(
         (task for task in stats.tasks if vertex in (vertex_id(task.vertex), task.vertex)), None
     )
@@ -145,8 +147,7 @@ def subtasks_json(stats: CheckpointStats, task: TaskCheckpointStats) -> Json:
 
 
 def checkpoint_config_json(view: JobView) -> Json:
-    """``GET /jobs/:jobid/checkpoints/config``: the configuration in force, defaults for what it
-    leaves out."""
+    """``GET /jobs/:jobid/checkpoints/config``: the configuration in force, with defaults."""
     configuration = Configuration(view.configuration)
     config = configuration.checkpoint_config()
     return {
@@ -237,8 +238,7 @@ def _or_minus_one(timestamp_ms: int | None) -> int:
 
 @lru_cache(maxsize=3)
 def _summary_of_history(values: tuple[int, ...]) -> Json:
-    """Kept, since it sorts thousands of values, which change with each checkpoint and not with each
-    request."""
+    """Cached: it sorts thousands of values, which change per checkpoint, not per request."""
     return _summary(values)
 
 

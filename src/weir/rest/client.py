@@ -1,16 +1,16 @@
-"""The client of a running job's REST server: what the command line uses, and programs may.
+"""The client of a running job's REST server, for the command line and for user programs.
 
-``JobClient`` speaks for one job, ``list_jobs`` and ``connect`` find jobs. Rules:
+``JobClient`` talks to one job, ``list_jobs`` and ``connect`` find jobs. Rules:
 
-1. A request is repeated for a short time, and only after a connection problem or a 503. That is
-   safe for requests that start something, too: each carries a trigger id drawn here, and repeating
-   it joins what it began.
-2. What takes long is polled, with a wait that grows from 10 ms to 2 s.
-3. A token for the server comes from ``token``, else from what this user's own job left for its
-   owner (``weir.rest.tokens``), else from the environment (``WEIR_REST_TOKEN``). It is sent to
-   loopback and over HTTPS only, and no redirect is followed.
+1. A request is retried for a short time, and only after a connection problem or a 503. That is also
+   safe for requests that start an operation: each carries a trigger id drawn here, and a retry
+   joins the operation that the first try started.
+2. Long operations are polled, with a wait that grows from 10 ms to 2 s.
+3. The server's token comes from ``token``, else from the file in which this user's own job
+   published it (``weir.rest.tokens``), else from the environment (``WEIR_REST_TOKEN``). It is sent
+   only to loopback and over HTTPS, and redirects are not followed.
 4. Every failure is a ``RestError`` or ``JobNotFoundError`` whose sentence says what to do; the
-   server's own sentence is passed on as it is.
+   server's own sentence is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from weir.rest.answers import (
 )
 from weir.rest.tokens import find_own_server
 
-#: The variable of the environment that holds a token.
+#: The environment variable that holds a token.
 TOKEN_VARIABLE = "WEIR_REST_TOKEN"
 
 _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 2.0
-#: For how long a request is repeated.
+#: How long a request is retried.
 _RETRY_S = 1.5
 _POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
 
@@ -98,18 +98,19 @@ class _Job(msgspec.Struct):
 
 
 class _Unavailable(Exception):
-    """The server answered 503: try again."""
+    """The server answered 503: retry."""
 
 
 class JobClient:
-    """A running job, reached through its driver's REST server. Use it as a context manager, or
-    ``close`` it.
+    """A running job, reached through its driver's REST server.
+
+    Use it as a context manager, or ``close`` it.
 
     Args:
-        address: ``http://127.0.0.1:8081``; without a scheme, ``http://`` is meant.
+        address: Such as ``http://127.0.0.1:8081``; ``http://`` may be left out.
         job_id: 32 hexadecimal digits; ``connect`` finds it by name or prefix.
-        token: The server's token, if it has one that is not found by itself.
-        ca_file: Certificates in PEM that a server with HTTPS is known by; None: the usual ones.
+        token: The server's token, if it has one that is not found automatically (rule 3).
+        ca_file: CA certificates in PEM for a server with HTTPS; None: the usual ones.
     """
 
     def __init__(
@@ -133,12 +134,14 @@ class JobClient:
         return JobStatus(self._connection.get(f"/jobs/{self.job_id}/status", _Status).status)
 
     def checkpoints(self) -> CheckpointsInfo:
-        """Counts, latest, summary and history of the job's checkpoints."""
+        """The job's checkpoints: counts, summary, latest and history."""
         return self._connection.get(f"/jobs/{self.job_id}/checkpoints", CheckpointsInfo)
 
     def checkpoint_details(self, checkpoint_id: int) -> CheckpointDetails:
-        """One checkpoint of the history with the figures of each vertex. Raises ``RestError`` if it
-        is not known."""
+        """One checkpoint of the history with each vertex's figures.
+
+        Raises ``RestError`` if it is not known.
+        """
         path = f"/jobs/{self.job_id}/checkpoints/details/{checkpoint_id}"
         checkpoint = self._connection.get(path, _Details)
         vertices = self._connection.get(f"/jobs/{self.job_id}", _Job).vertices
@@ -159,23 +162,23 @@ class JobClient:
     def trigger_checkpoint(
         self, checkpoint_type: CheckpointType = CheckpointType.CONFIGURED
     ) -> int:
-        """Take a checkpoint, wait until it is complete and return its id. FULL: it refers to no
-        earlier one's files."""
+        """Take a checkpoint, wait until it is complete and return its id.
+
+        With FULL, it refers to no files of earlier checkpoints.
+        """
         path = f"/jobs/{self.job_id}/checkpoints"
         return int(self._run(path, path, {"checkpointType": checkpoint_type.value})["checkpointId"])
 
     def trigger_savepoint(self, directory: str | None = None) -> str:
-        """Take a savepoint below ``directory`` (None: the configured one), wait and return its
-        path."""
+        """Take a savepoint below ``directory`` (None: as configured), wait and return its path."""
         path = f"/jobs/{self.job_id}/savepoints"
         body = {"target-directory": directory, "cancel-job": False, "formatType": "NATIVE"}
         return str(self._run(path, path, body)["location"])
 
     def stop(self, directory: str | None = None, *, drain: bool = False) -> str:
-        """Stop the job with a savepoint below ``directory``, wait until that is complete and return
-        its path.
+        """Stop the job with a savepoint below ``directory``, wait and return its path.
 
-        With ``drain`` every window and timer fires before the savepoint, as at the end of the
+        With ``drain``, every window and timer fires before the savepoint, as at the end of the
         input.
         """
         path = f"/jobs/{self.job_id}"
@@ -183,11 +186,11 @@ class JobClient:
         return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
 
     def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Ask the coordinator of an operator for something, and wait until a completed checkpoint
-        has what that has changed.
+        """Send a request to an operator's coordinator and return its answer.
 
-        Returns the coordinator's answer. Raises ``RestError`` if it refuses, or the job was
-        restored meanwhile, and ``CoordinatorError`` for a request that JSON does not keep.
+        Waits until a completed checkpoint contains what the request changed. Raises ``RestError``
+        if the coordinator refuses or the job is restored meanwhile, and ``CoordinatorError`` for a
+        request that JSON does not preserve.
         """
         try:
             request = read_back(request)
@@ -196,15 +199,18 @@ class JobClient:
                 f"The request to the coordinator of {operator!r} cannot be sent, since {error}:"
                 f" make it a map of {KEPT}."
             ) from error
-        path = f"/jobs/{self.job_id}/coordinators/{quote(operator, safe='', errors='backslashreplace')}"
+        path = (
+            f"/jobs/{self.job_id}/coordinators/"
+            f"{quote(operator, safe='', errors='backslashreplace')}"
+        )
         answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
         return answer
 
     def cancel(self) -> JobStatus:
         """Cancel the job, wait until it has ended and return its last status.
 
-        A driver that ends before it could be asked again counts as CANCELED, since it had accepted
-        the request.
+        If the driver exits before the next poll, the job counts as CANCELED, since the driver had
+        accepted the request.
         """
         self._connection.send("PATCH", f"/jobs/{self.job_id}?mode=cancel", {})
         poll = tenacity.Retrying(
@@ -251,8 +257,10 @@ def connect(
     token: str | None = None,
     ca_file: str | None = None,
 ) -> JobClient:
-    """A client of the job with this id, name or unique prefix of an id. Raises
-    ``JobNotFoundError``."""
+    """A client of the job with this id, name or unique prefix of an id.
+
+    Raises ``JobNotFoundError``.
+    """
     jobs = list_jobs(address, token=token, ca_file=ca_file)
     for matching in (
         [one for one in jobs if one.job_id == job.lower()],
@@ -271,11 +279,11 @@ def connect(
 
 
 class _ServerGoneError(RestError):
-    """Nothing answers at the address (any more)."""
+    """No server answers at the address, or it no longer does."""
 
 
 class _Connection:
-    """Requests to one server, with retries and with failures as sentences."""
+    """Sends requests to one server, retries them, and turns failures into sentences."""
 
     def __init__(self, address: str, token: str | None, ca_file: str | None) -> None:
         self.address = (address if "://" in address else f"http://{address}").rstrip("/")
@@ -284,8 +292,7 @@ class _Connection:
             self.address, token = own.address, own.token
         timeout = httpx.Timeout(_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
         try:
-            # The server is on this machine or near it: proxies of the environment are not meant for
-            # it.
+            # The server is on this machine or near it: the environment's proxies are not for it.
             self._client = httpx.Client(
                 base_url=f"{self.address}/v1",
                 timeout=timeout,
@@ -302,7 +309,7 @@ class _Connection:
             ) from error
 
     def _authorization(self, token: str | None) -> dict[str, str]:
-        """The header that carries the token, if there is one and nobody on the way can read it."""
+        """The header with the token, if any. Raises ``RestError`` if others could read it."""
         if not token:
             return {}
         url = httpx.URL(self.address)
@@ -331,7 +338,7 @@ class _Connection:
         return self._decode(self.send("POST", path, body), kind)
 
     def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        """The answer, if it is one of success. Raises ``JobNotFoundError`` or ``RestError``."""
+        """Send a request, return a success answer. Raises ``JobNotFoundError`` or ``RestError``."""
         repeat = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(
                 (httpx.NetworkError, httpx.RemoteProtocolError, _Unavailable)

@@ -1,10 +1,9 @@
-"""Connections of the REST server: so many at a time, and each for as long as requests come and go
-on it.
+"""Limits the REST server's connections: how many at a time, and how long each may stall.
 
-A driver's file descriptors are its job's too, so no client may hold on to many, by sending a head
-byte after byte or by reading an answer byte after byte. Every ``STALL_S`` a connection must have
-seen the head of another request; one that has not is cut off. That is longer than any request
-takes: no handler waits for the job.
+The job needs the driver's file descriptors too, so no client may hold many of them by sending a
+request head or reading an answer byte by byte. Every ``STALL_S`` seconds a connection must have
+received the head of another request, or it is cut off. That is longer than any request takes: no
+handler waits for the job.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ import socket
 
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-#: Connections at a time.
+#: Concurrent connections.
 MAX_CONNECTIONS = 128
-#: Seconds without the head of another request after which a connection is cut off.
+#: A connection is cut off after this many seconds without the head of another request.
 STALL_S = 30.0
 
 
 class BoundedProtocol(H11Protocol):
-    """uvicorn's protocol over h11 with these limits. uvicorn itself closes a connection that rests
-    for 5 seconds."""
+    """uvicorn's h11 protocol with these limits.
+
+    uvicorn itself closes a connection that is idle for 5 seconds.
+    """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, unless there are too many."""
+        """Accept the connection, unless there are too many."""
         super().connection_made(transport)
-        # asyncio leaves it out for sockets that it did not make: an answer in two parts then takes
-        # 40 ms.
+        # asyncio does not set this for sockets that it did not make; without it an answer in two
+        # parts takes 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if len(self.connections) > MAX_CONNECTIONS:
             transport.abort()

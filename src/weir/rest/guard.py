@@ -1,21 +1,22 @@
-"""What stands before every route of the REST server: who may ask, and how much. In this order:
+"""Guards every route of the REST server: who may send requests, and how large.
 
-1. **Size of the head.** Beyond ``MAX_TARGET`` and ``MAX_HEADERS`` bytes a request is refused with
-   414 and 431.
-2. **Host.** A page whose name was made to point to this machine (DNS rebinding) calls the server by
-   that name. So only loopback's names, the bound address and ``weir.rest.allowed-hosts`` are
+The checks, in order:
+
+1. **Size of the head.** A path beyond ``MAX_TARGET`` bytes is refused with 414, headers beyond
+   ``MAX_HEADERS`` bytes with 431.
+2. **Host.** A web page whose host name resolves to this machine (DNS rebinding) calls the server by
+   that name. So only loopback names, the bound address and ``weir.rest.allowed-hosts`` are
    answered.
-3. **Origin.** Browsers say with ``Sec-Fetch-Site`` and ``Origin`` which page makes a request. One
-   of any other site is refused, reading or not, unless somebody follows a link here: a page cannot
-   read what a new page shows. Command lines send neither header.
-4. **Token.** If the server has one, ``Authorization: Bearer TOKEN`` must name it.
-5. **Content type.** What a form of a page can send without asking is never JSON. So requests that
-   may change something must send JSON, or nothing.
-6. **Body.** At most ``MAX_BODY`` bytes, whatever its length is said to be, within ``BODY_S``
-   seconds.
+3. **Origin.** Browsers report the page that makes a request in ``Sec-Fetch-Site`` and ``Origin``. A
+   request from another site is refused, even if it only reads, unless somebody follows a link
+   here: a page cannot read what it links to. Command-line clients send neither header.
+4. **Token.** If the server has one, the request must send ``Authorization: Bearer TOKEN``.
+5. **Content type.** An HTML form can send requests to any site, but never with the type of JSON.
+   So requests that may change something must send JSON, or nothing.
+6. **Body.** At most ``MAX_BODY`` bytes, whatever length is announced, within ``BODY_S`` seconds.
 
-Refusals have Flink's shape. A body that nobody will read is still taken, within limits: who is
-still sending would else see a broken connection in place of the reason.
+Refusals have Flink's format. The body of a refused request is still received, within limits:
+otherwise a client that is still sending would see a broken connection instead of the reason.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 #: Bytes of a path with its query, and of all headers.
 MAX_TARGET = 8 * 1024
 MAX_HEADERS = 16 * 1024
-#: Bytes of a body: what a rule set or a path needs, many times over.
+#: Bytes of a body: many times what a rule set or a path needs.
 MAX_BODY = 2 * 1024 * 1024
 #: Seconds that a client may take to send a body.
 BODY_S = 10.0
-#: How much of a body that is too large is taken before the connection is closed.
+#: How many bytes of an oversized body are received before the connection is closed.
 _TAKEN_AT_MOST = 8 * MAX_BODY
-#: Longest quotation of what a client sent.
+#: How many characters of client input a message quotes.
 _QUOTED = 80
 
 _READING = ("GET", "HEAD")
 
-#: No browser guesses at types, keeps answers, or shows them inside of other pages.
+#: Keeps browsers from guessing types, caching answers, or showing them inside other pages.
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -52,7 +53,7 @@ _HEADERS = [
 
 
 class _RefusedError(Exception):
-    """The request is not answered, for this reason."""
+    """The request is refused, for this reason."""
 
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -60,23 +61,22 @@ class _RefusedError(Exception):
 
 
 def shortened(text: str) -> str:
-    """What a client sent, short enough for a sentence."""
+    """Client input, shortened for a message."""
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def quoted(text: str) -> str:
-    """The same in quotes."""
+    """Client input, shortened and quoted for a message."""
     return repr(shortened(text))
 
 
 class Guard:
-    """An ASGI application that lets through to another one what it should."""
+    """An ASGI application that passes permitted requests on to another one."""
 
     def __init__(
         self, app: ASGIApp, *, bound_address: str, hosts: Collection[str], token: str | None
     ) -> None:
-        """``bound_address`` is the IP address that is listened on, ``hosts`` are further names of
-        the server."""
+        """``bound_address``: the IP address listened on. ``hosts``: more names of the server."""
         self._app = app
         self._bound = ipaddress.ip_address(bound_address)
         self._hosts = {"localhost", *hosts}
@@ -144,8 +144,8 @@ class Guard:
             return name != "" and name in self._hosts
         if address.is_unspecified:
             return False
-        # Nobody can make an address point elsewhere, so where all are listened on all are the
-        # server's.
+        # Unlike a name, an address cannot be made to point elsewhere. So if the server listens on
+        # all addresses, all of them name it.
         return self._bound.is_unspecified or address.is_loopback or address == self._bound
 
     def _has_token(self, scope: Scope) -> bool:
@@ -157,12 +157,14 @@ class Guard:
 
 
 class _GoneError(Exception):
-    """The client has closed the connection."""
+    """The client closed the connection."""
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
-    """The value of a header; None if it is absent. Several are none that could be trusted, and join
-    to no valid value."""
+    """The value of a header; None if it is absent.
+
+    A repeated header cannot be trusted: its values are joined, which gives no valid value.
+    """
     values = [value for key, value in scope["headers"] if key == name]
     return b", ".join(values).decode("latin-1") if values else None
 
@@ -199,7 +201,7 @@ def _check_content_type(scope: Scope, body: bytes) -> None:
 
 
 async def _take_body(receive: Receive, *, keep: int) -> bytes:
-    """The body, if it has at most ``keep`` bytes; with ``keep=0`` it is thrown away."""
+    """The body, if it has at most ``keep`` bytes; with ``keep=0`` it is discarded."""
     body = bytearray()
     size = 0
     try:
@@ -225,7 +227,7 @@ async def _take_body(receive: Receive, *, keep: int) -> bytes:
 
 
 def _replaying(body: bytes, receive: Receive) -> Receive:
-    """What the application receives: the body at once, then what comes after it."""
+    """A ``receive`` that gives the application the whole body, then later messages."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

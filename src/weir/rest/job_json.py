@@ -1,14 +1,14 @@
 """The job and its vertices in the JSON of Flink's REST API.
 
 Pure functions from ``JobView`` to dictionaries: field names, spellings and codes are Flink's, so
-that its stock command line can read them. Where Flink has a notion that Weir lacks, the value is
-the one that Flink gives when it does not know:
+that its stock command line can read them. For concepts that Weir lacks, the value is the one that
+Flink gives when it is unknown:
 
-1. A task of Weir is one streaming query, so every vertex counts as one task, whatever its
+1. A Weir task is one streaming query, so every vertex counts as one task, whatever its
    parallelism.
-2. Weir has no task managers and no slots (Spark places the work): these counts are zero.
-3. Flink names vertices by 32 hexadecimal digits, Weir by text: ``vertex_id`` derives the first from
-   the second, the same in every run.
+2. Weir has no task managers or slots (Spark schedules the work): these counts are zero.
+3. Flink identifies vertices by 32 hexadecimal digits, Weir by name: ``vertex_id`` derives the
+   digits from the name, the same in every run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weir.core.checkpoints.stats import ExceptionView, JobView, VertexView
 from weir.core.status import JobStatus
 from weir.core.types import TaskStatus, VertexId
 
-#: What ``json.dumps`` takes as an object.
+#: A JSON object for ``json.dumps``.
 Json: TypeAlias = dict[str, Any]
 
 #: The release of Flink whose REST contract is followed.
@@ -67,12 +67,12 @@ _APPLICATION_STATUSES = {
 
 
 def vertex_id(vertex: VertexId) -> str:
-    """The 32 hexadecimal digits that stand for a vertex in Flink's JSON."""
+    """The 32 hexadecimal digits that identify a vertex in Flink's JSON."""
     return hashlib.md5(vertex.encode(), usedforsecurity=False).hexdigest()
 
 
 def execution_state(status: TaskStatus) -> str:
-    """Flink's ``ExecutionState``: a task that waits for its final checkpoint is running."""
+    """Flink's ``ExecutionState``: a task that waits for its final checkpoint is RUNNING."""
     return "RUNNING" if status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT else status.value
 
 
@@ -118,8 +118,7 @@ def job_ids_json(view: JobView) -> Json:
 
 
 def jobs_overview_json(view: JobView, now_ms: int) -> Json:
-    """``GET /jobs/overview``: exactly the mandatory fields, since older clients refuse any
-    other."""
+    """``GET /jobs/overview``: the mandatory fields only, since older clients refuse others."""
     states = {state.lower(): count for state, count in _states(view.vertices).items()}
     return {
         "jobs": [
@@ -168,8 +167,10 @@ def job_details_json(view: JobView, now_ms: int) -> Json:
 
 
 def rejects_json(view: JobView) -> Json:
-    """``GET /jobs/:jobid/rejects``, Weir's own: what the newest completed checkpoint has of what
-    sources could not read."""
+    """``GET /jobs/:jobid/rejects``, Weir's own: what sources could not read.
+
+    As of the newest completed checkpoint.
+    """
     newest = view.latest_completed
     found = [] if newest is None else rejects_in(newest.coordinator_states)
     return {
@@ -290,5 +291,5 @@ def _exception_json(failure: ExceptionView) -> Json:
 
 
 def _stack_trace(failure: ExceptionView, message: str | None = None) -> str:
-    """The failure with its trace; ``message``: what is said in place of its own."""
+    """The failure with its trace; ``message`` replaces the failure's own message."""
     return "\n".join(part for part in (message or failure.message, failure.trace) if part)

@@ -89,8 +89,7 @@ class CoordinatorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/stop``; note that the directory is spelled otherwise than in
-    ``SavepointBody``."""
+    """``POST /jobs/:jobid/stop``. The directory's field name differs from ``SavepointBody``."""
 
     FIELDS: ClassVar[str] = (
         "targetDirectory is a path or null, formatType CANONICAL or NATIVE, drain true or false"

@@ -1,9 +1,9 @@
-"""The REST server of a driver: Flink's API on one port, in a daemon thread beside the job.
+"""The REST server of a driver: Flink's API on one port, in a daemon thread of the job's process.
 
-The socket is bound by ``bind`` on the caller's thread, so that a taken port is known at once and
-the address can be recorded before the job begins; ``start`` then serves. Only the loopback
-interface is bound unless told otherwise, and any other only with a token: whoever may ask can stop
-the job. ``guard`` decides who may, ``connections`` how long.
+``bind`` binds the socket on the caller's thread, so that a taken port is reported at once and the
+address can be recorded before the job starts; ``start`` then serves. By default only the loopback
+interface is bound, and any other only with a token: whoever can send requests can stop the job.
+``guard`` decides who may send requests, ``connections`` how long a connection may stall.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from weir.storage.filesystem import FileSystem
 if TYPE_CHECKING:
     import uvicorn
 
-#: How long open connections may take to end when the server stops, in seconds.
+#: How long open connections may take to close when the server stops, in seconds.
 _SHUTDOWN_S = 2
 _BACKLOG = 128
 
 
 @dataclass(frozen=True, kw_only=True)
 class RestSecurity:
-    """Who may ask the server, and how they know it."""
+    """Who may send requests to the server, and how clients verify it."""
 
-    #: What clients must send; None: nothing, which only a server on loopback may have.
+    #: The token that clients must send; None, which is allowed on loopback only: none is required.
     token: str | None = field(default=None, repr=False)
-    #: Names by which it may be called, beside its own.
+    #: Additional host names by which clients may call the server.
     allowed_hosts: tuple[str, ...] = ()
-    #: Files in PEM; with them it speaks HTTPS.
+    #: Files in PEM; with them the server speaks HTTPS.
     certificate: str | None = None
     key: str | None = None
 
 
 class RestServer:
-    """Serves one job. Made, given its gateway, started and stopped by the same thread.
+    """Serves one job. One thread makes it, gives it its gateway, starts and stops it.
 
     Args:
-        gateway: The job; may be given later by ``serve``, since a job's id can depend on the
-            server's address.
+        gateway: The job; ``serve`` may set it later, since the server is bound before the job is
+            submitted.
         bind_address: Interface to bind.
-        port: 0 for any free one.
-        store_duration_ms: How long the result of a request can be asked for
+        port: 0 for any free port.
+        store_duration_ms: How long the result of an operation can be polled
             (``rest.async.store-duration``).
         security: Token, names and certificate.
     """
@@ -78,7 +78,7 @@ class RestServer:
         self._clock: Clock = SystemClock() if clock is None else clock
         self._operations = AsyncOperations(self._clock, store_duration_ms)
         self._file_systems: Callable[[str], FileSystem] = FileSystems(None)
-        #: The address and its socket, once that is taken.
+        #: The address and its socket, once bound.
         self._taken: tuple[str, socket.socket] | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -86,31 +86,34 @@ class RestServer:
     def serve(
         self, gateway: JobGateway, file_systems: Callable[[str], FileSystem] | None = None
     ) -> None:
-        """Set the job to serve, and where its savepoints may lie (None: local file systems); comes
-        before ``start``."""
+        """Set the job to serve, and its file systems (None: local ones). Call before ``start``."""
         invariant(self._thread is None, "the gateway of a REST server is set before it starts")
         self._gateway = gateway
         if file_systems is not None:
             self._file_systems = file_systems
 
     def load(self) -> None:
-        """Load the libraries that ``start`` needs: a third of a second, for when there is something
-        to wait for."""
+        """Load the libraries that ``start`` needs.
+
+        That takes a third of a second: call it while waiting for something else.
+        """
         for name in ("weir.rest.app", "weir.rest.connections", "weir.rest.guard"):
             importlib.import_module(name)
 
     def bind(self) -> str:
-        """Take the port and return the server's address, such as ``http://127.0.0.1:8081``.
+        """Bind the port and return the server's address, such as ``http://127.0.0.1:8081``.
 
-        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or not
-        to be had, if others than this machine could reach it without a token, and if the
-        certificate cannot be used.
+        Clients that connect before ``start`` wait. Raises ``RestError`` if the port is taken or
+        cannot be bound, if other machines could reach it without a token, and if the certificate
+        cannot be used.
         """
         return self._bound()[0]
 
     def start(self) -> str:
-        """Bind unless that is done, serve in a daemon thread, and return the address. Raises
-        ``RestError``."""
+        """Bind if necessary, serve in a daemon thread, and return the address.
+
+        Raises ``RestError``.
+        """
         invariant(self._thread is None, "a REST server is started once")
         gateway = self._gateway
         if gateway is None:
@@ -130,7 +133,7 @@ class RestServer:
             version=__version__,
             file_systems=self._file_systems,
         )
-        # Quiet, and without signal handlers: those are installed on the main thread only.
+        # Logs nothing. uvicorn installs signal handlers on the main thread only, so not here.
         config = uvicorn.Config(
             Guard(
                 app,
@@ -162,7 +165,7 @@ class RestServer:
         return address
 
     def _bound(self) -> tuple[str, socket.socket]:
-        """Address and socket, which is taken if that is not done. Raises ``RestError``."""
+        """Address and socket, bound on the first call. Raises ``RestError``."""
         if self._taken is None:
             _check_certificate(self._security)
             listening = _listen(self._bind_address, self._port)
@@ -181,11 +184,13 @@ class RestServer:
 
     def stop(self) -> None:
         """Let clients read what has just finished (up to three seconds), then close the port.
-        Idempotent."""
+
+        Idempotent.
+        """
         if self._server is not None and self._thread is not None:
             self._operations.wait_until_collected()
             if self._taken is not None and self._security.token is not None:
-                # First: whoever listens on the port next must not be given it.
+                # Before closing the port: whoever listens on it next must not get the token.
                 tokens.withdraw(self._taken[0])
             self._server.should_exit = True
             self._thread.join()

@@ -1,10 +1,10 @@
 """The token of a REST server: where it comes from, and how its owner's commands find it.
 
-A server with a token writes it, with its address, into a file of the user's state directory that
-nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (``~/.local/state``). The
-commands of the same user on the same machine look there, so that ``weir list`` needs no token by
-hand. They use an entry only while the very process that wrote it lives: it holds the port, so
-nobody else listens there to be given the token.
+A server with a token writes it, with its address, into a file in the user's state directory that
+nobody else may read: ``$XDG_STATE_HOME/weir/rest/<host>-<port>.json`` (by default below
+``~/.local/state``). The same user's commands on the same machine look there, so that ``weir list``
+needs no explicit token. They use an entry only while the very process that wrote it is alive: that
+process holds the port, so nobody else can listen there and receive the token.
 """
 
 from __future__ import annotations
@@ -36,13 +36,15 @@ class OwnServer(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     token: str
     pid: int
-    #: As ``psutil.Process.create_time`` has it.
+    #: ``psutil.Process.create_time`` of the process.
     pid_started: float
 
 
 def read_token(path: str) -> str:
-    """The token in a file. Raises ``RestError`` if it cannot be read, holds none, or can be read by
-    everybody."""
+    """The token in a file.
+
+    Raises ``RestError`` if the file cannot be read, holds no token, or is open to other users.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
         with os.fdopen(descriptor, encoding="ascii") as file:
@@ -66,7 +68,7 @@ def read_token(path: str) -> str:
 
 
 def read_or_make_token(path: str) -> str:
-    """The token in a file, which is made with a new one if there is none. Raises ``RestError``."""
+    """The token in a file; a missing file is made with a new token. Raises ``RestError``."""
     if not os.path.lexists(path):
         try:
             _write_new(Path(path), f"{secrets.token_urlsafe(32)}\n".encode())
@@ -79,7 +81,7 @@ def read_or_make_token(path: str) -> str:
 
 
 def publish(address: str, token: str) -> None:
-    """Let the commands of this user find the token of this process's server."""
+    """Write the entry by which this user's commands find this process's server and its token."""
     server = OwnServer(
         address=address, token=token, pid=os.getpid(), pid_started=psutil.Process().create_time()
     )
@@ -89,12 +91,12 @@ def publish(address: str, token: str) -> None:
         place.unlink(missing_ok=True)
         _write_new(place, msgspec.json.encode(server))
     except (OSError, RuntimeError) as error:
-        # Whoever configured the token can also hand it to the commands.
+        # Not fatal: whoever configured the token can also pass it to the commands.
         _log.warning("The commands of this user cannot find the token by themselves: %s", error)
 
 
 def withdraw(address: str) -> None:
-    """The server of this process ends."""
+    """Remove the entry of this process's server, which is stopping."""
     with suppress(OSError, RuntimeError):
         place = _place(urlsplit(address))
         server = _read_own(place)
@@ -103,8 +105,11 @@ def withdraw(address: str) -> None:
 
 
 def find_own_server(address: str) -> OwnServer | None:
-    """The living server of this user at an address. Its own address has its scheme, and
-    ``localhost`` may stand for it."""
+    """This user's live server at an address, or None.
+
+    ``localhost`` also matches a loopback address, and ``http`` a server that speaks HTTPS: use the
+    ``address`` of the result, which has the right scheme.
+    """
     with suppress(OSError, RuntimeError, ValueError):
         asked = urlsplit(address)
         server = _read_own(_place(asked))
@@ -120,16 +125,18 @@ def find_own_server(address: str) -> OwnServer | None:
 
 
 def _place(address: SplitResult) -> Path:
-    """Raises ``RuntimeError`` without a home directory, and ``ValueError`` for a port that is
-    none."""
+    """The file of the entry for an address.
+
+    Raises ``RuntimeError`` without a home directory, and ``ValueError`` for an invalid port.
+    """
     configured = os.environ.get("XDG_STATE_HOME", "")
-    # The specification has relative paths ignored.
+    # The XDG specification says to ignore relative paths.
     state = Path(configured) if configured.startswith("/") else Path.home() / ".local" / "state"
     return state / "weir" / "rest" / f"{socket.gethostname()}-{address.port}.json"
 
 
 def _read_own(place: Path) -> OwnServer | None:
-    """What is at the place, if it is this user's and nobody else may read it."""
+    """The entry in a file, if this user owns the file and nobody else may read it."""
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -144,8 +151,7 @@ def _read_own(place: Path) -> OwnServer | None:
 
 
 def _write_new(path: Path, data: bytes) -> None:
-    """Make a file that only its owner may read, whole or not at all; one that is there is left as
-    it is."""
+    """Make, atomically, a file that only its owner may read; an existing file is left as it is."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

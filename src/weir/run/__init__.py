@@ -1,1 +1,1 @@
-"""Running a job in this process: options, submission, lease, and how the parts are put together."""
+"""Running a job in this process: options, submission, lease, and wiring."""

@@ -1,5 +1,4 @@
-"""Keeps a driver's lease: renews it on a thread of its own, and notices when a newer attempt has
-taken it."""
+"""Keeps a driver's lease: renews it on its own thread, and detects that a newer attempt took it."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class LeaseKeeper:
-    """The lease of one run (PROTOCOL P20); a hint for people, the job log decides."""
+    """Keeps the lease of one run (PROTOCOL P20): a hint for people; the job log decides."""
 
     def __init__(
         self,
@@ -49,18 +48,20 @@ class LeaseKeeper:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a newer attempt was seen to hold the lease."""
+        """Whether a newer attempt holds the lease."""
         return self._lost.is_set()
 
     def start(self) -> None:
-        """Take the lease, then renew it until ``stop``."""
+        """Take the lease, then renew it until ``stop``.
+
+        Raises ``JobFencedError`` if a newer attempt holds it.
+        """
         if self._renew() is Recorded.FENCED:
             raise JobFencedError("Another driver has just taken over the job: leave it running.")
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop renewing and give the lease back; a renewal that hangs is left behind, and the lease
-        runs out by itself."""
+        """Stop renewing and release the lease. If a renewal hangs, the lease is left to expire."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(self._timeout_ms / 1000)
@@ -75,7 +76,7 @@ class LeaseKeeper:
             try:
                 outcome = self._renew()
             except StorageError as error:
-                # A lease that cannot be renewed is a hint less, not a failure: the job log decides.
+                # Not a failure: the lease is only a hint, and the job log decides.
                 _log.warning("The lease could not be renewed: %s", error)
                 continue
             if outcome is Recorded.FENCED:

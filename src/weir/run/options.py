@@ -1,4 +1,4 @@
-"""What a run is given and what it returns: ``RunOptions``, ``JobResult`` and ``RunListener``."""
+"""The inputs and outputs of a run: ``RunOptions``, ``JobResult`` and ``RunListener``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How a job is to be run; all of it can be given on the command line."""
+    """How to run a job; the command line has an option for each."""
 
-    #: Spark's master URL; None for ``spark.master`` of the configuration, else ``local[*]``.
+    #: Spark's master URL; None for ``spark.master`` from the configuration, else ``local[*]``.
     master: str | None = None
     #: Flink's keys, ``weir.*`` keys and ``spark.*`` keys, as text.
     conf: dict[str, str] = field(default_factory=dict)
     #: Directory of a savepoint or retained checkpoint, or its ``_metadata``.
     from_savepoint: str | None = None
-    #: Start anew under a new job id, whatever ran before.
+    #: Start over under a new job id, whatever ran before.
     fresh: bool = False
     #: Fence a driver that seems alive (PROTOCOL P20).
     takeover: bool = False
-    #: Use an older checkpoint although sinks have committed beyond it (PROTOCOL P21).
+    #: Use an older checkpoint although sinks have committed past it (PROTOCOL P21).
     accept_duplicates: bool = False
 
 
@@ -39,32 +39,32 @@ class JobResult:
     status: JobStatus
     failure: str | None = None
     savepoint: str | None = None
-    #: It was stopped with a drain: every window and timer has fired, and there is nothing to go on
-    #: with.
+    #: The job was stopped with a drain: every window and timer has fired, and nothing can resume.
     drained: bool = False
-    #: The job had finished before: nothing was run.
+    #: The job had finished earlier: nothing was run.
     already_finished: bool = False
-    #: Another driver has taken over the job.
+    #: Another driver has taken the job over.
     fenced: bool = False
 
 
 class RunListener(Protocol):
-    """What happens while a job runs, as calls on the job's threads; keep them short."""
+    """Is notified while a job runs. Called on the job's threads: return quickly."""
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The job has its id and its REST server answers at ``rest_address``
-        (``http://127.0.0.1:8081``)."""
+        """The job has its id, and its REST server answers at ``rest_address``.
+
+        For example ``http://127.0.0.1:8081``.
+        """
         ...
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """The job goes on from this checkpoint or savepoint."""
+        """The job was restored from this checkpoint or savepoint."""
         ...
 
     def phase(self, name: str | None) -> None:
-        """The run has come to this phase of its start, or of a restart; None: that is over."""
+        """A phase of the start, or of a restart, begins; None: the start is done."""
         ...
 
     def note(self, message: str) -> None:
-        """One line for people: a status change, a failure and its way out, a damaged checkpoint, a
-        warning."""
+        """One line for people: a status change, a failure and its fix, a damaged checkpoint..."""
         ...

@@ -1,19 +1,18 @@
-"""What a run is waiting for while it starts, so that nobody sits before a silent terminal.
+"""Reports what a run is waiting for while it starts, so that the terminal is not silent.
 
 A start has phases: loading libraries, checking sinks, starting Spark, recovering, starting queries.
-Most take no time worth a word, some take long, and one may hang. Two small parts tell of them:
+Most are too short to mention, some are long, and one may hang. Two small classes report them:
 
-1. ``StartPhases`` knows the phases of an attempt, by what the runtime does, and reports them to the
-   run's listener.
-2. ``Phases`` puts them into lines. A phase is told once it has lasted for a second, while it lasts,
-   so one that hangs is seen; and when it is over, with its time. A phase that is over sooner is
-   never told::
+1. ``StartPhases`` derives the phases of an attempt from the runtime's effects and reports them to
+   the run's listener.
+2. ``Phases`` turns them into lines. A phase that has lasted for a second is reported while it
+   lasts, so that a hang is visible, and again when it ends, with its duration. A shorter phase is
+   never reported::
 
        starting Spark ...
        starting Spark took 4.2 s
 
-``look`` is to be called a few times a second, by whoever has a thread for it; the time comes from
-the clock passed in.
+The caller calls ``look`` a few times a second; time comes from the clock passed in.
 """
 
 from __future__ import annotations
@@ -28,26 +27,27 @@ from weir.core.status import JobStatus
 from weir.core.types import CompletedCheckpoint, TaskStatus, VertexId
 from weir.runtime.concurrency import Clock
 
-#: A phase that takes no longer is not told.
+#: A phase that takes no longer than this is not reported.
 WORTH_A_LINE_MS = 1_000
 
 
 class Phases:
-    """Tells of the phases that take longer than a second. Its methods may be called on any
-    thread."""
+    """Reports phases that take longer than a second. Thread-safe."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
         self._say = say
         self._clock = clock
         self._lock = threading.Lock()
-        #: The phase that lasts; None if there is none.
+        #: The current phase; None if there is none.
         self._name: str | None = None
         self._since_ms = 0
         self._is_told = False
 
     def begin(self, name: str | None) -> None:
-        """The phase that lasts is over, and this one begins; None: none does. Its own name again
-        changes nothing."""
+        """End the current phase and begin this one; None: begin none.
+
+        Does nothing if this phase is the current one.
+        """
         with self._lock:
             if name == self._name:
                 return
@@ -57,7 +57,7 @@ class Phases:
             self._name, self._since_ms, self._is_told = name, now_ms, False
 
     def look(self) -> None:
-        """Tell of the phase that lasts, once, if it is worth it by now."""
+        """Report the current phase, once, if it has lasted long enough."""
         with self._lock:
             lasts_ms = self._clock.now_ms() - self._since_ms
             if self._name is not None and not self._is_told and lasts_ms > WORTH_A_LINE_MS:
@@ -74,37 +74,37 @@ def describe_time(ms: int) -> str:
 
 
 class PhaseListener(Protocol):
-    """The part of a run's listener that is told of phases."""
+    """The part of a run's listener that is notified of phases."""
 
     def phase(self, name: str | None) -> None:
-        """The run has come to this phase of its start; None: the start is over."""
+        """A phase of the start begins; None: the start is done."""
         ...
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """The job goes on from this checkpoint or savepoint."""
+        """The job was restored from this checkpoint or savepoint."""
         ...
 
 
 class StartPhases:
-    """The phases of each attempt, from the runtime's effects and the durable part's words."""
+    """Derives each attempt's phases from the runtime's effects and the durable part's calls."""
 
     def __init__(self, listener: PhaseListener, vertices: Iterable[VertexId]) -> None:
         self._listener = listener
         self._vertices = frozenset(vertices)
-        #: Those that are not started, since they were finished in the restored checkpoint.
+        #: Vertices that are not started, since they are finished in the restored checkpoint.
         self._finished: frozenset[VertexId] = frozenset()
-        #: Those whose queries are being started.
+        #: Vertices whose queries are being started.
         self._starting: set[VertexId] = set()
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """The attempt goes on from this checkpoint: what its sinks owe is committed again."""
+        """The attempt was restored from this checkpoint; next, its pending commits are repeated."""
         self._finished = frozenset(task.vertex for task in checkpoint.tasks if task.fully_finished)
         self._listener.restored(checkpoint)
         what = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
         self._listener.phase(f"bringing sinks to {what} {checkpoint.checkpoint_id}")
 
     def observe(self, effect: object) -> None:
-        """An effect is being carried out."""
+        """The runtime is carrying out this effect."""
         match effect:
             case BeginAttempt():
                 self._finished = frozenset()

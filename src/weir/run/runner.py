@@ -1,9 +1,8 @@
-"""Runs a job in this process, from the pipeline's graph to its end: what ``weir run`` and
-``Job.run`` call.
+"""Runs a job in this process until it ends: called by ``weir run`` and ``Job.run``.
 
-Checks come in the order of their cost: configuration and graph, the REST port, the checkpoint
-directory, the sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A
-Spark session is made before that only if a path needs Hadoop's file systems.
+Checks run in order of cost: configuration and graph, the REST port, the checkpoint directory, the
+sinks' targets, and only then a JVM, which starts while the rest of Weir is loaded. A Spark session
+is made earlier only if a path needs Hadoop's file systems.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _log = logging.getLogger(__name__)
 
 
 class LoggingListener:
-    """Sends what happens to Python's logging: the listener of ``Job.run``."""
+    """Logs what happens with Python's logging: the listener of ``Job.run``."""
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
         """Log the job's id and address."""
         _log.info("Job has been submitted with JobID %s (%s)", job_id, rest_address)
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """Log where the job goes on from."""
+        """Log which checkpoint the job was restored from."""
         _log.info("Recovered from checkpoint %d", checkpoint.checkpoint_id)
 
     def phase(self, name: str | None) -> None:
-        """Log what the run does next."""
+        """Log the phase that begins."""
         if name is not None:
             _log.info("%s", name)
 
@@ -53,7 +52,7 @@ class LoggingListener:
 
 
 def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
-    """Run the job until it ends in this process. Raises ``WeirError`` if it cannot begin."""
+    """Run the job in this process until it ends. Raises ``WeirError`` if it cannot start."""
     listener.phase("loading libraries")
     from weir.config import Configuration
     from weir.config.options import CHECKPOINT_DIR, PRIVATE_SNAPSHOTS, WORKING_DIR
@@ -93,7 +92,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         working = join(configuration.value(WORKING_DIR), submission.job_id)
         private = submission.storage.private and session.is_local
         make_working_directory(submission.storage.fs(working), working, private=private)
-        # What is still to be loaded takes about as long as the JVM's first steps.
+        # Loading the remaining libraries takes about as long as starting the JVM.
         session.prepare()
         listener.phase("loading libraries")
         from weir.run.wiring import JobRun
@@ -117,7 +116,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
 
 
 def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
-    """The server as it is configured. Raises ``RestError`` if the token's file cannot be used."""
+    """The REST server as configured. Raises ``RestError`` if the token file cannot be used."""
     from weir.config.options import (
         ASYNC_STORE_DURATION,
         REST_ALLOWED_HOSTS,
@@ -151,8 +150,7 @@ def _rest_server(configuration: Configuration, clock: Clock) -> RestServer:
 def _sinks(
     job: Job, configuration: Configuration, listener: RunListener, storage: CheckpointStorage
 ) -> SinkPort:
-    """The sinks of the job that has this storage; what is done with them first is to check their
-    targets."""
+    """The sinks of the job that has this storage. The caller checks their targets next."""
     listener.phase("checking sinks")
     from weir.config.options import COMMIT_ATTEMPTS, COMMIT_INITIAL_BACKOFF, COMMIT_MAX_BACKOFF
     from weir.durable.sink_port import CommitRetries, SinkPort
@@ -173,9 +171,9 @@ def _sinks(
 
 
 def with_recovery_path(options: RunOptions, configuration: Configuration) -> RunOptions:
-    """``execution.state-recovery.path`` stands for a ``--from-savepoint`` that was not given.
+    """Use ``execution.state-recovery.path`` if ``--from-savepoint`` was not given.
 
-    Raises ``ConfigurationError`` if the job is to start without state as well.
+    Raises ``ConfigurationError`` if ``--fresh`` was given too.
     """
     from weir.config.options import RECOVERY_PATH
 

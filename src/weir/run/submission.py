@@ -1,23 +1,25 @@
-"""Running the command again: which job id a name stands for, and whether it may run (PROTOCOL P19,
-P20).
+"""Running the command again: which job a name maps to, and whether it may run (PROTOCOL P19, P20).
 
-==========================  =====================================================================================
+==========================  ====================================================================
 newest record of the job    what running the same command does
-==========================  =====================================================================================
-none                        a new job
-running, failed             goes on from the newest completed checkpoint
+==========================  ====================================================================
+none                        starts a new job
+running, failed             resumes from the newest completed checkpoint
 stopped                     refuses and names the savepoint
-finished                    says so; nothing is run
+finished                    says so and runs nothing
 canceled                    refuses and names the newest checkpoint
-superseded                  refuses and names the newest checkpoint: a start under a new id died before it had the name
-==========================  =====================================================================================
+superseded                  refuses and names the newest checkpoint, or else the savepoint that
+                            the job started from: a start under a new id died before it was
+                            assigned the name
+==========================  ====================================================================
 
-A live driver (fresh lease) is left alone, unless ``--takeover``. ``--fresh`` and a new
-``--from-savepoint`` draw a new job id, unless the targets have rows that this would double
-(PROTOCOL P21). The same ``--from-savepoint`` again continues the run that it began; a snapshot is
-known by the checksum of its ``_metadata``, not by its path. Before the name stands for a new id,
-the log of the old one says so: a driver of the old id that lives, or only seemed dead, is fenced at
-its next record (PROTOCOL P17) and completes and commits nothing beside the new one.
+A live driver (fresh lease) is left alone, unless ``--takeover`` is given. ``--fresh`` and a new
+``--from-savepoint`` draw a new job id, unless the targets have rows that this would duplicate
+(PROTOCOL P21). Giving the same ``--from-savepoint`` again continues the run that started from it; a
+snapshot is identified by the checksum of its ``_metadata``, not by its path. Before the name is
+assigned to a new id, the old id's log records that it is superseded: a driver of the old id that is
+alive, or only seemed dead, is fenced at its next record (PROTOCOL P17), so it completes and commits
+nothing alongside the new one.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ from weir.storage.paths import is_same
 
 @dataclass(frozen=True, kw_only=True)
 class Submission:
-    """The job that is to be run."""
+    """The job to run."""
 
     job_id: JobId
     storage: CheckpointStorage
-    #: The job's sinks, once each has found its target fit; None for a job that has finished.
+    #: The job's sinks, with their targets checked; None for a job that has finished.
     sinks: SinkPort | None
-    #: The savepoint that the job begins from, or None, and the checksum of its ``_metadata``.
+    #: The snapshot that the job starts from, or None, and the checksum of its ``_metadata``.
     from_savepoint: str | None
     snapshot_checksum: str | None
     #: The newest record, or None for a new job.
@@ -78,15 +80,16 @@ def submit(
     private: bool = True,
     claims: bool = False,
 ) -> Submission:
-    """Find or draw the job's id and check that it may run; ``sinks`` makes the sinks of the job
-    that has this storage. ``private``: see ``CheckpointStorage``. ``claims``: a new job owns the
-    snapshot that it begins from.
+    """Find or draw the job's id and check that the job may run.
+
+    ``sinks`` makes the sinks of the job that has the given storage. ``private``: see
+    ``CheckpointStorage``. ``claims``: a new job owns the snapshot that it starts from.
 
     Raises ``JobAlreadyRunningError``, ``JobEndedError``, ``JobFencedError`` (two commands at once),
     ``StorageError`` for a checkpoint directory or savepoint that cannot be used, ``SinkError`` for
-    a target that is not fit, and ``DuplicatesError`` if a job that is to begin would write rows
-    that its targets have. Until all of that is checked nothing has changed: neither what the name
-    stands for, nor the job that it stood for.
+    an unsuitable target, and ``DuplicatesError`` if a new job would write rows that its targets
+    already have. Until all checks have passed, neither the name's assignment nor the job that it
+    was assigned to is changed.
     """
     fresh_storage = CheckpointStorage(
         fs=fs, base_directory=base_directory, job_id=secrets.token_hex(16), private=private
@@ -108,7 +111,7 @@ def submit(
                 options.takeover and known is not None and checkpoint.job_id == known.job_id
             )
             if claims and not taken_over:
-                # The driver of a job that is taken over is fenced before anything of it is deleted.
+                # With --takeover the job's own driver is fenced before its files are deleted.
                 fresh_storage.check_claimable(checkpoint, clock.wall_ms())
             fresh_storage.verify(checkpoint)
         port = _checked(sinks, fresh_storage)
@@ -132,7 +135,7 @@ def submit(
     storage.make_job_directory()
     record = JobLog(fs(base_directory), storage.log_directory).newest()
     _check_resumable(name, known, record)
-    # Where the snapshot is now, as far as it was said: it may have been moved.
+    # The snapshot may have been moved: prefer the path given now to the recorded one.
     recorded = known.from_savepoint if record is None else record.restored_from
     submission = Submission(
         job_id=known.job_id,
@@ -154,7 +157,7 @@ class _Snapshot:
     """What ``--from-savepoint`` names."""
 
     path: str
-    #: Of its ``_metadata``: by this it is the same one, however its path is spelt and wherever it
+    #: Of its ``_metadata``: identifies the snapshot, however its path is spelled and wherever it
     #: was moved.
     checksum: str
 
@@ -164,7 +167,7 @@ def _snapshot(
 ) -> _Snapshot | None:
     """The snapshot at a path, its directory or its ``_metadata``.
 
-    The one that the job began from may have been deleted since, because the job had claimed it.
+    The snapshot that the job started from may be gone, because the job had claimed and deleted it.
     """
     if path is None:
         return None
@@ -192,8 +195,10 @@ def _checked(
 
 
 def _supersede(known: NameRecord, by: JobId, storage: CheckpointStorage, clock: Clock) -> None:
-    """End the job that the name stood for; also one that has no record yet, since its driver may be
-    about to begin."""
+    """End the job that the name was assigned to.
+
+    Also if it has no record yet, since its driver may be about to begin.
+    """
     storage.make_job_directory()
     JobLog(storage.fs(storage.base_directory), storage.log_directory).supersede(
         job_id=known.job_id,

@@ -1,4 +1,4 @@
-"""One run of one job in this process: the core, the runtime and the port put together."""
+"""Wires one run of one job in this process: the core, the runtime and the Spark ports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class JobRun:
-    """Puts the parts together; ``run`` runs the job to its end."""
+    """Wires the parts of a run; ``run`` runs the job until it ends."""
 
     def __init__(
         self,
@@ -67,8 +67,10 @@ class JobRun:
         listener: RunListener,
         rest_address: str,
     ) -> None:
-        """Makes the Spark session; ``sinks`` have been checked. Raises ``WeirError`` if the job
-        cannot begin."""
+        """Make the Spark session and the parts; ``sinks`` are already checked.
+
+        Raises ``WeirError`` if the job cannot start.
+        """
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
@@ -131,7 +133,7 @@ class JobRun:
         return self._running
 
     def run(self) -> JobResult:
-        """Run the job to its end in this process; the calling thread is its main thread."""
+        """Run the job in this process until it ends; the calling thread is its main thread."""
         self._listener.phase(None)
         try:
             self._lease.start()
@@ -154,11 +156,11 @@ class JobRun:
         )
 
     def close(self) -> None:
-        """Give the lease back, and let the JVM forget the job's inputs."""
+        """Release the lease, and make the JVM drop the job's inputs."""
         try:
             self._lease.stop()
         except StorageError as error:
-            # It runs out by itself; how the job ended must not be lost for it.
+            # The lease expires anyway; raising here would hide how the job ended.
             self._listener.note(f"the lease could not be given back: {error}")
         self._tasks.close()
 
@@ -172,7 +174,7 @@ class JobRun:
         try:
             self._tasks.delete_working_directory()
         except StorageError as error:
-            # How the job ended is on record. A query that does not stop may still write there.
+            # How the job ended is already on record; a query that hangs may still write there.
             self._listener.note(f"the working directory could not be deleted: {error}")
 
     def _lost(self, message: str) -> None:
@@ -281,7 +283,7 @@ def _durable_settings(
 def _operators(
     job: Job, configuration: Configuration, default: int
 ) -> Mapping[OperatorId, ProcessStep]:
-    """The Python operators, each with its number of subtasks."""
+    """The Python operators, each with its parallelism."""
     configured = configuration.value(DEFAULT_PARALLELISM) or default
     return {
         name: ProcessStep(
@@ -297,7 +299,7 @@ def _operators(
 def _coordinated(
     job: Job, operators: Mapping[OperatorId, ProcessStep]
 ) -> Mapping[OperatorId, CoordinatedOperator]:
-    """The operators that have a coordinator, with the task that runs each."""
+    """The operators that have a coordinator, each with its vertex and parallelism."""
     return {
         name: CoordinatedOperator(vertex=vertex.name, parallelism=operators[name].parallelism)
         for vertex in job.vertices()
@@ -307,8 +309,7 @@ def _coordinated(
 
 
 def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
-    """The vertex with the number of state partitions that its steps or the configuration ask for;
-    None if neither does."""
+    """The vertex with the number of state partitions that its steps or the configuration set."""
     spark = configuration.get(SHUFFLE_PARTITIONS)
     configured = configuration.value(DEFAULT_PARALLELISM) or (None if spark is None else int(spark))
     return replace(vertex, parallelism=vertex.parallelism or configured)

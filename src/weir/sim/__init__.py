@@ -1,2 +1,4 @@
-"""The production core, dispatcher and durable part on virtual time, with seeded faults, and an
-auditor that watches."""
+"""Simulator: the production core in virtual time, with seeded faults and an auditor.
+
+The core, the dispatcher and the durable part are the production code.
+"""

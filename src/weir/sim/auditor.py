@@ -1,35 +1,34 @@
-"""The auditor: watches the disk, the tables and every effect, and knows the laws without asking the
-machines.
+"""The auditor: checks the laws from the disk, the tables and the effects, not from the machines.
 
 It keeps its own account of what is durable (job log, tables) from what it sees on the disk, and
-notes the moment when a law is broken. Laws, with the rules that they follow:
+reports a broken law at the moment it breaks. Laws, with the rules that they follow:
 
 1. Checkpoint ids grow, whoever allocates them (P19).
 2. At most ``max_concurrent_checkpoints`` unforced checkpoints are in flight.
-3. Files that a recorded checkpoint, or a savepoint, names are there when it is recorded, and are
-   never deleted while it is retained (P17, A11).
-4. A table takes an epoch only if that checkpoint is recorded, once, and in order (P13, P18).
-5. A file that a table shows is never deleted; nor is one that a retained checkpoint has staged for
-   it, before it is committed (P12, P22).
-6. Tasks are told of the completion of recorded checkpoints only, never of a savepoint (P14).
+3. The files that a checkpoint or savepoint names exist when it is recorded, and are never deleted
+   while it is retained (P17, A11).
+4. A table commits an epoch only if that checkpoint is recorded, once, and in order (P13, P18).
+5. A file that a table shows is never deleted, nor is a file that a retained checkpoint staged for
+   the table and that is not committed yet (P12, P22).
+6. Tasks are notified only of the completion of recorded checkpoints, never of a savepoint (P14).
 7. FINISHED is recorded only when every table is complete (P16).
-8. No query finds state or a segment gone that it needs, or a watermark that is wrong; those laws
-   are in ``query.py``, ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task, or
-   its snapshot (P7, P25, P27).
+8. No query misses state or a segment that it needs, or sees a wrong watermark. These laws are in
+   ``queries.py``, ``snapshots.py`` and ``channel_offsets.py``, and a breach fails the task or its
+   snapshot (P7, P25, P27).
 9. A periodic checkpoint begins no sooner than the minimum pause after one completed (A4).
-10. A task is triggered only while it is RUNNING or waits for its final checkpoint, as far as it has
-    said itself (A4, A6).
-11. What a checkpoint has of operators and coordinators agrees; those laws are in ``operators.py``
-    (P2, P41).
-12. A savepoint has nothing in flight, and of a segment that a checkpoint has in flight it holds the
-    file (P27).
-13. No job begins over rows that it does not know of, whatever people do to its directory (P21;
-    ``mishaps.py``).
-14. A job is given up for failing again and again only if no checkpoint completed between these
-    failures (P39).
-15. A final checkpoint that failed is asked for again no sooner than its growing delay allows (P29).
+10. A task is triggered only while the status that it last reported is RUNNING or
+    WAITING_FOR_FINAL_CHECKPOINT (A4, A6).
+11. In a completed checkpoint, operators and their coordinators agree; those laws are in
+    ``operators.py`` (P2, P41).
+12. A savepoint has nothing in flight, and a checkpoint holds the file of every segment that it has
+    in flight (P27).
+13. No job starts over rows that it does not know of, whatever people do to its directory (P21;
+    mishaps in ``faults.py``).
+14. A job is given up for repeated failures only if no checkpoint completed between them (P39).
+15. After a final checkpoint failed, the next one is requested no sooner than the growing delay
+    allows (P29).
 
-What must hold at the end is in ``settle``.
+``settle`` checks what must hold at the end.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ from weir.storage.job_log import JobRecord, RecordKind, RecordStatus
 from weir.storage.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
-#: What no task may fail with, whatever strikes it.
+#: Texts that no task's failure may contain, whatever fault strikes it.
 _NEVER = ("LostState", "BrokenWatermark", "LostEvent", "Invariant", "did not read what it was let")
 
 
 class AuditError(Exception):
-    """A law was broken."""
+    """A law is broken."""
 
 
 @dataclass(frozen=True)
 class _Staged:
-    """To which transaction of which table a staged file belongs."""
+    """The table and transaction that a staged file belongs to."""
 
     root: str
     transaction: str
@@ -80,7 +79,7 @@ class _Staged:
 
 @dataclass(frozen=True, kw_only=True)
 class _FinalFailures:
-    """How many final checkpoints in a row failed, and when the last one did."""
+    """How many final checkpoints in a row failed, and when the last one failed."""
 
     failures: int = 0
     at_ms: int = 0
@@ -91,15 +90,15 @@ class JobAccount:
     """What is durably known of one job."""
 
     record: JobRecord | None = None
-    #: Checkpoints and stop savepoints that were ever recorded as completed.
+    #: Every checkpoint and stop savepoint that was recorded as completed.
     recorded: set[int] = field(default_factory=set)
     newest_id: int = 0
-    #: Which driver triggered which checkpoint.
+    #: Checkpoint -> the driver that triggered it.
     triggered: dict[int, str] = field(default_factory=dict)
 
 
 class Auditor:
-    """One for each run; the disk's watcher."""
+    """Checks the laws of one run; the disk's watcher."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class Auditor:
         claims: bool,
         min_pause_ms: int = 0,
     ) -> None:
-        """``claims``: a job that begins from a savepoint may delete it."""
+        """Watch one run. ``claims``: a job that starts from a savepoint may delete it."""
         self._base = base_directory
         self._vertices = vertices
         #: A user has asked for a stop with drain: from then on a job may end before its input does.
@@ -121,24 +120,24 @@ class Auditor:
         self._min_pause_ms = min_pause_ms
         #: Driver -> when a checkpoint last completed in it, by its own clock.
         self._completed_ms: dict[str, int] = {}
-        #: Driver -> how often its job failed since a checkpoint completed.
+        #: Driver -> failures of its job since a checkpoint completed.
         self._failures: Counter[str] = Counter()
-        #: Driver -> the final checkpoints that failed since one completed or an attempt began.
+        #: Driver -> final checkpoints that failed since one completed or an attempt began.
         self._final: dict[str, _FinalFailures] = {}
         self.disk: Disk | None = None
-        #: The first law that was broken, and how. Also said by an exception, but whom that reaches
-        #: may survive it.
+        #: The first broken law, and how. An exception reports it too, but the code under test may
+        #: catch that.
         self.violation: str | None = None
         self.jobs: dict[JobId, JobAccount] = {}
-        #: Path -> why it must stay, for what retained checkpoints and savepoints need.
+        #: Path -> why it must stay, for the files that retained checkpoints need.
         self._needed: dict[str, str] = {}
         self._savepoint_files: dict[str, str] = {}
-        #: Path -> job, and the epochs under which what it carried may be committed.
+        #: Savepoint path -> its job, and the epochs under which its committables may be committed.
         self._savepoints: dict[str, tuple[JobId, set[int]]] = {}
         self._needed_by_job: dict[JobId, set[str]] = {}
-        #: What retained checkpoints have staged, by job and path.
+        #: Job -> path -> the files that its retained checkpoints have staged.
         self._staged: dict[JobId, dict[str, _Staged]] = {}
-        #: What each task of each driver said last.
+        #: (driver, vertex) -> the status that the task reported last.
         self._statuses: dict[tuple[str, VertexId], TaskStatus] = {}
         #: Table root -> its newest version.
         self.tables: dict[str, TableVersion] = {}
@@ -148,20 +147,20 @@ class Auditor:
     # ------------------------------------------------------------------------------------------
 
     def created(self, path: str, data: bytes) -> None:
-        """A log got an entry."""
+        """Account for a new entry of a job log or a table log, or a new checkpoint id."""
         parts = path.split("/")
         match parts[-2]:
             case "log" if path.startswith(self._base):
                 self._recorded(msgspec.json.decode(data, type=JobRecord))
             case "ids":
                 account = self._account(parts[-3])
-                # An id below the newest is void: whoever made it finds that out before it is used.
+                # An id below the newest is void: the driver that made it notices before using it.
                 account.newest_id = max(account.newest_id, int(parts[-1]))
             case "log":
                 self._committed("/".join(parts[:-2]), msgspec.json.decode(data, type=TableVersion))
 
     def deleted(self, path: str) -> None:
-        """A file has gone."""
+        """Raise ``AuditError`` if the deleted file is still needed."""
         if path in self._visible:
             raise self._broken(f"{path}, which a table shows, is deleted")
         why = self._needed.get(path) or self._savepoint_files.get(path)
@@ -175,7 +174,7 @@ class Auditor:
                 )
 
     def savepoint(self, checkpoint: CompletedCheckpoint) -> None:
-        """The user was told of a savepoint: it is the user's from now on."""
+        """Account for a savepoint that was reported to the user, who owns it from now on."""
         self._check_files(checkpoint, checkpoint.external_path)
         why = f"savepoint {checkpoint.external_path}"
         self._savepoint_files.update(dict.fromkeys(self._files(checkpoint), why))
@@ -188,8 +187,7 @@ class Auditor:
         )
 
     def records_put_back(self, record: JobRecord, newest_id: int) -> None:
-        """The directory of a job is again as it was when this was its newest record; what came
-        after it never was."""
+        """Roll a job's account back to ``record``, as putting back its directory did."""
         account = self._account(record.job_id)
         account.record = record
         account.recorded = {n for n in account.recorded if n <= (record.completed or 0)}
@@ -201,8 +199,10 @@ class Auditor:
     # ------------------------------------------------------------------------------------------
 
     def effect(self, driver: str, job_id: JobId, effect: object, unforced: int) -> None:
-        """An effect of a machine was begun; ``unforced`` checkpoints are in flight in its
-        driver."""
+        """Check an effect as it begins.
+
+        ``unforced`` is how many unforced checkpoints are in flight in its driver.
+        """
         match effect:
             case NotifyCheckpointComplete(checkpoint_id=n):
                 if n not in self._account(job_id).recorded:
@@ -238,19 +238,21 @@ class Auditor:
                 raise self._broken(f"a task failed as none may: {message}")
 
     def completed(self, driver: str, now_ms: int, checkpoint: CompletedCheckpoint | None) -> None:
-        """A driver has won the record of a checkpoint or savepoint."""
+        """Note that a driver has recorded a checkpoint or savepoint as completed."""
         self._completed_ms[driver] = now_ms
         if checkpoint is not None and checkpoint.kind.commits_side_effects:
             self._failures[driver] = 0
 
     def final_failed(self, driver: str, now_ms: int) -> None:
-        """A final checkpoint of a driver is over without having completed."""
+        """Count a final checkpoint that ended without completing."""
         failures = self._final.get(driver, _FinalFailures()).failures
         self._final[driver] = _FinalFailures(failures=failures + 1, at_ms=now_ms)
 
     def asked_final(self, driver: str, now_ms: int) -> None:
-        """A driver begins a final checkpoint. The first after a failure may have been asked for
-        before it."""
+        """Check the delay of a final checkpoint that a driver begins.
+
+        Not after a single failure: this checkpoint may have been requested before that failure.
+        """
         failed = self._final.get(driver, _FinalFailures())
         if failed.failures < 2:
             return
@@ -262,7 +264,7 @@ class Auditor:
             )
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
-        """A driver begins a periodic checkpoint."""
+        """Check the minimum pause before a periodic checkpoint that a driver begins."""
         pause_ms = now_ms - self._completed_ms.get(driver, -self._min_pause_ms)
         if pause_ms < self._min_pause_ms:
             raise self._broken(
@@ -287,9 +289,10 @@ class Auditor:
     # ------------------------------------------------------------------------------------------
 
     def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
-        """Laws of the end: exactly once, and nothing orphaned if no fault struck the last attempt.
+        """Check the laws of the end: exactly once, and no orphans if the run is ``undisturbed``.
 
-        The job has finished and its driver is gone.
+        The job has finished and its driver is gone. ``undisturbed``: no fault struck the last
+        attempt.
         """
         self._check_complete()
         if not undisturbed:
@@ -316,7 +319,7 @@ class Auditor:
                 raise self._broken(f"{orphans[0]} stays staged for ever")
 
     def broken(self, what: str) -> None:
-        """Something else was found to be wrong."""
+        """Report a violation; the first one is kept."""
         if self.violation is None:
             self.violation = what
 
@@ -339,12 +342,12 @@ class Auditor:
         account = self._account(record.job_id)
         before = account.record
         if before is not None and record.number <= before.number:
-            # Void: whoever made it finds the newer one before it counts for anything.
+            # Void: the driver that made it finds the newer one before acting on its own.
             return
         account.record = record
         if before is not None and record == replace(before, number=record.number):
-            # The same once more, since a sync of the one before it failed: that one may not last
-            # (PROTOCOL P23).
+            # The same record again, since the sync of the previous one failed: that one may not
+            # survive a crash (PROTOCOL P23).
             return
         if before is not None and record.attempt < before.attempt:
             raise self._broken(f"attempt {record.attempt} writes after attempt {before.attempt}")
@@ -358,7 +361,7 @@ class Auditor:
             self._retain(record)
 
     def _retain(self, record: JobRecord) -> None:
-        """Account anew for what the job's retained checkpoints need."""
+        """Recompute which files the job's retained checkpoints need."""
         for path in self._needed_by_job.get(record.job_id, ()):
             self._needed.pop(path, None)
         needed: set[str] = set()
@@ -388,7 +391,7 @@ class Auditor:
         return [f"{directory}/{METADATA_FILE}", *(f"{base}/{path}" for path in checkpoint.files)]
 
     def _staged_files(self, checkpoint: CompletedCheckpoint) -> dict[str, _Staged]:
-        """What its tables have yet to commit, under which transaction."""
+        """Files that its tables have yet to commit, with their transactions."""
         return {
             item.payload["file"]: _Staged(
                 root=f"/tables/{item.sink}",
@@ -442,8 +445,11 @@ class Auditor:
         self._visible.update(added)
 
     def _is_savepoints_epoch(self, version: TableVersion) -> bool:
-        """Rows that an intermediate savepoint carried are committed under its id by the job that
-        was restored from it."""
+        """Whether a restored job commits what its savepoint carried.
+
+        Rows that an intermediate savepoint carried are committed under the savepoint's job id and
+        epoch by the job that was restored from it.
+        """
         restored = (
             account.record.restored_from for account in self.jobs.values() if account.record
         )
@@ -454,8 +460,11 @@ class Auditor:
         )
 
     def _check_complete(self) -> None:
-        """Every table shows each record once: of the whole input or, drained, of what all sources
-        had read by then."""
+        """Check that every table shows each record once.
+
+        These are the records of the whole input or, after a drain, those that the sources had read
+        by then.
+        """
         vertices = self._vertices
         if self._drained:
             vertices = [

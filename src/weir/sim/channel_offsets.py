@@ -1,18 +1,17 @@
-"""What a modelled query has of its channels: its offset in each, which is a position, and the
-watermarks that it was told.
+"""Channel state of a modelled query: its offset in each channel, and the watermarks it received.
 
 Every channel is a source of the query, and one answer of the driver decides each planning round for
-all of them (PROTOCOL P7). So a batch reads exactly what was admitted: of each channel the segments
-after its last offset, up to the new one. The offsets stand in the query's offset log, so a snapshot
-holds them, and a restored query goes on from there.
+all of them (PROTOCOL P7). So a batch reads exactly what was admitted: from each channel the
+segments after its last offset, up to the new one. An offset is a position. The offsets are in the
+query's offset log, so a snapshot holds them, and a restored query resumes there.
 
-What a query was told of watermarks belongs to its state in the same way. Laws, of P25:
+The received watermarks are part of the query's state in the same way. Laws, from P25:
 
-1. No record lies below the watermark that the query was told for its channel with an earlier batch.
-2. The watermark of a channel never falls, not over a restart either.
-3. After a checkpoint each channel's watermark is at least what its producer's was at the barrier; a
-   producer whose records had ended holds nothing back. Not where an unaligned checkpoint has
-   overtaken records: the watermarks behind them follow.
+1. No record lies below the watermark that the query received for its channel with an earlier batch.
+2. The watermark of a channel never falls, even across a restart.
+3. After a checkpoint each channel's watermark is at least its producer's output watermark at the
+   barrier; a producer whose records had ended holds nothing back. The law does not cover a channel
+   in which an unaligned checkpoint overtook records: their watermarks arrive after the barrier.
 """
 
 from __future__ import annotations
@@ -26,8 +25,10 @@ from weir.core.types import VertexId
 
 
 class BrokenWatermarkError(Exception):
-    """A query was told a watermark that is wrong. Caught by nobody: the auditor looks for it in
-    failures of tasks."""
+    """A query received a wrong watermark.
+
+    No code catches this: the auditor looks for it in task failures.
+    """
 
 
 class ChannelOffsets:
@@ -35,40 +36,37 @@ class ChannelOffsets:
 
     def __init__(self, inputs: Sequence[VertexId]) -> None:
         self._inputs = tuple(inputs)
-        #: The last position that a complete batch has read, of channels of which one has.
+        #: Channel -> the last position that a complete batch has read; absent before the first.
         self._committed: dict[VertexId, int] = {}
         self._watermarks_ms: dict[VertexId, int] = {}
-        #: Those that hold in the batch under way: what was told before it.
+        #: The watermarks in force during the current batch: those received before it.
         self._holding_ms: dict[VertexId, int] = {}
 
     @property
     def committed(self) -> dict[VertexId, int]:
-        """How far each channel has been read by complete batches."""
+        """The position up to which complete batches have read each channel."""
         return dict(self._committed)
 
     @property
     def watermark_ms(self) -> int | None:
-        """The watermark of what was read: the least over the channels, once each has one."""
+        """The least watermark over the channels; None until each has one."""
         if len(self._watermarks_ms) < len(self._inputs):
             return None
         return min(self._watermarks_ms.values(), default=None)
 
     def dump(self) -> str:
-        """Its part of a snapshot. Segments are none: those that a barrier has overtaken wait in the
-        core."""
+        """Its part of a snapshot; the core keeps the segments that a barrier overtook."""
         return msgspec.json.encode([self._committed, self._watermarks_ms]).decode()
 
     def load(self, dumped: str) -> None:
-        """Take up what a snapshot holds. Spark asks for the last committed batch again, which reads
-        nothing."""
+        """Restore from a snapshot. Spark plans the last committed batch again, reading nothing."""
         self._committed, self._watermarks_ms = msgspec.json.decode(
             dumped, type=tuple[dict[VertexId, int], dict[VertexId, int]]
         )
         self._holding_ms = dict(self._watermarks_ms)
 
     def between(self, admitted: Sequence[Admission]) -> dict[VertexId, list[Segment]]:
-        """What the batch reads whose new offsets are those that the answer admits: nothing at or
-        below the last ones."""
+        """The admitted segments after each channel's last offset: what the next batch reads."""
         return {
             one.channel: [
                 segment
@@ -79,16 +77,19 @@ class ChannelOffsets:
         }
 
     def commit(self, admitted: Sequence[Admission]) -> None:
-        """The batch with these new offsets is complete."""
+        """Advance the offsets: the batch that read up to them is complete."""
         for one in admitted:
             self._committed[one.channel] = one.segments[-1].position
 
     def tell(
         self, watermarks_ms: Mapping[VertexId, int], at_barrier: Mapping[VertexId, int]
     ) -> bool:
-        """The answer to the call carries watermarks; says whether one has risen. ``at_barrier``:
-        what those of the producers were at the last checkpoint, of channels that were empty
-        there."""
+        """Receive the watermarks of a planning answer; return whether one has risen.
+
+        ``at_barrier``: the producers' output watermarks at the last checkpoint, for the channels in
+        which that checkpoint overtook nothing. Raises ``BrokenWatermarkError`` if law 2 or 3 is
+        broken.
+        """
         for name, before in self._watermarks_ms.items():
             if watermarks_ms.get(name, before) < before:
                 raise BrokenWatermarkError(
@@ -106,7 +107,7 @@ class ChannelOffsets:
         return risen
 
     def check(self, channel: VertexId, rows: Sequence[int]) -> None:
-        """The query reads these rows of a channel."""
+        """Check law 1 for rows that the query reads from a channel."""
         watermark_ms = self._holding_ms.get(channel)
         if watermark_ms is not None and rows and min(rows) < watermark_ms:
             raise BrokenWatermarkError(

@@ -1,12 +1,12 @@
-"""A disk that forgets what was not flushed, and its file system as one process sees it.
+"""A disk that forgets unsynced writes in a crash, and the file system that one process sees.
 
-``Disk`` keeps what everyone sees, and beside it what a crash of the machine would bring back for
-each path that was changed since it was last synced. A sync may fail: then the content is lost for
-every name that the file has, though all read it until the machine crashes, and later syncs succeed
-(PROTOCOL P23).
+``Disk`` keeps the content that every process sees and, for each path that changed since its last
+sync, the content that a machine crash would bring back. A sync may fail: the content is then lost
+for every name of the file, although everyone can read it until the machine crashes and later syncs
+succeed (PROTOCOL P23).
 
-``ProcessFileSystem`` gives way before each operation, so that kills, pauses and other drivers come
-between any two, and lets operations fail before or after they took effect.
+``ProcessFileSystem`` yields before each operation, so that kills, pauses and other drivers can come
+between any two operations. It also makes operations fail before or after they took effect.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from weir.storage.filesystem import CreateResult, FileStatus
 
 
 class Watcher(Protocol):
-    """Told of what happens on the disk, the moment that it happens."""
+    """Notified of changes on the disk at the moment they happen."""
 
     def deleted(self, path: str) -> None:
-        """A file has gone."""
+        """A file was deleted."""
         ...
 
     def created(self, path: str, data: bytes) -> None:
-        """A file was made durably by a conditional create."""
+        """A conditional create made a file, durably."""
         ...
 
 
@@ -40,15 +40,15 @@ class Disk:
         self._watcher = watcher
         self.files: dict[str, bytes] = {}
         self._names: dict[str, dict[str, None]] = {"": {}}
-        #: What a crash may bring back for paths that were changed and not synced; None: no file.
+        #: Unsynced path -> the content that a crash may bring back; None: no file.
         self._undo: dict[str, bytes | None] = {}
-        #: The file behind each name, and those of which a sync has failed.
+        #: Path -> the id of its file, which links share; and the ids of files whose sync failed.
         self._file_ids: dict[str, int] = {}
         self._newest_id = 0
         self._lost: set[int] = set()
 
     def put(self, path: str, data: bytes, *, durable: bool) -> None:
-        """Make or replace a file."""
+        """Create or replace a file."""
         if durable:
             self._undo.pop(path, None)
         else:
@@ -64,7 +64,7 @@ class Disk:
         self._file_ids[target] = self._file_ids[source]
 
     def create(self, path: str, data: bytes) -> CreateResult:
-        """Make a file durably unless there is one."""
+        """Create a file durably unless the path is taken."""
         if path in self.files:
             return CreateResult.ALREADY_EXISTS
         self.put(path, data, durable=True)
@@ -72,13 +72,13 @@ class Disk:
         return CreateResult.CREATED
 
     def make_directory(self, path: str) -> None:
-        """Make a directory."""
+        """Create a directory."""
         if path not in self._names:
             self._names[path] = {}
             self._enter(path)
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory."""
+        """Whether the path is a directory."""
         return path in self._names
 
     def names(self, path: str) -> list[str]:
@@ -99,12 +99,11 @@ class Disk:
             self._leave(path)
 
     def copy_of(self, path: str) -> dict[str, bytes]:
-        """All files below a directory, as a backup has them."""
+        """All files below a directory, as a backup would hold them."""
         return {file: self.files[file] for file in self.below(path)}
 
     def put_back(self, path: str, copy: dict[str, bytes]) -> None:
-        """Somebody replaces all that is below a directory by such a copy, durably. The watcher is
-        not told."""
+        """Replace all files below a directory with a copy, durably, unnoticed by the watcher."""
         for file in self.below(path):
             del self.files[file]
             self._undo.pop(file, None)
@@ -113,23 +112,21 @@ class Disk:
             self.put(file, data, durable=True)
 
     def sync(self, path: str) -> None:
-        """What the path is now survives a crash, unless a sync of the file failed before."""
+        """Make the path's current content survive a crash, unless a sync of its file has failed."""
         if self._file_ids.get(path) not in self._lost:
             self._undo.pop(path, None)
 
     def fail_sync(self, path: str) -> None:
-        """What was not on the disk before a sync that failed never will be; and nobody is told
-        again."""
+        """Fail a sync: later syncs succeed without making the file's unsynced content durable."""
         if path in self._undo and path in self.files:
             self._lost.add(self._file_ids[path])
 
     def is_volatile(self, path: str) -> bool:
-        """Whether a crash may take away what the path is now."""
+        """Whether a crash may lose the path's current content."""
         return path in self._undo
 
     def crash(self, random: Random) -> None:
-        """The machine loses power: each change that was not synced is lost or not, as it
-        happens."""
+        """Lose power: each unsynced change is lost with probability 0.5."""
         for path, before in list(self._undo.items()):
             if random.random() < 0.5:
                 if before is not None:
@@ -142,7 +139,7 @@ class Disk:
         self._lost.clear()
 
     def below(self, path: str) -> list[str]:
-        """Paths of all files below a directory."""
+        """The paths of all files below a directory."""
         found = []
         for name in self.names(path):
             child = f"{path}/{name}"
@@ -170,18 +167,18 @@ class Disk:
 
 
 class StorageFaults(Protocol):
-    """What may go wrong with one operation of one process."""
+    """Decides what goes wrong with an operation of one process."""
 
     def delay_us(self) -> int:
-        """How long it takes."""
+        """How long the operation takes, in virtual microseconds."""
         ...
 
     def fails_before(self, operation: str) -> bool:
-        """Whether it fails without effect."""
+        """Whether the operation fails without effect."""
         ...
 
     def fails_after(self, operation: str) -> bool:
-        """Whether it takes effect and yet reports a failure."""
+        """Whether the operation takes effect and still reports a failure."""
         ...
 
     def loses_writes(self) -> bool:
@@ -199,7 +196,7 @@ class ProcessFileSystem:
         self._loop = loop
         self._process = process
         self._faults = faults
-        #: Without links, a second name is a copy that takes time.
+        #: Whether hard links exist; without them ``link_or_copy`` copies the content.
         self._links = links
 
     def create(self, path: str, data: bytes) -> CreateResult:
@@ -216,19 +213,19 @@ class ProcessFileSystem:
         self._end("write", path)
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace the file without making it durable, as Spark and its executors do."""
+        """Create or replace the file without syncing it, as Spark and its executors do."""
         self._begin("put", path)
         self._disk.put(path, data, durable=False)
 
     def read(self, path: str) -> bytes:
-        """The content."""
+        """The file's content. Raises ``FileNotFoundError``."""
         self._begin("read", path)
         if path not in self._disk.files:
             raise FileNotFoundError(path)
         return self._disk.files[path]
 
     def status(self, path: str) -> FileStatus | None:
-        """What is at the path, or None."""
+        """The file or directory at the path; None if the path does not exist."""
         self._begin("status", path)
         name = path.rpartition("/")[2]
         if path in self._disk.files:
@@ -240,11 +237,11 @@ class ProcessFileSystem:
         )
 
     def is_link(self, path: str) -> bool:
-        """Never: the disk has none."""
+        """Always False: the disk has no symbolic links."""
         return False
 
     def list(self, path: str) -> list[FileStatus]:
-        """Entries of a directory, sorted by name."""
+        """The entries of a directory, sorted by name."""
         self._begin("list", path)
         files = self._disk.files
         return [
@@ -257,17 +254,17 @@ class ProcessFileSystem:
         ]
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Make the directory and its parents, and ``below`` too: no volume is away here."""
+        """Create the directory and its parents, even ``below``: every volume is mounted here."""
         del below
         self._begin("make_directory", path)
         self._disk.make_directory(path)
 
     def make_private_directory(self, path: str) -> None:
-        """The same: there is nobody else."""
+        """Create a directory like any other: the disk has no permissions."""
         self.make_directory(path)
 
     def delete(self, path: str) -> None:
-        """Delete a file or a directory, one file after the other."""
+        """Delete a file or a directory, yielding after each file."""
         self._begin("delete", path)
         for file in self._disk.below(path):
             self._disk.delete(file)
@@ -283,7 +280,7 @@ class ProcessFileSystem:
         self._disk.delete(source)
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Give a file a second name, or a copy."""
+        """Link the file to a second name, or copy it; return whether it was linked."""
         self._begin("link" if self._links else "copy", source)
         if source not in self._disk.files:
             raise StorageError(f"{source} has vanished before it could be copied to {target}.")
@@ -294,7 +291,7 @@ class ProcessFileSystem:
         return self._links
 
     def checksum(self, path: str) -> tuple[int, str]:
-        """Size and checksum of the content."""
+        """The size and checksum of the content."""
         self._begin("checksum", path)
         data = self._disk.files.get(path)
         if data is None:
@@ -302,11 +299,11 @@ class ProcessFileSystem:
         return len(data), f"crc32:{zlib.crc32(data):08x}"
 
     def real_path(self, path: str) -> str:
-        """The path: there are no symbolic links."""
+        """The path itself: the disk has no symbolic links."""
         return path
 
     def sync(self, files: Iterable[str]) -> None:
-        """Make files durable."""
+        """Make files durable. Raises ``LostWriteError`` if a sync fails."""
         for path in files:
             self._begin("sync", path)
             if path not in self._disk.files and not self._disk.is_directory(path):

@@ -1,5 +1,7 @@
-"""One driver of the simulated job: the production core, dispatcher and durable part in a process
-that can die."""
+"""One driver of the simulated job: the production machines in a process that can die.
+
+The job master, the dispatcher, the coordinator runner and the durable part are the product's.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,12 @@ SAVEPOINT_DIRECTORY = "/savepoints"
 _WORKING_DIRECTORY = "/working"
 
 _WALL_CLOCK_BASE_MS = 1_700_000_000_000
-#: Nothing hangs.
+#: The dispatcher's patience; nothing hangs in the simulator.
 _PATIENCE_MS = 60_000
 
 
 class SimClock:
-    """A process's clock: the wall clock may jump both ways, the monotonic one only forward."""
+    """A process's clocks: the wall clock may jump both ways, the monotonic clock only forward."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -65,7 +67,7 @@ class _Faults:
         self._random = random
 
     def delay_us(self) -> int:
-        """A fraction of a millisecond, or long."""
+        """Less than half a millisecond, or 20 to 400 ms when slow storage strikes."""
         if self._injector.strikes(Fault.STORAGE_SLOW, self._driver.protocol_state):
             return self._random.randrange(20_000, 400_000)
         return self._random.randrange(20, 400)
@@ -76,18 +78,20 @@ class _Faults:
         return self._injector.strikes(Fault.STORAGE_ERROR, self._driver.protocol_state)
 
     def fails_after(self, operation: str) -> bool:
-        """Only writes have an outcome that can be in doubt."""
+        """Whether the outcome is in doubt; asked for writes only."""
         del operation
         return self._injector.strikes(Fault.STORAGE_IN_DOUBT, self._driver.protocol_state)
 
     def loses_writes(self) -> bool:
-        """Only syncs of files are told of it."""
+        """Whether a sync fails and loses its writes."""
         return self._injector.strikes(Fault.SYNC_FAILED, self._driver.protocol_state)
 
 
 class SimDriver:
-    """Runs one job's machines in one process. ``on_end`` is called with how it ended, or with the
-    error that ended it."""
+    """Runs one job's machines in one process.
+
+    ``on_end`` gets the way the job ended, or the error that ended the driver.
+    """
 
     def __init__(
         self,
@@ -114,12 +118,12 @@ class SimDriver:
         self._on_end = on_end
         self._delivered_us = 0
         self._alarm: int | None = None
-        #: The machines have come to their end, and what is under way is awaited.
+        #: The machines have ended; the driver waits for work in progress.
         self._over = False
         self._left = False
-        #: Final checkpoints that it has begun, until they are deleted.
+        #: Final checkpoints that the driver has begun, until they are discarded.
         self.finals: set[int] = set()
-        #: Commits under way.
+        #: Commits in progress: (vertex, checkpoint).
         self._committing: set[tuple[str, int]] = set()
         self._workers = SimWorkers(loop, self.process, lambda: random.randrange(10, 300))
         self._on_effect = on_effect
@@ -174,8 +178,8 @@ class SimDriver:
         strikes: Mapping[Fault, Callable[[], bool]],
         waits: SimWaits,
     ) -> SimTaskPort:
-        """The queries of this driver, as the job has them."""
-        # A stream of its own: jobs with one parallelism draw nothing from it.
+        """The queries of this driver."""
+        # A separate stream, so that it does not change the other draws.
         partitions = Random(f"partitions {self.job_id} {number}")
         return SimTaskPort(
             loop=self._loop,
@@ -206,7 +210,7 @@ class SimDriver:
         strikes: Mapping[Fault, Callable[[], bool]],
         broken: Callable[[str], None],
     ) -> CoordinatorRunner:
-        """The product's runner, with coordinators that know their laws."""
+        """The product's runner, with coordinators that check their laws."""
         coordinators = {
             vertex.name: CountingCoordinator(
                 random=Random(f"coordinator {self.job_id} {number} {vertex.name}"),
@@ -246,7 +250,7 @@ class SimDriver:
 
     @property
     def is_live(self) -> bool:
-        """Whether it runs, or at least could."""
+        """Whether the driver runs or is paused: neither killed nor ended."""
         return self.process.alive and not self._left
 
     def start(self) -> None:
@@ -254,11 +258,11 @@ class SimDriver:
         self.post(JobSubmitted())
 
     def request(self, event: JobMasterEvent) -> None:
-        """Something that a user asks for."""
+        """Post a user's request."""
         self.post(event)
 
     def post(self, envelope: Envelope) -> None:
-        """The mailbox: everything comes in the order in which it was posted, some time later."""
+        """Put into the mailbox: envelopes arrive in the order of posting, some time later."""
         match envelope:
             case ToTask(
                 vertex=vertex,
@@ -270,11 +274,11 @@ class SimDriver:
         self._loop.at(arrival_us - self._loop.now_us, self.process, lambda: self._turn(envelope))
 
     def wake(self) -> None:
-        """Look at the clock again, which may have jumped."""
+        """Check the deadlines after the clock jumped."""
         self._turn(None)
 
     def protocol_state(self) -> str:
-        """Where the job stands in this driver, for the table of what struck when."""
+        """The protocol state of the job in this driver, for the count of what struck when."""
         master = self.master
         if master.status is not JobStatus.RUNNING:
             return master.status.name
@@ -323,7 +327,7 @@ class SimDriver:
         self._loop.at(max(0, deadline - self.clock.now_ms()) * 1_000, self.process, ring)
 
     def _finish(self, how: JobEnded | BaseException) -> None:
-        """As ``JobDriver.run``: stop everything, let what is under way end, and leave."""
+        """As ``JobDriver.run``: stop everything, let work in progress end, and exit."""
         self._over = True
 
         def leave() -> None:

@@ -1,14 +1,13 @@
-"""What goes wrong in one run: kinds and rates, drawn from its seed, and a count of what struck
-when.
+"""The faults of one run: kinds and rates drawn from its seed, and a count of what struck when.
 
-**Mishaps** are what people do to a job's directories and with its commands: a backup put back, an
-old savepoint started again, a volume that is not mounted (PROTOCOL P19, P21). A mishap comes while
-no driver lives. Either the job goes on as if it were meant, or the drivers refuse to run it; then
-the mishap is undone. Which of both is right follows from the tables alone: what they show and the
-job would not know of must never be written again::
+**Mishaps** are mistakes that people make with a job's directories and commands: a backup put back,
+an old savepoint started again, a volume that is not mounted (PROTOCOL P19, P21). A mishap happens
+while no driver is alive. Either the job continues as if it were intended, or the drivers refuse to
+run it, and the mishap is then undone. The tables alone decide which is right: rows that they show
+and that the job would not know of must never be written again::
 
     ==================  ==========================  ====================================
-    mishap              goes on from                refused if a table has a commit
+    mishap              continues from              refused if a table has a commit
     ==================  ==========================  ====================================
     backup put back     the records of the copy     of the job, beyond the copy's record
     savepoint again     that savepoint              that came after the savepoint
@@ -30,26 +29,26 @@ from weir.storage.job_log import JobRecord
 
 
 class Fault(enum.Enum):
-    """A kind of fault, or of disturbance by users."""
+    """A kind of fault, or of user request."""
 
     STORAGE_ERROR = "storage error"
-    #: A write or conditional create that took effect and yet reported a failure.
+    #: A write or conditional create that took effect and still reported a failure.
     STORAGE_IN_DOUBT = "outcome in doubt"
     STORAGE_SLOW = "slow storage"
-    #: A sync fails, and what it was for is lost, whatever a later one says.
+    #: A sync fails, and its writes are lost even if a later sync succeeds.
     SYNC_FAILED = "sync failed"
     TASK_FAILED = "task failed"
-    #: A table takes no commit for a moment.
+    #: A table rejects a commit.
     COMMIT_FAILED = "commit failed"
     HOOK_FAILED = "hook failed"
-    #: Every task has ended its records, and a hook refuses the final checkpoint.
+    #: A master hook refuses the final checkpoint, after every task has ended its records.
     END_HOOK_FAILED = "hook failed at the end"
-    #: An executor of a stopped query that goes on writing.
+    #: An executor of a stopped query keeps writing.
     LATE_WRITE = "late executor"
     DRIVER_KILLED = "driver killed"
-    #: The driver dies with its machine: what was not flushed may be lost.
+    #: The machine crashes with all drivers: unsynced writes may be lost.
     MACHINE_CRASHED = "machine crashed"
-    #: SIGSTOP; another driver takes over meanwhile.
+    #: SIGSTOP for a while; usually another driver takes over meanwhile.
     DRIVER_PAUSED = "driver paused"
     SECOND_DRIVER = "second driver"
     CLOCK_JUMP = "clock jump"
@@ -59,7 +58,7 @@ class Fault(enum.Enum):
     SUSPENDED = "suspended"
 
 
-#: Those that strike at a moment of their own; the others strike an operation.
+#: Faults that strike at times of their own; the others strike an operation.
 TIMED = (
     Fault.DRIVER_KILLED,
     Fault.MACHINE_CRASHED,
@@ -72,8 +71,7 @@ TIMED = (
     Fault.SUSPENDED,
 )
 
-#: How often each strikes: probability for each operation, or for TIMED ones the mean time between
-#: two in virtual ms.
+#: Least and most probability for each operation; a run draws its rate from this range.
 _RATES: dict[Fault, tuple[float, float]] = {
     Fault.STORAGE_ERROR: (0.001, 0.02),
     Fault.STORAGE_IN_DOUBT: (0.005, 0.1),
@@ -84,12 +82,13 @@ _RATES: dict[Fault, tuple[float, float]] = {
     Fault.END_HOOK_FAILED: (0.3, 1.0),
     Fault.LATE_WRITE: (0.1, 0.5),
 }
-#: Of all runs, how many have syncs that fail, and how often.
+#: The share of runs in which syncs fail, and the range of their rate.
 _SYNCS_FAIL = 0.2
 _SYNC_RATE = (0.002, 0.05)
+#: Least and most mean time between two TIMED faults of a kind, in virtual ms.
 _TIMED_RATES_MS = (400.0, 4_000.0)
-#: States of the protocol, in the order in which a job and a checkpoint come to them. Half of the
-#: timed faults wait for one.
+#: Protocol states, in the order in which a job and a checkpoint reach them. Half of the timed
+#: faults wait for one.
 STATES = (
     "CREATED",
     "RUNNING",
@@ -110,12 +109,13 @@ STATES = (
 class FaultPlan:
     """The faults of one run."""
 
+    #: Probability for each operation; for TIMED faults the mean time between two, in virtual ms.
     rates: dict[Fault, float]
     #: When faults cease, in virtual microseconds.
     until_us: int
 
     def describe(self) -> str:
-        """One line for each kind."""
+        """The plan as text, one line for each kind."""
         lines = [
             f"  {fault.value}: every {rate:.0f} ms"
             if fault in TIMED
@@ -126,10 +126,10 @@ class FaultPlan:
 
 
 def draw_plan(random: Random, *, seconds: float, syncs: Random) -> FaultPlan:
-    """Some runs have few kinds of faults, some have all, so that each kind is also seen by itself.
+    """Draw few kinds of faults for some runs and all for others, so each kind also occurs alone.
 
-    ``syncs`` draws whether syncs fail: of its own, so that runs in which none does tell the same
-    story as before.
+    ``syncs`` draws whether syncs fail. It is a separate stream, so that seeds without failing syncs
+    keep their stories.
     """
     kinds = [fault for fault in Fault if fault is not Fault.SYNC_FAILED]
     count = random.choice((0, 1, 2, 3, 4, 6, len(kinds), len(kinds)))
@@ -150,7 +150,7 @@ class Injector:
         self._plan = plan
         self._random = random
         self._now_us = now_us
-        #: (fault, state of the protocol where it struck) -> how often.
+        #: (fault, protocol state in which it struck) -> how often.
         self.struck: Counter[tuple[Fault, str]] = Counter()
 
     @property
@@ -171,24 +171,24 @@ class Injector:
         self.struck[fault, state] += 1
 
     def aim(self) -> str | None:
-        """The state for which a timed fault waits; None: it strikes as soon as it is due."""
+        """The state that a timed fault waits for; None: it strikes as soon as it is due."""
         return self._random.choice(STATES) if self._random.random() < 0.5 else None
 
     def next_us(self, fault: Fault) -> int | None:
-        """How long until a timed fault strikes next; None for never."""
+        """Virtual microseconds until a timed fault strikes next; None: never."""
         rate = self._plan.rates.get(fault)
         if rate is None or self.over:
             return None
         return round(self._random.expovariate(1 / (rate * 1_000)))
 
 
-#: Of all runs, how many have mishaps, and how many these have at most.
+#: The share of runs that have mishaps, and the most mishaps in one run.
 _SHARE = 0.2
 _MOST = 3
 
 
 class Mishap(enum.Enum):
-    """What happens."""
+    """A kind of mishap."""
 
     BACKUP_PUT_BACK = "backup put back"
     SAVEPOINT_AGAIN = "savepoint begun again"
@@ -206,24 +206,24 @@ class Backup:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Which job the commands stand for, and what undoes a mishap."""
+    """The job that the next command runs, and what undoes a mishap."""
 
     job_id: JobId
     from_savepoint: str | None
-    #: The directory of the job as it was, if it was replaced.
+    #: The files of the job's directory before it was replaced; None: it was not.
     files: dict[str, bytes] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """A mishap after which drivers must refuse to run the job, and what undoes it."""
+    """A mishap after which drivers must refuse to run the job, and the standing to go back to."""
 
     mishap: Mishap
     before: Standing
 
 
 def draw_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
-    """When each strikes, in virtual microseconds; most runs have none."""
+    """The mishaps of a run with their times in virtual microseconds; most runs have none."""
     if random.random() >= _SHARE:
         return []
     return [
@@ -233,7 +233,7 @@ def draw_mishaps(random: Random, until_us: int) -> list[tuple[int, Mishap]]:
 
 
 def beyond_backup(tables: Mapping[str, TableVersion], backup: Backup) -> bool:
-    """Whether a table has an epoch of the job that the copy's record does not know."""
+    """Whether a table has an epoch of the job that the backup's record does not know."""
     completed = backup.record.completed or 0
     return any(
         epoch > completed
@@ -244,7 +244,6 @@ def beyond_backup(tables: Mapping[str, TableVersion], backup: Backup) -> bool:
 
 
 def since_savepoint(tables: Mapping[str, TableVersion], savepoint: CompletedCheckpoint) -> bool:
-    """Whether the newest commit of a table is neither the savepoint's own nor of those that it
-    knows."""
+    """Whether some table's newest commit came after the savepoint and the epochs it knows."""
     known = {**savepoint.ancestors, savepoint.job_id: savepoint.checkpoint_id}
     return any(version.epoch > known.get(version.job_id, 0) for version in tables.values())

@@ -1,6 +1,6 @@
-"""The job of one run, as drawn from a seed: what stays the same over all its drivers.
+"""The job of one run, drawn from a seed: what all drivers of the run share.
 
-Its graph has sources of numbered records, and vertices that pass on what they read of channels.
+Its graph has sources of numbered records, and vertices that forward what they read from channels.
 """
 
 from __future__ import annotations
@@ -13,57 +13,56 @@ from weir.core.config import CheckpointConfig, RestartConfig, RestartStrategyTyp
 from weir.core.task.output_channels import DEFAULT_BOUND, ChannelBound
 from weir.core.types import OperatorState, VertexId
 
-#: Numbers of two sources never meet.
+#: Distance between the first numbers of two sources, so that their numbers never overlap.
 _NUMBERS_OF_A_SOURCE = 1_000
-#: How many runs have a large graph. Such a run takes ten times as long as another.
+#: The share of runs with a large graph. Such a run takes ten times as long as another.
 _LARGE = 0.05
 _MOST_VERTICES = 20
-#: Vertices of the other graphs.
+#: The most vertices of the other graphs.
 MOST_SMALL = 3
-#: Records that come over several ways are as many as there are ways; this bounds what one vertex
-#: reads.
+#: A record arrives once for each path to a vertex; this bounds how many records one vertex reads.
 _MOST_ROWS = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimVertex:
-    """A vertex of the simulated job: a bounded source of numbered records, or a reader of channels;
-    and two sinks.
+    """A bounded source of numbered records or a reader of channels, with two sinks.
 
     ``<name>-rows`` gets every record; ``<name>-total`` gets one row when the input has ended: count
     and sum.
     """
 
     name: VertexId
-    #: Of a source; the numbers begin with ``base``.
+    #: How many records a source has; they are numbered from ``base``.
     records: int
+    #: The most records in one batch.
     batch: int
-    #: One record lands in so many microseconds.
+    #: Microseconds in which one record lands.
     pace_us: int
     base: int = 0
-    #: Vertices whose channels it reads; none for a source.
+    #: Vertices whose channels it reads; empty for a source.
     inputs: tuple[VertexId, ...] = ()
-    #: Of its operator with a coordinator (``operators.py``); 0: it has none.
+    #: Subtasks of its operator with a coordinator (``operators.py``); 0: it has no such operator.
     subtasks: int = 0
-    #: Between two events of that coordinator at most.
+    #: The longest time between two sends of that coordinator.
     event_pace_ms: int = 0
     #: Whether that operator prepares for barriers.
     prepares: bool = False
-    #: Of a source: whether its readers end it (``weir.sources``), and not Spark.
+    #: For a source: whether its readers (``weir.sources``), not Spark, report the end of its input.
     enumerated: bool = False
 
     @property
     def sinks(self) -> tuple[str, str]:
-        """Names of its sinks."""
+        """The names of its two sinks."""
         return f"{self.name}-rows", f"{self.name}-total"
 
     @property
     def operators(self) -> tuple[OperatorState, ...]:
-        """One, of the vertex's name."""
+        """One operator, named after the vertex."""
         return (OperatorState(operator_id=self.name, name=self.name),)
 
     def landed(self, now_us: int) -> int:
-        """Records that can be read now."""
+        """How many records can be read now."""
         return min(self.records, now_us // self.pace_us)
 
     def numbers(self, first: int, last: int) -> list[int]:
@@ -72,8 +71,10 @@ class SimVertex:
 
 
 def expected_rows(vertices: Sequence[SimVertex]) -> Mapping[VertexId, list[int]]:
-    """What each vertex has processed when the job has finished, sorted. A record that comes over
-    two ways comes twice."""
+    """The sorted records that each vertex has processed when the job has finished.
+
+    A record that arrives over two paths is there twice.
+    """
     rows: dict[VertexId, list[int]] = {}
     for vertex in vertices:
         read = [row for name in vertex.inputs for row in rows[name]]
@@ -82,9 +83,11 @@ def expected_rows(vertices: Sequence[SimVertex]) -> Mapping[VertexId, list[int]]
 
 
 def draw_vertices(random: Random, graph: Random) -> list[SimVertex]:
-    """An acyclic graph with any edges that it allows; half of the runs have none. ``graph`` draws
-    the edges, all of a large graph, and a vertex that joins two others, since alignment happens
-    only there."""
+    """Draw an acyclic graph with any of the possible edges; half of the runs have no edges.
+
+    ``graph`` draws the edges, the whole of a large graph, and sometimes a third vertex that joins
+    the other two, since alignment happens only where a vertex has two inputs.
+    """
     linked = graph.random() < 0.5
     vertices: list[SimVertex] = []
     for number in range(random.choice((1, 1, 2, 2, 3))):
@@ -97,11 +100,10 @@ def draw_vertices(random: Random, graph: Random) -> list[SimVertex]:
 
 
 def _draw_large(graph: Random) -> list[SimVertex]:
-    """A graph of many vertices, in one of many shapes: long chains, stars, trees, diamonds, dense
-    ones, several at once.
+    """Draw a graph of many vertices: long chains, stars, trees, diamonds, dense graphs, several.
 
-    How many vertices are sources, among which a vertex looks for its producers, and how many it
-    has, make the shape.
+    Three draws make the shape: the share of sources, the range of earlier vertices from which a
+    vertex picks its producers, and how many producers it has at most.
     """
     sources = graph.choice((0.05, 0.2, 0.5))
     among = graph.choice((slice(-1, None), slice(-2, None), slice(-4, None), slice(None), slice(2)))
@@ -135,43 +137,44 @@ def _rows_of(chosen: Sequence[SimVertex], vertices: Sequence[SimVertex]) -> int:
     return sum(len(rows[one.name]) for one in chosen)
 
 
-#: Of a large graph, or one with coordinators: the slowest of many must have a chance to be in time.
+#: The least checkpoint timeout of a large graph, or of a graph with coordinators: the slowest of
+#: many tasks must have a chance to acknowledge in time.
 _TIMEOUT_MS_MIN = 500
-#: When barriers may overtake; None: never.
+#: Aligned timeouts, after which barriers may overtake; None: never.
 _ALIGNED_TIMEOUTS_MS = (None, None, None, 0, 5)
-#: How slow consumers are in a job whose barriers may overtake, so that there is something to
+#: The longest batch of a consumer where barriers may overtake: slow consumers leave records to
 #: overtake.
 _READER_US = (0, 10_000, 100_000)
-#: How long a job may fail of one cause; a job that is given up is started again by the supervisor.
+#: How long a job may fail of one cause; the supervisor restarts a job that was given up.
 _GIVE_UP_AFTER_MS = (None, 200, 600_000)
-#: Between which numbers of state partitions the drivers of a job choose.
+#: The numbers of state partitions from which each driver of a job picks one.
 _PARTITIONS = ((2,), (2,), (2, 3, 5))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimJob:
-    """What stays the same over all drivers of one run."""
+    """What all drivers of one run share."""
 
     vertices: Sequence[SimVertex]
     config: CheckpointConfig
     restart: RestartConfig
     #: Whether the working directory and the checkpoints are on one file system with links.
     links: bool
-    #: How long the asynchronous part of a snapshot takes at most, beside its steps on the disk, in
-    #: virtual microseconds.
+    #: The longest asynchronous part of a snapshot, not counting its disk operations, in virtual
+    #: microseconds.
     upload_us: int
     hooks: tuple[str, ...]
     claims_snapshot: bool
-    #: How far consumers may be behind.
+    #: How far consumers may lag.
     bound: ChannelBound
-    #: How long a query that reads channels takes for a batch at most, beside its steps on the disk.
+    #: The longest batch of a query that reads channels, not counting its disk operations.
     reader_us: int
-    #: How many state partitions a driver may ask for.
+    #: The numbers of state partitions from which a driver picks one.
     partitions: Sequence[int]
 
     @property
     def coordinated(self) -> list[SimVertex]:
-        """Vertices with an operator that has a coordinator."""
+        """The vertices with an operator that has a coordinator."""
         return [vertex for vertex in self.vertices if vertex.subtasks]
 
 
@@ -185,11 +188,13 @@ def draw_job(
     coordinators: Random,
     restarts: Random,
 ) -> SimJob:
-    """A small job, and settings that matter; ``graph`` draws who reads whom, ``channels`` how
-    channels behave, ``unaligned`` whether barriers may overtake, which allows one concurrent
-    checkpoint (PROTOCOL P27), and ``partitions`` whether drivers differ in parallelism,
-    ``coordinators`` which vertices have an operator with a coordinator, ``restarts`` when the job
-    is given up."""
+    """Draw a small job, and the settings that matter.
+
+    ``graph`` draws the edges; ``channels`` the bounds of channels; ``unaligned`` whether barriers
+    may overtake, which limits the job to one concurrent checkpoint (PROTOCOL P27); ``partitions``
+    whether drivers differ in parallelism; ``coordinators`` which vertices have an operator with a
+    coordinator; ``restarts`` when the job is given up.
+    """
     interval_ms = random.choice((None, 20, 50, 100, 200))
     min_pause_ms = random.choice((0, 0, 10, 60))
     restart = RestartConfig(
@@ -219,8 +224,8 @@ def draw_job(
     aligned_timeout_ms = unaligned.choice(_ALIGNED_TIMEOUTS_MS)
     if aligned_timeout_ms is not None and any(vertex.inputs for vertex in vertices):
         reader_us = unaligned.choice(_READER_US)
-        # Barriers overtake records, but not the batches in which operators prepare for them: one in
-        # every vertex.
+        # Barriers overtake records, but not the batch in which each vertex's operators prepare for
+        # them.
         batches = 5 * len(vertices) if any(vertex.prepares for vertex in vertices) else 5
         config = replace(
             config,
@@ -246,7 +251,7 @@ def draw_job(
 
 
 def _coordinated(vertices: Sequence[SimVertex], random: Random) -> list[SimVertex]:
-    """Some runs have coordinators, of very different paces."""
+    """Give some vertices an operator with a coordinator, of very different paces."""
     share = random.choice((0.0, 0.0, 0.5, 1.0))
     return [
         replace(

@@ -1,10 +1,9 @@
-"""Virtual time: one loop, processes that can be killed and paused, and coroutines for code that
-blocks.
+"""Virtual time: one loop, processes that can be killed and paused, and greenlets for blocking code.
 
-Nothing here runs in parallel. What blocks in production (a pool thread that writes a file) is a
-greenlet, which gives way at each step of the simulated disk or table; the loop then goes on with
-whatever comes next in virtual time. So the whole run is one sequence of steps, which its seed
-determines.
+Nothing here runs in parallel. Code that blocks in production (a pool thread that writes a file) is
+a greenlet, which yields at each operation on the simulated disk or table; the loop then runs
+whatever is due next in virtual time. So the whole run is one sequence of steps, determined by its
+seed.
 """
 
 from __future__ import annotations
@@ -20,36 +19,37 @@ from weir.errors import invariant
 
 
 class Process:
-    """A driver's process: everything that runs in it stops for good when it is killed."""
+    """A driver's process: killing it stops everything that runs in it for good."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        #: Until when nothing of it runs (SIGSTOP), in virtual microseconds.
+        #: Until when the process is paused (SIGSTOP), in virtual microseconds.
         self.paused_until_us = 0
         self.greenlets: dict[greenlet, None] = {}
 
 
 class Loop:
-    """Runs what is due, in the order of its time; of two at the same time the one that was asked
-    for first."""
+    """Runs what is due in order of time; at the same time, what was scheduled first."""
 
     def __init__(self) -> None:
         self.now_us = 0
         self.steps = 0
-        #: The greenlet in which the loop runs, to which all others give way.
+        #: The greenlet in which the loop runs; all others yield to it.
         self.hub = getcurrent()
         self._number = 0
         self._due: list[tuple[int, int, Process, Callable[[], object]]] = []
 
     def at(self, delay_us: int, process: Process, function: Callable[[], object]) -> None:
-        """Call the function after so long, unless its process is dead by then."""
+        """Call the function after a delay, unless its process is dead by then."""
         self._number += 1
         heapq.heappush(self._due, (self.now_us + delay_us, self._number, process, function))
 
     def run(self, until: Callable[[], bool], limit_us: int) -> bool:
-        """Run until ``until`` holds (True), or nothing is due, or the time limit is reached
-        (False)."""
+        """Run until ``until`` holds, nothing is due, or the limit is reached; return ``until()``.
+
+        At the time limit it returns False.
+        """
         while self._due and not until():
             time_us, _, process, function = heapq.heappop(self._due)
             if not process.alive:
@@ -72,17 +72,17 @@ class Loop:
         return Task(self, process, function, delay_us)
 
     def sleep(self, process: Process, delay_us: int) -> None:
-        """Give way for so long. Only in what was spawned."""
+        """Yield for a delay. Only a spawned function may call this."""
         self.at(delay_us, process, getcurrent().switch)
         self.hub.switch()
 
     def wait(self) -> None:
-        """Give way until someone switches back. Only in what was spawned."""
+        """Yield until someone switches back. Only a spawned function may call this."""
         invariant(getcurrent() is not self.hub, "the loop itself cannot wait")
         self.hub.switch()
 
     def kill(self, process: Process) -> None:
-        """SIGKILL: nothing of the process runs any more."""
+        """SIGKILL: nothing in the process runs any more."""
         process.alive = False
         for one in list(process.greenlets):
             one.throw(GreenletExit)
@@ -105,17 +105,17 @@ class Task:
         loop.at(delay_us, process, self.greenlet.switch)
 
     def done(self) -> bool:
-        """Whether it is over."""
+        """Whether the function has ended."""
         return self._done
 
     def join(self) -> None:
-        """Wait until it is over."""
+        """Wait until the function has ended."""
         while not self._done:
             self._waiters.append(getcurrent().switch)
             self._loop.wait()
 
     def interrupt(self) -> None:
-        """End it at the step where it is; returns when it has ended."""
+        """Interrupt the function where it yielded, and wait until it has ended."""
         if self.greenlet is not getcurrent():
             self._loop.at(0, self._process, self._throw)
             self.join()
@@ -141,7 +141,7 @@ class SimWorkers:
     """``runtime.concurrency.Workers`` of one process: a pool that never lacks a thread."""
 
     def __init__(self, loop: Loop, process: Process, delay_us: Callable[[], int]) -> None:
-        """``delay_us`` draws how long a piece of work waits before it begins."""
+        """Create a pool. ``delay_us`` draws how long submitted work waits before it begins."""
         self._loop = loop
         self._process = process
         self._delay_us = delay_us
@@ -159,15 +159,15 @@ class SimWorkers:
         return task
 
     def submit_aside(self, work: Callable[[], None]) -> None:
-        """Run a function for which nobody waits."""
+        """Run a function that nobody waits for."""
         self._loop.spawn(self._process, work, self._delay_us())
 
     def close(self) -> None:
-        """Wait until everything is over."""
+        """Wait until all submitted work has ended."""
         self.wait(list(self._under_way), 0.0)
 
     def wait(self, works: Sequence[Any], timeout_s: float) -> bool:
-        """Wait until all are over; nothing hangs here."""
+        """Wait until all have ended, without a timeout: nothing hangs here."""
         del timeout_s
         for work in works:
             work.join()
@@ -211,7 +211,7 @@ class SimLock:
 
     def __exit__(self, *_: object) -> None:
         self._held = False
-        # All of them: the first may have been interrupted meanwhile.
+        # Wake all of them: the first may have been interrupted meanwhile.
         for waiter in self._waiting:
             self._loop.at(0, self._process, waiter)
         self._waiting.clear()
@@ -227,14 +227,14 @@ class SimEvent:
         self._waiting: list[Callable[[], None]] = []
 
     def set(self) -> None:
-        """Let everyone who waits go on."""
+        """Wake everyone who waits."""
         self._is_set = True
         for waiter in self._waiting:
             self._loop.at(0, self._process, waiter)
         self._waiting.clear()
 
     def clear(self) -> None:
-        """Let those who come later wait again."""
+        """Make later callers wait again."""
         self._is_set = False
 
     def is_set(self) -> bool:
@@ -242,7 +242,7 @@ class SimEvent:
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, at most so many seconds, until it is set; says whether it is."""
+        """Wait until it is set, at most ``timeout`` seconds; return whether it is set."""
         if self._is_set:
             return True
         with self._woken_once() as wake:
@@ -254,7 +254,7 @@ class SimEvent:
 
     @contextmanager
     def _woken_once(self) -> Iterator[Callable[[], None]]:
-        """A function that resumes the caller, once at most."""
+        """A function that resumes the caller at most once."""
         current, armed = getcurrent(), True
 
         def wake() -> None:

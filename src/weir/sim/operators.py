@@ -1,18 +1,17 @@
-"""User code of a simulated job: operators with coordinators that count, a master hook and a
-checkpoint listener.
+"""User code of a simulated job: counting coordinators and operators, a hook and a listener.
 
 The coordinator of a vertex sends each subtask the numbers 0, 1, 2 ... at a pace of its own. A
-subtask keeps what it got, and sends each number back. The laws, which these functions and the
+subtask counts what it received, and sends each number back. The laws, which these classes and the
 auditor check:
 
-1. A subtask gets its numbers in order, without a gap and each once (MISSION C6).
-2. The coordinator gets them back likewise (C7).
-3. In every completed checkpoint the subtask has got exactly what its coordinator had sent by then
-   (PROTOCOL P2), and what it sent back the coordinator has handled, or it is among the task's
-   events (P41).
+1. A subtask receives its numbers in order, without gaps, each once (MISSION C6).
+2. The coordinator receives them back in the same way (C7).
+3. In every completed checkpoint the subtask has received exactly what its coordinator had sent by
+   then (PROTOCOL P2), and each number that the subtask sent back was handled by the coordinator or
+   is among the task's events (P41).
 
-The master hook and the listener know the law of their own calls, and raise when it is broken: the
-auditor takes that for a violation.
+The master hook and the checkpoint listener check the law of their own calls and raise when it is
+broken; the auditor takes that as a violation.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from weir.durable.hooks import CheckpointListener, MasterHook
 from weir.errors import invariant
 from weir.runtime.concurrency import Waits
 
-#: To one subtask.
+#: The most events sent to one subtask.
 _MOST_EVENTS = 40
 
 
 class CountingCoordinator(OperatorCoordinator):
-    """Sends numbers, and counts those that come back."""
+    """Sends numbers, and counts the numbers that come back."""
 
     def __init__(
         self,
@@ -47,8 +46,11 @@ class CountingCoordinator(OperatorCoordinator):
         fails: Callable[[], bool],
         broken: Callable[[str], None],
     ) -> None:
-        """``pace_ms`` between two numbers at most, ``slow_us`` for a snapshot at most. ``broken``
-        is told of a breach."""
+        """Create a coordinator.
+
+        ``pace_ms``: the longest time between two sends; ``slow_us``: the longest pause after a
+        send or in a snapshot. ``broken`` gets the text of a broken law.
+        """
         self._random = random
         self._waits = waits
         self._pace_ms = pace_ms
@@ -59,18 +61,18 @@ class CountingCoordinator(OperatorCoordinator):
         self._back: list[int] = []
 
     def start(self, context: CoordinatorContext) -> None:
-        """Remember it."""
+        """Keep the context."""
         self.context = context
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Go on from there."""
+        """Reset both counts to the checkpoint, or to zero without one, and resume sending."""
         zeros = [0] * self.context.current_parallelism
         self._sent = list(state["sent"]) if state else list(zeros)
         self._back = list(state["back"]) if state else list(zeros)
         self._later()
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """Law 2."""
+        """Count a number that comes back, and check law 2."""
         if event["back"] != self._back[subtask] or event["back"] >= self._sent[subtask]:
             self._broken(
                 f"the coordinator of {self.context.operator_id} gets {event} back after"
@@ -80,7 +82,7 @@ class CountingCoordinator(OperatorCoordinator):
         self._fail_perhaps()
 
     def checkpoint_coordinator(self, checkpoint_id: int) -> Payload:
-        """Both counts, after a while."""
+        """Both counts, after a random pause."""
         self._waits.sleep(self._random.randrange(self._slow_us) / 1e6)
         self._fail_perhaps()
         return {"sent": self._sent, "back": self._back}
@@ -92,7 +94,7 @@ class CountingCoordinator(OperatorCoordinator):
         for _ in range(self._random.choice((1, 1, 3))):
             subtask = self._random.randrange(len(self._sent))
             if self._sent[subtask] >= _MOST_EVENTS:
-                # A query that is forced to run batches for ever never comes to the end of its
+                # Events force batches: with endless events a query never reaches the end of its
                 # input.
                 return
             self.context.send_event(subtask, {"number": self._sent[subtask]})
@@ -111,11 +113,11 @@ class SimOperator:
 
     def __init__(self, operator: OperatorId, subtasks: int) -> None:
         self._operator = operator
-        #: How many numbers each subtask has got.
+        #: How many numbers each subtask has received.
         self._received = [0] * subtasks
 
     def handle(self, events: Iterable[DeliverEvent]) -> tuple[SentEvent, ...]:
-        """Law 1. What the subtasks send back."""
+        """Check law 1; return the events that the subtasks send back."""
         back = []
         for event in events:
             number = event.payload["number"]
@@ -135,13 +137,15 @@ class SimOperator:
         return msgspec.json.encode(self._received).decode()
 
     def load(self, dumped: str) -> None:
-        """Take up what a snapshot holds."""
+        """Restore from a snapshot."""
         self._received = msgspec.json.decode(dumped, type=list[int])
 
 
 class LostEventError(Exception):
-    """An event came twice, too late or never. Caught by nobody: the auditor looks for it in
-    failures of tasks."""
+    """An event came twice, too late or never.
+
+    No code catches this: the auditor looks for it in task failures.
+    """
 
 
 def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
@@ -149,7 +153,7 @@ def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
     for operator, state in checkpoint.coordinator_states.items():
         task = checkpoint.task(operator)
         if task is None or task.fully_finished:
-            # What came to an operator that has finished was dropped.
+            # Events for a finished operator are dropped.
             continue
         received = msgspec.json.decode(task.entries["operators"], type=list[int])
         if received != state["sent"]:
@@ -170,7 +174,7 @@ def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
 
 
 class CountingHook(MasterHook):
-    """A master hook that takes its time, and whose state says for which checkpoint it was made."""
+    """A master hook that takes its time, and whose state names the checkpoint it belongs to."""
 
     def __init__(
         self, identifier: str, pause: Callable[[], None], fails: Callable[[], bool]
@@ -181,18 +185,18 @@ class CountingHook(MasterHook):
 
     @property
     def identifier(self) -> str:
-        """Its name."""
+        """The hook's name."""
         return self._identifier
 
     def trigger(self, checkpoint_id: int, timestamp_ms: int) -> dict[str, Any]:
-        """The id."""
+        """A state that holds the checkpoint's id."""
         self._pause()
         if self._fails():
             raise RuntimeError("simulated failure of a hook")
         return {"id": checkpoint_id}
 
     def restore(self, checkpoint_id: int, state: dict[str, Any] | None) -> None:
-        """It must be the state that was made for this checkpoint."""
+        """Check that the state is the one made for this checkpoint."""
         if state != {"id": checkpoint_id}:
             raise AssertionError(
                 f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}"
@@ -200,15 +204,14 @@ class CountingHook(MasterHook):
 
 
 class OrderedListener(CheckpointListener):
-    """A checkpoint listener that knows the law of its calls: none is told of what is over or was
-    told before."""
+    """A checkpoint listener that checks its calls: no repeats, none for an ended checkpoint."""
 
     def __init__(self) -> None:
         self._completed = 0
         self._aborted: set[int] = set()
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Ids grow, and none was aborted."""
+        """Check that ids grow, and that this checkpoint was not aborted."""
         invariant(
             checkpoint_id > self._completed and checkpoint_id not in self._aborted,
             f"a listener is told that checkpoint {checkpoint_id} completed after {self._completed}",
@@ -216,7 +219,7 @@ class OrderedListener(CheckpointListener):
         self._completed = checkpoint_id
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Once, and none that completed."""
+        """Check that it is the first abort of this checkpoint, which did not complete."""
         invariant(
             checkpoint_id != self._completed and checkpoint_id not in self._aborted,
             f"a listener is told that checkpoint {checkpoint_id} is over, which it knew",

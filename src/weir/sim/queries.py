@@ -1,21 +1,22 @@
-"""The simulator's task port: Spark's query loop modelled step by step, one query for each task of
-an attempt.
+"""The simulator's task port: a model of Spark's query loop, one query for each task of an attempt.
 
-One query does what a Structured Streaming query does, in the same order, and can be interrupted
+A query does what a Structured Streaming query does, in the same order, and can be interrupted
 between any two steps::
 
-    ask the sources for their latest offsets, the control input before or after the data (no order is promised); a query
-    that reads channels has no other sources, and its offsets are what the answer admits
-    write offsets/<b>; process; write a state file; stage at every sink; write commits/<b>; now and then clean up
+    ask the sources for their latest offsets, the control input before or after the data (Spark
+        promises no order); a query that reads channels has no other sources, and its offsets are
+        what the answer admits
+    write offsets/<b>; process; write a state file; stage at every sink; write commits/<b>;
+        sometimes clean up
 
-The state of a query is what it has read, as record numbers: those of each batch in a file of its
-own, and now and then one file for all of them, after which older files are deleted (Spark's
-maintenance). A query that is restored from files that do not make up exactly its past says so, and
-the auditor takes that for lost state. Which files a snapshot needs, what it refers to and what it
-writes anew is decided by ``weir/durable/task_snapshots.py``, as for Spark.
+The state of a query is the record numbers that it has read: one file for each batch and, every few
+batches, one merged file, after which older files are deleted (Spark's maintenance). A query that is
+restored from files that do not add up to exactly its past fails with ``LostStateError``, which the
+auditor takes as lost state. As for Spark, ``weir/durable/task_snapshots.py`` decides which files a
+snapshot needs, which it refers to and which it writes again.
 
-The event time of a record is its number. The watermark of a source is the next number, so nothing
-of it is ever late; what a query that reads channels has of them is in ``channel_offsets.py``.
+The event time of a record is its number. The watermark of a source is the next number, so none of
+its records is ever late; ``channel_offsets.py`` has the state of a query that reads channels.
 """
 
 from __future__ import annotations
@@ -65,11 +66,11 @@ from weir.sim.table import SimTable
 from weir.sinks.base import Step
 from weir.storage.checkpoints import CheckpointStorage
 
-#: State files are merged after so many batches.
+#: Batches between two merges of the state files.
 _MERGE_EVERY = 5
-#: Stands for the begin of the attempt, before its first checkpoint.
+#: Stands for the start of the attempt, before its first checkpoint.
 BEGIN = 0
-#: A segment counts as so many times as large as it is, so that the core's bounds on bytes matter.
+#: Factor on the reported size of a segment, so that the core's bounds on bytes matter.
 _BYTES_EACH = 1 << 20
 
 
@@ -86,22 +87,22 @@ class SimQuery:
         self._post = post
         self._directory = f"/working/{port.storage.job_id}/{attempt}/{vertex.name}"
         self._position = -1
-        #: Where its segments lie until everybody has read them.
+        #: Directory of its segments until all consumers have read them.
         self.channel = f"{self._directory}/channel"
-        #: State files by key, with the records that each holds.
+        #: State files by key, with the record numbers that each holds.
         self._state: dict[str, list[int]] = {}
         self._channels = ChannelOffsets(vertex.inputs)
-        #: Where it stood before its drain. That changes no state, so a snapshot of that position
+        #: Its position before the drain. A drain changes no state, so a snapshot of that position
         #: may come late.
         self._drained_from: int | None = None
         #: The newest checkpoint that it took part in.
         self._barrier = BEGIN
-        #: Channels in which it has overtaken records: what was before it may be told after it
-        #: (PROTOCOL P27).
+        #: Channels in which that checkpoint's barrier overtook records: watermarks from before it
+        #: may arrive after it (PROTOCOL P27).
         self._overtaken: frozenset[VertexId] = frozenset()
         self._operator = SimOperator(vertex.name, vertex.subtasks)
-        #: The barrier that the last step carried, and a checkpoint that was taken without. Only one
-        #: that ends does that.
+        #: A checkpoint whose barrier the last batch did not carry, and the barrier that it carried.
+        #: Only a query that ends takes part in a checkpoint without having prepared for it.
         self._unprepared: int | None = None
         self._prepared: int | None = None
         self._task: Task | None = None
@@ -111,7 +112,10 @@ class SimQuery:
     # ------------------------------------------------------------------------------------------
 
     def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
-        """Copy the state out of a checkpoint, and see that it is whole."""
+        """Copy the state out of a checkpoint, and check that it is complete.
+
+        Raises ``LostStateError`` if it is not.
+        """
         fs = self._port.fs
         self._position = state.position
         self._channels.load(state.entries["channels"])
@@ -134,8 +138,7 @@ class SimQuery:
             self._rescale()
 
     def _rescale(self) -> None:
-        """As ``weir/spark/rescale.py``: all of the state anew, after one more batch, which reads
-        nothing."""
+        """Repartition the state as ``weir/spark/rescale.py`` does, in one more, empty batch."""
         rows, old = sorted(self._rows()), list(self._state)
         self._position += 1
         self._state = {}
@@ -147,7 +150,7 @@ class SimQuery:
 
     @property
     def _offset(self) -> int:
-        """Records read."""
+        """How many records it has read."""
         return sum(len(rows) for rows in self._state.values())
 
     def _rows(self) -> list[int]:
@@ -155,14 +158,13 @@ class SimQuery:
 
     @property
     def _watermark_ms(self) -> int | None:
-        """No record that it puts out from now on lies below."""
+        """The output watermark: no record that the query emits from now on lies below it."""
         if self._vertex.inputs:
             return self._channels.watermark_ms
         return self._vertex.base + self._offset if self._offset else None
 
     def _is_past(self) -> bool:
-        """Whether the state of a source is what it has read, from the first record on without a
-        gap."""
+        """Whether a source's state has its records from the first on, without gaps."""
         return bool(self._vertex.inputs) or sorted(self._rows()) == self._vertex.numbers(
             0, self._offset
         )
@@ -212,11 +214,11 @@ class SimQuery:
         self.snapshots.take(effect)
 
     def start(self) -> None:
-        """Begin to process."""
+        """Start the query loop."""
         self._task = self._port.loop.spawn(self._port.process, partial(self._guarded, self._run))
 
     def stop(self) -> None:
-        """Interrupt it; an executor may go on writing for a while."""
+        """Interrupt the query; one of its executors may write once more, later."""
         if self._task is None:
             return
         task, self._task = self._task, None
@@ -231,8 +233,10 @@ class SimQuery:
             )
 
     def drain(self, effect: StartDrain) -> None:
-        """The step with MAX_WATERMARK. A query that reads channels is alive, and rests in the
-        call."""
+        """Run the batch with MAX_WATERMARK.
+
+        A query that reads channels is still alive and rests in a planning call; it is interrupted.
+        """
         if effect.call is not None and self._task is not None:
             self._task.interrupt()
         self._task = self._port.loop.spawn(
@@ -287,8 +291,10 @@ class SimQuery:
                 self._pause(10_000)
 
     def _tells_end(self, end: int) -> bool:
-        """Whether its readers say behind the next batch that nothing is left to be read; a restored
-        query says it anew."""
+        """Whether its readers report the end of the input with the next batch.
+
+        A restored query reports it again.
+        """
         return self._vertex.enumerated and max(end, self._offset) >= self._vertex.records
 
     def _latest(self) -> int:
@@ -296,8 +302,10 @@ class SimQuery:
         return min(self._vertex.landed(self._port.loop.now_us), self._offset + self._vertex.batch)
 
     def _read(self, answer: AnswerPlanning) -> None:
-        """One batch over what was admitted; without anything only if a watermark has risen, or it
-        is forced."""
+        """Run one batch over what was admitted.
+
+        An empty batch runs only if a watermark has risen, or if events or a barrier force it.
+        """
         aligned = [name for name in self._vertex.inputs if name not in self._overtaken]
         at_barrier = self._port.at_barrier(aligned, self._barrier) if answer.barrier is None else {}
         risen = self._channels.tell(answer.watermarks_ms, at_barrier)
@@ -344,7 +352,7 @@ class SimQuery:
             self._merge(batch)
 
     def _merge(self, batch: int) -> None:
-        """One file for all the state; then older files go, as Spark's maintenance deletes them."""
+        """Write the whole state to one file and delete older files, as Spark's maintenance does."""
         key = f"state/{batch}-merged-{self._port.random.getrandbits(32):08x}"
         rows = self._rows()
         self._port.fs.put(f"{self._directory}/{key}", msgspec.json.encode(rows))
@@ -352,7 +360,7 @@ class SimQuery:
         if self._port.links:
             self._delete(old)
         else:
-            # A snapshot copies files without links for as long as its checkpoint may last
+            # Without links a snapshot copies files, for as long as its checkpoint may take
             # (PROTOCOL P4).
             process = self._port.process
             delete = partial(self._guarded, partial(self._delete, old))
@@ -376,7 +384,7 @@ class SimQuery:
         self._post(Drained(position=batch))
 
     def _stage(self, batch: int, rows: list[int], total: list[int] | None, **said: Any) -> None:
-        """``said`` is what operators say of the batch, as ``StepStaged`` has it."""
+        """Stage a batch at every sink. ``said``: reports of its operators, as in ``StepStaged``."""
         committables = []
         for name, staged in zip(
             self._vertex.sinks, (rows, [] if total is None else [total]), strict=True
@@ -427,11 +435,14 @@ class SimTaskPort:
         clock: Clock,
         waits: Waits,
     ) -> None:
-        """``fails`` says whether a query fails at this step, ``writes_late`` whether a stopped one
-        still writes. Without ``links`` maintenance keeps old state files for ``retain_us``.
-        ``upload_us`` is how long an asynchronous part takes at most, beside its steps on the disk,
-        ``reader_us`` a batch over channels. ``partitions``: of the state of every query.
-        ``declines``: whether an operator takes no snapshot this time."""
+        """Create a task port for one driver.
+
+        ``fails`` decides whether a query fails at this point, ``writes_late`` whether a stopped
+        query still writes, ``declines`` whether an operator declines a snapshot. Without ``links``
+        maintenance keeps old state files for ``retain_us``. ``upload_us`` is the longest
+        asynchronous part of a snapshot, not counting its disk operations, ``reader_us`` the longest
+        batch over channels. ``partitions`` is the number of state partitions of every query.
+        """
         self.loop = loop
         self.process = process
         self.fs = file_system
@@ -453,7 +464,7 @@ class SimTaskPort:
         self._queries: dict[VertexId, SimQuery] = {}
         self._calls: dict[int, SimEvent] = {}
         self._answers: dict[int, AnswerPlanning] = {}
-        #: (vertex, checkpoint) -> the vertex's output watermark at that barrier.
+        #: (vertex, checkpoint) -> the vertex's output watermark at that checkpoint's barrier.
         self._at_barrier: dict[tuple[VertexId, int], int] = {}
         self._number = 0
         self._attempt = 0
@@ -461,7 +472,7 @@ class SimTaskPort:
         self._restored: CompletedCheckpoint | None = None
 
     def prepare_attempt(self, start: AttemptStart) -> None:
-        """Take up the attempt."""
+        """Begin the attempt."""
         self._attempt, self._restored, self._stopped = start.attempt, start.restored, False
         self._at_barrier = {}
         if start.restored is not None:
@@ -487,7 +498,7 @@ class SimTaskPort:
             query.stop()
 
     def new_call(self) -> tuple[int, SimEvent]:
-        """A planning call that waits for its answer."""
+        """A new planning call, and the event that its answer sets."""
         self._number += 1
         event = self._calls[self._number] = SimEvent(self.loop, self.process)
         return self._number, event
@@ -498,39 +509,38 @@ class SimTaskPort:
         self._calls.pop(effect.call).set()
 
     def answer(self, call: int) -> AnswerPlanning:
-        """What an answered call was told."""
+        """The answer to a planning call."""
         return self._answers.pop(call)
 
     def passes_barrier(
         self, vertex: VertexId, checkpoint_id: int, watermark_ms: int | None
     ) -> None:
-        """A query takes part in a checkpoint while its output watermark is this one."""
+        """Record the output watermark with which a query takes part in a checkpoint."""
         if watermark_ms is not None:
             self._at_barrier[vertex, checkpoint_id] = watermark_ms
 
     def at_barrier(self, vertices: Sequence[VertexId], checkpoint_id: int) -> dict[VertexId, int]:
-        """The output watermarks of some vertices at the barrier of a checkpoint, as far as there
-        are any."""
+        """The known output watermarks of some vertices at the barrier of a checkpoint."""
         keys = ((vertex, checkpoint_id) for vertex in vertices)
         return {key[0]: self._at_barrier[key] for key in keys if key in self._at_barrier}
 
     def consumers(self, vertex: VertexId) -> bool:
-        """Whether anybody reads the vertex's channel."""
+        """Whether any vertex reads this vertex's channel."""
         return any(vertex in other.inputs for other in self._vertices.values())
 
     def release_segments(self, effect: ReleaseSegments) -> None:
-        """Delete the files of segments that everybody has read."""
+        """Delete the files of segments that all consumers have read."""
         directory = self._queries[effect.vertex].channel
         for entry in self.fs.list(directory):
             if int(entry.name) <= effect.position:
                 self.fs.delete(f"{directory}/{entry.name}")
 
     def take_snapshot(self, effect: TakeSnapshot) -> None:
-        """The synchronous part."""
+        """Take the synchronous part of a snapshot."""
         self._queries[effect.vertex].take(effect)
 
     def continue_snapshot(self, effect: ContinueSnapshot) -> tuple[TaskState, SnapshotMetrics]:
-        """The asynchronous part."""
+        """Take the asynchronous part of a snapshot."""
         self.loop.sleep(self.process, self.random.randrange(self._upload_us))
         return self._queries[effect.vertex].snapshots.proceed(effect.checkpoint_id)
 
@@ -539,14 +549,14 @@ class SimTaskPort:
         self._queries[effect.vertex].snapshots.drop(effect.checkpoint_id)
 
     def confirm_base(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """The checkpoint is the base of the next incremental snapshot."""
+        """Make the checkpoint the base of the next incremental snapshot."""
         self._queries[vertex].snapshots.confirm(checkpoint_id)
 
     def checkpoint_aborted(self, vertex: VertexId, checkpoint_id: int) -> None:
-        """Simulated operators keep no account of it."""
+        """Do nothing: simulated operators do not track aborted checkpoints."""
 
     def drain(self, effect: StartDrain) -> None:
-        """Begin the step with MAX_WATERMARK."""
+        """Begin the batch with MAX_WATERMARK."""
         self._queries[effect.vertex].drain(effect)
 
     def close_operators(self, vertex: VertexId) -> None:
@@ -554,5 +564,5 @@ class SimTaskPort:
         self.sinks.close(self._vertices[vertex].sinks)
 
     def metrics(self, vertex: VertexId) -> VertexMetrics:
-        """Nobody looks."""
+        """Empty metrics: the simulator does not read them."""
         return VertexMetrics()

@@ -1,4 +1,4 @@
-"""Many seeds on all cores, and what came of them together."""
+"""Runs many seeds on all cores, and adds up their results."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ class Totals:
 def run_seeds(
     first: int, *, seeds: int | None, seconds: float | None = None
 ) -> Iterator[RunResult]:
-    """Results in the order of the seeds, from ``first`` on: so many ``seeds``, or until ``seconds``
-    have passed."""
+    """Results in the order of the seeds, starting with ``first``.
+
+    Stops after ``seeds`` seeds, or once ``seconds`` have passed.
+    """
     until = None if seconds is None else time.monotonic() + seconds
     numbers = iter(count(first)) if seeds is None else iter(range(first, first + seeds))
     if seeds == 1:
@@ -52,7 +54,7 @@ def run_seeds(
         return
     workers = os.cpu_count() or 1
     with multiprocessing.get_context("spawn").Pool(workers, initializer=_quiet) as pool:
-        # A pool would take an endless series of seeds at once.
+        # In chunks, since a pool would try to consume an endless series of seeds at once.
         while chunk := list(islice(numbers, workers * _CHUNK * 8)):
             yield from pool.imap(_run, chunk, chunksize=_CHUNK)
             if until is not None and time.monotonic() >= until:
@@ -64,7 +66,10 @@ def _run(seed: int) -> RunResult:
 
 
 def _quiet() -> None:
-    """What fails in a run is meant to fail: its story has it. Ctrl-C is for the parent, which ends
-    the workers."""
+    """Silence logging and ignore Ctrl-C in a worker.
+
+    Failures in a run are intended, and its story has them. Ctrl-C is for the parent, which ends the
+    workers.
+    """
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

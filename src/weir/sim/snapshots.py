@@ -1,10 +1,9 @@
-"""What the snapshots of a modelled query are made of; ``durable/task_snapshots.py`` takes them, as
-it does Spark's.
+"""The modelled query's files in a snapshot; ``durable/task_snapshots.py`` takes it, as for Spark.
 
-Where there are no links, state files are copied later and may have vanished by then. The segment of
-a live producer is found where that wrote it, a restored one below the query's own directory. One
-that is gone before it could be copied was deleted too early, since the task holds back the
-notification that it was read (PROTOCOL P27): that is lost state, and no fault of the disk.
+Without links, state files are copied later and may have vanished by then. The segment of a live
+producer is where the producer wrote it, a restored segment below the query's own directory. A
+segment that is gone before it could be copied was deleted too early, since the task holds back the
+notification that it was read (PROTOCOL P27): that is lost state, not a fault of the disk.
 """
 
 from __future__ import annotations
@@ -17,12 +16,14 @@ from weir.sim.disk import ProcessFileSystem
 
 
 class LostStateError(Exception):
-    """A query does not find its past, or a segment. Caught by nobody: the auditor looks for it in
-    what tasks report."""
+    """A query does not find its past state, or a segment.
+
+    No code catches this: the auditor looks for it in the failures that tasks report.
+    """
 
 
 def segment_path(payload: Payload, directory: str) -> str:
-    """Where the file of a segment is that the query in ``directory`` reads."""
+    """The path of a segment's file, for the query in ``directory`` that reads it."""
     return payload.get("file") or f"{directory}/{payload['key']}"
 
 
@@ -38,44 +39,46 @@ class SimState:
         links: bool,
         state: Callable[[], tuple[dict[str, str], list[str]]],
     ) -> None:
-        """``state`` gives the entries and keys of the query's state as it is."""
+        """Create it. ``state`` returns the entries and file keys of the query's current state."""
         self._vertex = vertex
         self._directory = directory
         self._fs = file_system
         self._links = links
         self._state = state
-        #: Files of segments in flight that snapshots have asked for.
+        #: Files of in-flight segments that snapshots have requested.
         self._segments: set[str] = set()
 
     def read(self, position: int) -> tuple[dict[str, str], list[str]]:
-        """The state of the query, which rests at ``position``."""
+        """The state of the query, which is at rest at ``position``."""
         del position
         return self._state()
 
     def segment(self, segment: InFlightSegment) -> tuple[Payload, dict[str, str]]:
-        """Each segment is one file."""
+        """The payload and the one file of a segment."""
         key = f"in-flight/{segment.channel}/{segment.position:020d}"
         path = segment_path(segment.payload, self._directory)
         self._segments.add(path)
         return {"key": key}, {key: path}
 
     def file(self, key: str) -> str:
-        """Where the file of a key is."""
+        """The path of a key's file."""
         return f"{self._directory}/{key}"
 
     def is_unchanged(self, handle: StateHandle) -> bool:
-        """All files have unique names."""
+        """Always True: file names are unique."""
         del handle
         return True
 
     def pin_directory(self, directory: str, below: str, checkpoint_id: int) -> str | None:
-        """The checkpoint's own directory, if there are links."""
+        """The checkpoint's own directory if there are links; None otherwise."""
         del below, checkpoint_id
         return directory if self._links else None
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file. Raises ``LostStateError`` for a segment that is gone, ``StorageError`` for
-        another file."""
+        """Copy a file.
+
+        Raises ``LostStateError`` if a segment is gone, ``StorageError`` if another file is.
+        """
         try:
             self._fs.link_or_copy(source, target)
         except StorageError as error:
@@ -84,4 +87,4 @@ class SimState:
             raise
 
     def unpin(self, directory: str) -> None:
-        """Second names are in the checkpoint's own directory."""
+        """Do nothing: pinned files are links in the checkpoint's own directory."""

@@ -1,4 +1,4 @@
-"""What happened in a run, line by line: a digest of all of it, and the newest lines for people."""
+"""What happened in a run, line by line: a digest of all lines, and the newest lines to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Story:
 
     @property
     def digest(self) -> str:
-        """The same for two runs if, and almost only if, they went the same way."""
+        """The digest of all lines: equal for equal runs, and practically never otherwise."""
         return self._digest.hexdigest()
 
     def lines(self, newest: int = _KEPT_LINES) -> list[str]:

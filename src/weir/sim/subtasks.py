@@ -1,18 +1,19 @@
-"""One operator whose subtasks fail alone (PROTOCOL P39): Spark's queries never do that, and the
-core can.
+"""One operator whose subtasks fail alone (PROTOCOL P39).
 
-A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each sends every number back.
-Meanwhile checkpoints are taken, up to three at a time, and time out; the coordinator answers late;
-events are lost on their way; and subtasks fail one by one, and go back to the newest completed
-checkpoint. The holder and its gateways, and the events of each subtask, are those of the product.
-What is under way between the three sides waits in queues, and which of them moves next is drawn.
-After a while nothing fails any more, and everything must come to its end.
+Spark's queries fail as a whole, but the core also handles single subtasks.
 
-The laws are those of ``sim/operators.py``: numbers come in order, without a gap and each once, in
+A coordinator sends each of its subtasks the numbers 0, 1, 2 ... , and each subtask sends every
+number back. Meanwhile checkpoints are taken, up to three at a time, and time out; the coordinator
+answers late; events are lost on their way; and subtasks fail one by one and go back to the newest
+completed checkpoint. The holder with its gateways and the ``TaskEvents`` of each subtask are the
+product's code. Messages between the three sides wait in queues, and a random draw decides which
+side moves next. After a while the faults stop, and everything must finish.
+
+The laws are those of ``sim/operators.py``: numbers arrive in order, without gaps, each once, in
 both directions, and in every completed checkpoint each subtask agrees with the coordinator.
 
-The coordinator and each attempt of a subtask work off what they are sent, one message after
-another, and leave in ``out`` what the master has not received yet.
+The coordinator and each attempt of a subtask process their messages one by one, and leave in
+``out`` what the master has not received yet.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from weir.sim.story import Story
 
 OPERATOR = "op"
 
-#: What each subtask has in a checkpoint: how many numbers it got, and what it sent that is not
-#: acknowledged.
+#: A subtask's state in a checkpoint: how many numbers it received, and the events that it sent and
+#: that are not acknowledged.
 SubtaskState: TypeAlias = tuple[int, tuple[SentEvent, ...]]
 
 
@@ -57,8 +58,10 @@ class BrokenLawError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class SubtaskReset:
-    """The coordinator is told that a subtask began anew, with what the newest completed checkpoint
-    has of it."""
+    """Notifies the coordinator that a subtask restarted.
+
+    ``sent`` and ``back`` are the subtask's counts in the newest completed checkpoint.
+    """
 
     subtask: int
     attempt: int
@@ -68,7 +71,7 @@ class SubtaskReset:
 
 @dataclass(frozen=True, kw_only=True)
 class SubtaskAcknowledged:
-    """The whole snapshot of a subtask is there."""
+    """Reports that the whole snapshot of a subtask is complete."""
 
     attempt: int
     checkpoint_id: int
@@ -76,7 +79,7 @@ class SubtaskAcknowledged:
 
 
 class MailboxCoordinator:
-    """Sends numbers, and counts those that come back."""
+    """Sends numbers, and counts the numbers that come back."""
 
     def __init__(self, subtasks: int) -> None:
         self.told: deque[SnapshotCoordinator | HandleOperatorEvent | SubtaskReset] = deque()
@@ -85,11 +88,11 @@ class MailboxCoordinator:
         )
         self.sent = [0] * subtasks
         self._back = [0] * subtasks
-        #: Of each subtask, the attempt that it knows.
+        #: The attempt that the coordinator knows, for each subtask.
         self._attempts = [0] * subtasks
 
     def send(self, subtask: int) -> None:
-        """The next number."""
+        """Send the next number to a subtask."""
         self.out.append(
             CoordinatorSentEvent(
                 operator=OPERATOR,
@@ -101,7 +104,7 @@ class MailboxCoordinator:
         self.sent[subtask] += 1
 
     def turn(self) -> None:
-        """Take the next thing that it was told."""
+        """Process the next message."""
         match self.told.popleft():
             case SnapshotCoordinator(checkpoint_id=n):
                 state: Payload = {"sent": list(self.sent), "back": list(self._back)}
@@ -128,12 +131,12 @@ class MailboxCoordinator:
 
 
 class SubtaskAttempt:
-    """One attempt of a subtask: gets numbers, and sends them back."""
+    """One attempt of a subtask: receives numbers, and sends them back."""
 
     def __init__(self, subtask: int, attempt: int, state: SubtaskState) -> None:
         self.attempt = attempt
         self.told: deque[DeliverEvent] = deque()
-        #: Checkpoints whose barriers are on their way to it, which is not that of the events.
+        #: Checkpoints whose barriers are on their way to it; events travel another way.
         self.barriers: deque[int] = deque()
         self.out: deque[
             EventsConfirmed | OperatorEventSent | AcknowledgeCheckpointEvent | SubtaskAcknowledged
@@ -148,15 +151,15 @@ class SubtaskAttempt:
 
     @property
     def may_step(self) -> bool:
-        """Whether a step is under way, or due."""
+        """Whether a batch is under way or due."""
         return self._in_step or self._events.any_waiting
 
     def receive(self) -> None:
-        """The next event comes."""
+        """Receive the next event."""
         self.out += self._events.deliver(self.told.popleft(), may_step=True)
 
     def snapshot(self) -> None:
-        """The next barrier comes, between two steps."""
+        """Receive the next barrier, between two batches."""
         if self._in_step:
             self.step()
         checkpoint_id, state = (
@@ -173,7 +176,7 @@ class SubtaskAttempt:
         )
 
     def step(self) -> None:
-        """Begin a step with the events that wait, or complete the one under way."""
+        """Begin a batch with the waiting events, or complete the current batch."""
         self._in_step = not self._in_step
         if not self._in_step:
             self.out += self._events.complete()
@@ -188,35 +191,35 @@ class SubtaskAttempt:
             self._events.sent([SentEvent(operator=OPERATOR, subtask=self._subtask, payload=back)])
 
 
-#: To each subtask.
+#: Events sent to each subtask.
 _EVENTS = 20
 _MOST_PENDING = 3
-#: Moves while faults may strike, and until everything must have come to its end.
+#: Moves during which faults may strike, and moves after which everything must have finished.
 _FAULTY = 600
 _LIMIT = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubtasksResult:
-    """What came of one seed."""
+    """The result of one seed."""
 
     violation: str | None
     story: tuple[str, ...]
-    #: Subtasks that failed, for whatever reason.
+    #: How many failures of subtasks there were, for whatever reason.
     failures: int
     checkpoints: int
 
 
 @dataclass
 class _Pending:
-    """A checkpoint under way."""
+    """A pending checkpoint."""
 
     coordinator: Payload | None = None
     tasks: dict[int, SubtaskState] = field(default_factory=dict)
 
 
 class SubtaskWorld:
-    """Everything in one run."""
+    """One run: the holder, a coordinator, its subtasks and their checkpoints."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(f"subtasks {seed}")
@@ -226,7 +229,7 @@ class SubtaskWorld:
         self._subtasks = [SubtaskAttempt(one, 0, (0, ())) for one in range(count)]
         self._pending: dict[int, _Pending] = {}
         self._last_id = 0
-        #: Checkpoints that wait for a subtask which has failed, and are to be aborted.
+        #: Checkpoints that wait for a failed subtask, and are to be aborted.
         self._vain: list[int] = []
         #: The newest completed checkpoint.
         self._completed = _Pending(
@@ -236,8 +239,7 @@ class SubtaskWorld:
         self._checkpoints = 0
         self._failures = 0
         self._story = Story()
-        #: How often a subtask fails, an event is lost, and a checkpoint times out, for each other
-        #: move.
+        #: Probability for each move that a subtask fails, an event is lost, a checkpoint times out.
         self._faults = [self._random.choice((0.0, 0.01, 0.05)) for _ in range(3)]
 
     def run(self) -> SubtasksResult:
@@ -263,7 +265,7 @@ class SubtaskWorld:
     # ------------------------------------------------------------------------------------------
 
     def _move(self, *, faulty: bool) -> bool:
-        """Something happens; False if all is done."""
+        """Make one move; return False if everything is done."""
         if faulty and self._strike():
             return True
         moves = self._moves()
@@ -272,7 +274,7 @@ class SubtaskWorld:
                 return False
             moves.append(self._trigger)
         elif self._vain and (not moves or self._random.random() < 0.02):
-            # Long after the failure: until then nothing but the holder keeps such a checkpoint from
+            # Long after the failure: until then the holder alone keeps such a checkpoint from
             # completing.
             moves = [self._abort_vain]
         elif self._may_trigger() and (faulty and self._random.random() < 0.1):
@@ -320,7 +322,7 @@ class SubtaskWorld:
     # ------------------------------------------------------------------------------------------
 
     def _may_trigger(self) -> bool:
-        """One trigger at a time: the last one's barriers are under way."""
+        """Whether a checkpoint may start: all pending ones have their coordinator's snapshot."""
         asked = all(one.coordinator is not None for one in self._pending.values())
         return asked and len(self._pending) < _MOST_PENDING
 
@@ -342,8 +344,11 @@ class SubtaskWorld:
                 self._carry_out(self._holder.acknowledge(subtask, number))
 
     def _is_current(self, event: CoordinatorSentEvent | OperatorEventHandled) -> bool:
-        """Whether the coordinator means the subtask's attempt of now. Who fails single subtasks
-        must look, as the job master does for whole attempts."""
+        """Whether the coordinator means the subtask's current attempt.
+
+        A master that fails single subtasks must check this, as the job master does for whole
+        attempts.
+        """
         return event.attempt == self._subtasks[event.subtask].attempt
 
     def _hear_subtask(self, number: int) -> None:
@@ -403,8 +408,10 @@ class SubtaskWorld:
             self._abort(checkpoint_id)
 
     def _fail(self, number: int) -> None:
-        """The holder knows it already: the subtask begins anew. Checkpoints that it has not
-        acknowledged will be aborted."""
+        """Restart a subtask whose failure the holder already knows.
+
+        Checkpoints that it has not acknowledged will be aborted.
+        """
         self._failures += 1
         attempt = self._subtasks[number].attempt + 1
         self._tell(f"subtask {number} fails")

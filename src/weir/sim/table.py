@@ -1,9 +1,9 @@
-"""A table with a transaction log, as a sink: Delta in small, over the simulated disk.
+"""A table with a transaction log, as a sink: a small Delta on the simulated disk.
 
 ::
 
-    <root>/staged/<job id[:8]>-<sink>-<attempt>/<position>     the rows of one step, JSON
-    <root>/log/<version>                                       transactions so far, and the files that are visible
+    <root>/staged/<job id[:8]>-<sink>-<attempt>/<position>   the rows of one batch, JSON
+    <root>/log/<version>                                     transactions so far, visible files
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _COMMIT_TRIES = 4
 class TableVersion(msgspec.Struct, frozen=True):
     """One entry of the log: the whole state of the table."""
 
-    #: Newest epoch by ``<job id>/<sink>``.
+    #: The newest epoch of each ``<job id>/<sink>``.
     transactions: dict[str, int]
-    #: Paths of visible files, in the order of their commits.
+    #: Paths of the visible files, in the order of their commits.
     files: list[str]
-    #: Who wrote it.
+    #: The job that wrote this version.
     job_id: str = ""
     epoch: int = 0
     attempt: int = 0
 
 
 class SimTable(Sink):
-    """Implements ``weir.sinks.base.Sink``. The frame of a step is a list of rows."""
+    """Implements ``weir.sinks.base.Sink``. The frame of a batch is a list of rows."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class SimTable(Sink):
         *,
         fails: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``fails`` says whether a commit fails before it has done anything."""
+        """Open a table. ``fails`` decides whether a commit fails before it has done anything."""
         self.root = root
         self._fs = file_system
         self._fails = fails
@@ -56,19 +56,19 @@ class SimTable(Sink):
         self._closed = False
 
     def describe(self) -> str:
-        """What and where."""
+        """The kind and location of the table."""
         return f"SimTable({self.root!r})"
 
     def check(self, context: SinkContext) -> None:
-        """Nothing to check."""
+        """Do nothing: there is nothing to check."""
 
     def open(self, context: SinkContext) -> None:
-        """Take up the attempt."""
+        """Begin the attempt."""
         self._opened = context
         self._closed = False
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the rows where no reader sees them."""
+        """Write the rows to a file that no reader sees."""
         rows: Any = frame
         if not rows:
             return None
@@ -77,11 +77,11 @@ class SimTable(Sink):
         return {"file": path, "rows": len(rows), "flushed": False}
 
     def close(self) -> None:
-        """Nothing may be staged or committed after this (PROTOCOL P37)."""
+        """Close the table: nothing may be staged or committed after this (PROTOCOL P37)."""
         self._closed = True
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Sync what was staged."""
+        """Sync the staged files."""
         invariant(not self._closed, f"{self.describe()} is flushed after it was closed")
         self._fs.sync([payload["file"] for payload in payloads if not payload["flushed"]])
         return [{**payload, "flushed": True} for payload in payloads]
@@ -91,7 +91,7 @@ class SimTable(Sink):
         return [payload["file"]]
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Add the files in one transaction, unless the table has it."""
+        """Add the files in one transaction, unless the table has that epoch."""
         invariant(not self._closed, f"{self.describe()} commits after it was closed")
         if not payloads:
             return 0
@@ -121,7 +121,7 @@ class SimTable(Sink):
         return self._newest()[1].transactions.get(self._transaction)
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
-        """Every version of the log, the newest first."""
+        """Every version of the log, newest first."""
         names = [entry.name for entry in self._fs.list(f"{self.root}/log")]
         for name in reversed(names):
             version = msgspec.json.decode(
@@ -138,7 +138,7 @@ class SimTable(Sink):
             )
 
     def clean(self, attempt: int) -> None:
-        """Delete what dead attempts staged and nobody committed."""
+        """Delete files that earlier attempts staged and that were never committed."""
         version: TableVersion | None = None
         prefix = self._staged(0).removesuffix("0").rpartition("/")[2]
         for directory in self._fs.list(f"{self.root}/staged"):

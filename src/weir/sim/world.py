@@ -1,8 +1,8 @@
-"""One run of the simulator: a seed, and what comes of it.
+"""One run of the simulator, determined by its seed.
 
-A job with bounded sources is run by drivers that come and go, as a supervisor (a person, or
-Kubernetes) would start them again, while faults strike. After a while the faults cease. Then the
-job must finish within bounded virtual time, with every record in every table exactly once.
+Drivers run a job with bounded sources while faults strike. A supervisor (a person, or Kubernetes)
+starts a new driver when one has died. After a while the faults cease. Then the job must finish
+within bounded virtual time, with every record in every table exactly once.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ from weir.sim.story import Story
 from weir.sim.subtasks import run_subtasks
 from weir.storage.job_log import JobRecord, RecordStatus
 
-#: How long after the last fault a job must have finished, in virtual seconds. A driver that does
-#: not know that it was fenced may try its final checkpoint eight times, with up to ten seconds
-#: between two tries, before it asks the job log.
+#: Virtual seconds after the last fault within which a job must finish. A driver that does not know
+#: that it was fenced may try its final checkpoint eight times, with up to ten seconds between two
+#: tries, before it asks the job log.
 _PATIENCE_S = 100
-#: How many stops drain: such a run ends early.
+#: The share of stop requests that drain; such a run ends early.
 _DRAINS = 0.5
-#: Effects of tasks that tell the job master nothing.
+#: Effects of tasks that do not involve the job master.
 _AMONG_TASKS = (
     AnswerPlanning,
     ChannelAppended,
@@ -92,7 +92,7 @@ _AMONG_TASKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     #: None: all laws held.
@@ -106,15 +106,15 @@ class RunResult:
     virtual_s: float
     checkpoints: int
     struck: Counter[tuple[Fault, str]]
-    #: Subtasks that failed alone.
+    #: How many times a subtask failed alone.
     subtask_failures: int = 0
 
 
 class World:
-    """Everything in one run."""
+    """One run: its disk, its drivers, their faults and the auditor."""
 
     def __init__(self, seed: int, *, seconds: float) -> None:
-        """``seconds``: how long faults may last at most, in virtual time."""
+        """Draw a run. ``seconds``: how long faults may last at most, in virtual time."""
         self.seed = seed
         random = Random(seed)
         # Retries of commits draw their jitter from here.
@@ -127,7 +127,7 @@ class World:
         )
         names = ("graph", "channels", "unaligned", "partitions", "coordinators", "restarts")
         streams = {name: Random(f"{name} {seed}") for name in names}
-        #: Whether a stop drains: of its own, so that older seeds tell the same story.
+        #: Draws whether a stop drains; a separate stream, so that older seeds keep their stories.
         self._drains = Random(f"drains {seed}")
         self._drain_requests: set[str] = set()
         self._job = draw_job(random, **streams)
@@ -145,20 +145,20 @@ class World:
         self._job_id = f"{random.getrandbits(128):032x}"
         self._from_savepoint: str | None = None
         self._finished = False
-        #: Timed faults that wait for a driver to come to a state.
+        #: Timed faults that wait for a driver to reach a state.
         self._aimed: list[tuple[Fault, str]] = []
         self._requests = 0
         self._events = 0
-        #: Vertices that effects of this turn name, and whether one went to or came from the job
+        #: Vertices that this turn's effects name, and whether one went to or came from the job
         #: master.
         self._touched: set[VertexId] = set()
         self._master_touched = False
         self._attempts_begun_us: dict[str, int] = {}
-        #: Of its own, so that seeds without mishaps tell the same story.
+        #: A separate stream, so that seeds without mishaps keep their stories.
         self._mishap_random = Random(f"mishaps {seed}")
         self._refused: Refused | None = None
         self._backups: list[Backup] = []
-        #: What attempts that never were have staged stays there.
+        #: A backup was put back: files that later attempts had staged are not cleaned up.
         self._records_are_older = False
         self._savepoints: list[CompletedCheckpoint] = []
 
@@ -207,7 +207,7 @@ class World:
         self._loop.at(self._random.randrange(50_000, 300_000), self._outside, self._supervise)
 
     def _start_driver(self) -> None:
-        """As ``weir run``: look where the job stands, and run it unless it has ended."""
+        """As ``weir run``: read the job's newest record, and run the job unless it has finished."""
         record = self._record()
         if record is not None and record.status is RecordStatus.FINISHED:
             self._finished = True
@@ -238,7 +238,7 @@ class World:
         self._job_id = f"{self._random.getrandbits(128):032x}"
 
     def _record(self) -> JobRecord | None:
-        """The newest record of the job, as the disk has it."""
+        """The newest record of the job on the disk."""
         directory = f"{BASE_DIRECTORY}/{self._job_id}/log"
         names = self._disk.names(directory)
         if not names:
@@ -257,14 +257,14 @@ class World:
     # ------------------------------------------------------------------------------------------
 
     def _back_up(self) -> None:
-        """Somebody copies the job's directory."""
+        """Copy the job's directory, as a person would."""
         record = self._record()
         if self._refused is None and record is not None and record.status is RecordStatus.RUNNING:
             copy = self._disk.copy_of(f"{BASE_DIRECTORY}/{self._job_id}")
             self._backups.append(Backup(job_id=self._job_id, files=copy, record=record))
 
     def _befall(self, mishap: Mishap) -> None:
-        """Somebody does it while no driver lives; what is to come of it follows from the tables."""
+        """Kill all drivers and carry out a mishap; the tables decide whether it must be refused."""
         record = self._record()
         if self._refused is not None or self._job.claims_snapshot:
             return
@@ -288,7 +288,7 @@ class World:
                 if not refused:
                     self._auditor.records_put_back(backup.record, self._newest_id())
                     self._records_are_older = True
-                    # What was taken in the time that never was tells of rows that never were.
+                    # Savepoints taken after the backup refer to rows that are undone now.
                     completed = backup.record.completed or 0
                     self._savepoints = [
                         one
@@ -309,7 +309,7 @@ class World:
             self._refused = Refused(mishap=mishap, before=standing)
 
     def _undo(self, refused: Refused) -> None:
-        """Whoever did it has read what the driver said."""
+        """Undo a refused mishap, as a person would after reading the driver's message."""
         for driver in self._drivers:
             self._loop.kill(driver.process)
         before = refused.before
@@ -365,8 +365,7 @@ class World:
             self._strike_if_aimed(driver)
 
     def _watch_pause(self, driver: SimDriver, envelope: object) -> None:
-        """Tell the auditor of what the minimum pause lies between, and note which checkpoints are
-        final ones."""
+        """Report to the auditor what bounds the minimum pause, and note final checkpoints."""
         who, now_ms = driver.process.name, driver.clock.now_ms()
         match envelope:
             case CheckpointRecorded(outcome=Recorded.WON, checkpoint=checkpoint):
@@ -379,7 +378,7 @@ class World:
                         driver.finals.add(n)
 
     def _validate(self, driver: SimDriver, envelope: object) -> None:
-        """Every machine that was told something in this turn checks its laws; in doubt all do."""
+        """Validate every machine that this turn involved; if that is not known, all of them."""
         touched, self._touched = self._touched, set()
         master_touched, self._master_touched = self._master_touched, False
         all_touched = not isinstance(envelope, ToTask)
@@ -392,7 +391,7 @@ class World:
                 task.validate()
 
     def _settle(self) -> None:
-        """What must hold when the job has finished."""
+        """Check what must hold when the job has finished."""
         newest = self._drivers[-1]
         begun_us = self._attempts_begun_us.get(newest.process.name, 0)
         undisturbed = begun_us > self._plan.until_us and not self._records_are_older
@@ -407,8 +406,10 @@ class World:
     # ------------------------------------------------------------------------------------------
 
     def _cease(self) -> None:
-        """Faults are over. Half of the runs get a fresh driver, so that a whole attempt is
-        undisturbed."""
+        """End the faults, and kill each live driver with probability 0.5.
+
+        Without a live driver the next one runs a whole attempt undisturbed.
+        """
         self._story.tell(self._loop.now_us, "-", "faults are over")
         for driver in self._drivers:
             driver.process.paused_until_us = min(driver.process.paused_until_us, self._loop.now_us)
@@ -423,7 +424,7 @@ class World:
             self._loop.at(delay_us, self._outside, partial(self._due, fault))
 
     def _due(self, fault: Fault) -> None:
-        """A timed fault strikes now, or waits for a state of the protocol."""
+        """Let a timed fault strike now, or wait for a protocol state."""
         live = [driver for driver in self._drivers if driver.is_live]
         state = self._injector.aim()
         if state is not None:

@@ -1,7 +1,7 @@
-"""Two-phase-commit sinks: what a step's rows are written to, exactly once (MISSION G4).
+"""Two-phase-commit sinks, which write the rows of a stream exactly once (MISSION G4).
 
 ``base`` has the contract, for Weir's own sinks and for users'. Importing this package starts no JVM
-and loads no delta-rs.
+and does not load delta-rs.
 """
 
 from weir.sinks.base import Sink, SinkContext, Step

@@ -1,34 +1,35 @@
-"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them, no JVM
-library is needed.
+"""Exactly-once appends to a Delta table: Spark writes the files, delta-rs commits them.
 
-How one step's rows become visible:
+No JVM library is needed. How the rows of one batch become visible:
 
 1. ``stage``: Spark writes Parquet below the table's root, into
    ``weir-<job>-<sink>-<attempt>/<position>/``. No entry of the table's log names these files, so no
-   reader sees them. The name is not hidden: should they be orphaned for good, Delta's own VACUUM
-   finds them.
-2. ``flush``: the files and the directories above them are synced, and their footers are read: a
-   file's rows, and the statistics by which readers skip it. Files without rows (Spark writes one
-   for an empty frame) are dropped here.
-3. ``commit``: one Delta transaction adds all files of the epoch, and with them, in the same log
-   entry, the application transaction ``weir-<job id>-<sink>`` at version *epoch*. Whoever commits
-   the epoch again finds it there. Of two that commit it at the same time delta-rs refuses one
-   (PROTOCOL P18). The log entry is then synced, which delta-rs leaves to the operating system.
-   Delta does not ask whether the files exist, so a look at each comes first: a VACUUM that keeps
-   unnamed files for a shorter time than a commit can be held up may have deleted them.
-4. ``clean``: each commit also notes, as application transactions named like the attempts'
-   directories, the highest position that it took from each. So a dead attempt's step was committed
-   if and only if its position is not above that mark. This stays true when OPTIMIZE has replaced
-   its files, which time travel may still read.
+   reader sees them. The directory name is not hidden, so that Delta's own VACUUM finds files that
+   are orphaned for good.
+2. ``flush``: the files and the directories above them are synced, and their footers are read for
+   row counts and for the statistics by which readers skip files. Files without rows (Spark writes
+   one for an empty frame) are dropped here.
+3. ``commit``: one Delta transaction adds all files of the epoch and, in the same log entry, sets
+   the application transaction ``weir-<job id>-<sink>`` to version *epoch*. A repeated commit finds
+   the epoch there. Of two concurrent commits of an epoch delta-rs refuses one (PROTOCOL P18). The
+   log entry is then synced, which delta-rs leaves to the operating system. Delta does not check
+   that the files exist, so the sink checks each of them first: a VACUUM whose retention is shorter
+   than the delay of a commit may have deleted them.
+4. ``clean``: each commit also records the highest position that it took from each attempt, as
+   application transactions named like the attempts' directories. So a dead attempt's batch was
+   committed if and only if its position is not above that mark. This stays true after OPTIMIZE has
+   replaced its files, which time travel may still read.
 
-An epoch without rows leaves the table alone: an idle job adds no versions. The job's own log and
-metadata are its record (PROTOCOL P15); each commit names their directory (``weir.job.directory``),
-where ``weir.read_consistent`` looks.
+An epoch without rows leaves the table alone: an idle job adds no versions. Such an epoch is on
+record in the job's own log and metadata (PROTOCOL P15); each commit names their directory
+(``weir.job.directory``), where ``weir.read_consistent`` looks.
 
 Payload::
 
-    {"directory": "weir-0a1b2c3d-orders-1", "position": 7, "schema": <Delta schema, JSON text>, "flushed": true,
-     "files": [{"path": "country=US/part-0.parquet", "size": 451, "partition": {"country": "US"}, "rows": 3,
+    {"directory": "weir-0a1b2c3d-orders-1", "position": 7,
+     "schema": <Delta schema, JSON text>, "flushed": true,
+     "files": [{"path": "country=US/part-0.parquet", "size": 451,
+                "partition": {"country": "US"}, "rows": 3,
                 "statistics": <JSON text>, "modified_ms": 1700000000000}]}
 """
 
@@ -81,13 +82,13 @@ if TYPE_CHECKING:
     from deltalake.transaction import AddAction
     from pyspark.sql import DataFrame
 
-#: How often a commit is tried before the caller is told; delta-rs itself retries against other
+#: How often a commit is tried before it raises; delta-rs itself retries on conflicts with other
 #: writers.
 _COMMIT_TRIES = 3
-#: What delta-rs reads as something else in a path, or not at all.
+#: Characters of a path that delta-rs misreads or cannot read.
 _MISREAD = re.compile(r"[%\\\x00-\x1f\x7f]")
-#: How far back a starting job looks for who wrote to the table. Only a log with this many newer
-#: entries of other writers, or of jobs of other names, is not seen through.
+#: How many log entries a starting job searches, from the newest back, for other jobs' commits. It
+#: misses one only behind this many newer entries of other writers or of jobs of other names.
 _LOG_ENTRIES = 200
 _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 
@@ -95,7 +96,7 @@ _STAGING_DIRECTORY = re.compile(rf"weir-{STAGED_BY}")
 class _File(msgspec.Struct):
     path: StagedPath
     size: Count
-    #: The others once flushed.
+    #: This and the fields below are set once flushed.
     partition: dict[str, str | None] | None = None
     rows: Count | None = None
     statistics: str | None = None
@@ -119,9 +120,9 @@ class DeltaTable(Sink):
     """Appends to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
-    that become directories; strings, dates, whole numbers, decimals and booleans (as everywhere in
-    Delta, an empty string there is a null). ``storage_options``: for delta-rs, such as credentials
-    of an object store; Spark needs its own.
+    that become directories: strings, dates, whole numbers, decimals and booleans (as everywhere in
+    Delta, an empty string in a partition column is read as null). ``storage_options``: for
+    delta-rs, such as credentials of an object store; Spark needs its own.
     """
 
     def __init__(
@@ -144,8 +145,8 @@ class DeltaTable(Sink):
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
         #: commit may be using.
         self._schema_at_open: str | None = None
-        #: Schema of the rows that was last found to fit (Spark's and Delta's JSON), so that it is
-        #: checked once.
+        #: The schema of the rows that last fitted (Spark's and Delta's JSON), so that it is checked
+        #: once.
         self._accepted: tuple[str, str] | None = None
         check_partition_names(self._partition_by, ".", place=self.describe())
         if misread := _MISREAD.search(self._root):
@@ -167,10 +168,8 @@ class DeltaTable(Sink):
         return join(self._root, "_delta_log")
 
     def check(self, context: SinkContext) -> None:
-        """Refuse a directory with foreign files, and a table that an append would not fit
-        (MISSION G4)."""
-        # For another run in the same process: what the one before it knew may have been deleted
-        # since.
+        """Refuse foreign files, and a table that cannot be appended to (MISSION G4)."""
+        # For another run in the same process: what the previous run knew may have been deleted.
         self._target, self._table = Target(self.describe()), None
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
@@ -180,7 +179,7 @@ class DeltaTable(Sink):
             raise SinkError(f"{self.describe()} is a file: choose a directory for the table.")
         names = [entry.name for entry in file_system.list(self._root)]
         if "_delta_log" not in names:
-            # What dead attempts staged before the table's first commit is no foreign data.
+            # Data that dead attempts staged before the table's first commit is not foreign.
             if foreign := [
                 name
                 for name in names
@@ -196,8 +195,7 @@ class DeltaTable(Sink):
             self._check_table(table)
 
     def open(self, context: SinkContext) -> None:
-        """Take up the attempt and make the directory, durably; the table itself is created by the
-        first commit."""
+        """Make the directory, durably. The first commit creates the table itself."""
         self._opened = context
         self._target.check(self._file_system)
         self._file_system.make_directory(self._root)
@@ -207,7 +205,9 @@ class DeltaTable(Sink):
         self._schema_at_open = None if table is None else table.schema().to_json()
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the step's rows below the table's root: one Spark job. None if Spark wrote no file.
+        """Write the batch's rows below the table's root, in one Spark job.
+
+        None if Spark wrote no file.
 
         Raises ``SinkError`` before any row is written if the columns do not fit the table.
         """
@@ -219,7 +219,7 @@ class DeltaTable(Sink):
         write_frame(
             frame, fs, path, format_name="parquet", partition_by=columns, written=step.files
         )
-        # Not cut in two by a volume that went away meanwhile.
+        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(fs)
         files = visible_files(fs, path)
         if not files:
@@ -233,7 +233,7 @@ class DeltaTable(Sink):
         }
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Sync what was staged and read its footers, once per payload (PROTOCOL P23)."""
+        """Sync the staged files and read their footers, once per payload (PROTOCOL P23)."""
         check_staged(payloads, _Payload, self.describe())
         self._target.check(self._file_system)
         sync_below(
@@ -262,11 +262,10 @@ class DeltaTable(Sink):
         return damaged_file(self._file_system, sizes)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Add the epoch's files to the table in one transaction; 0 if that was done before or there
-        are no rows.
+        """Add the epoch's files to the table in one transaction.
 
-        Raises ``SinkError`` if the table refuses them, and ``LostRowsError`` if one is gone;
-        calling again is safe.
+        Returns 0 if that was done before or there are no rows. Raises ``SinkError`` if the table
+        refuses the files, and ``LostRowsError`` if one is gone; calling again is safe.
         """
         self._check_flushed(payloads)
         filled = [payload for payload in payloads if payload["files"]]
@@ -281,7 +280,7 @@ class DeltaTable(Sink):
         return None if table is None else table.transaction_version(self._transaction_id)
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
-        """What the newest entries of the table's log say."""
+        """The commits among the newest entries of the table's log."""
         table = self._load()
         if table is None:
             return iter(())
@@ -290,8 +289,7 @@ class DeltaTable(Sink):
         )
 
     def clean(self, attempt: int) -> None:
-        """Delete the steps of dead attempts above their committed mark, and hidden leftovers of
-        Spark (PROTOCOL P22)."""
+        """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
         prefix = f"weir-{staging_prefix(self._context)}"
         if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
             return
@@ -303,7 +301,7 @@ class DeltaTable(Sink):
             self._clean_attempt(directory, -1 if mark is None else mark, named)
 
     def _check_flushed(self, payloads: Sequence[Payload]) -> None:
-        """Raise ``SinkMismatchError`` unless all of them can be committed."""
+        """Raise ``SinkMismatchError`` unless all payloads can be committed."""
         from deltalake import Schema
 
         check_flushed(payloads, _Payload, self.describe())
@@ -331,7 +329,7 @@ class DeltaTable(Sink):
         return f"weir-{self._context.job_id}-{self._context.sink}"
 
     def _load(self) -> deltalake.DeltaTable | None:
-        """The table at its newest version, or None if there is none yet."""
+        """The table at its newest version, or None if it does not exist yet."""
         import deltalake
 
         try:
@@ -363,7 +361,7 @@ class DeltaTable(Sink):
         )
 
     def _fitting_schema(self, spark_schema: str) -> str:
-        """The rows' schema for Delta, once it is known that the table takes it."""
+        """The rows' Delta schema. Raises ``SinkError`` if the table does not take it."""
         accepted = self._accepted
         if accepted is None or accepted[0] != spark_schema:
             schema = delta_schema_json(spark_schema, place=self.describe())
@@ -374,7 +372,7 @@ class DeltaTable(Sink):
         return accepted[1]
 
     def _completed(self, payload: Payload) -> Payload:
-        """The payload with what its files' footers say, without files that have no rows."""
+        """The payload with the figures from its files' footers, and without files without rows."""
         now_ms = time.time_ns() // 1_000_000
         files = []
         for file in payload["files"]:
@@ -398,7 +396,7 @@ class DeltaTable(Sink):
             version = -1 if table is None else table.version()
             committed = None if table is None else table.transaction_version(self._transaction_id)
             if committed is not None and committed >= epoch:
-                # Whoever did it may have died before it synced the log.
+                # The process that committed may have died before it synced the log.
                 self._sync_log(0)
                 return 0
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
@@ -421,7 +419,7 @@ class DeltaTable(Sink):
     def _add_files(
         self, table: deltalake.DeltaTable | None, epoch: int, payloads: Sequence[Payload]
     ) -> None:
-        """Add the files in one log entry, which creates the table if there is none."""
+        """Add the files in one log entry, which creates the table if needed."""
         from deltalake import Schema, transaction
 
         for schema in {payload["schema"] for payload in payloads}:
@@ -454,7 +452,7 @@ class DeltaTable(Sink):
         )
 
     def _commit_properties(self, epoch: int, payloads: Sequence[Payload]) -> CommitProperties:
-        """The epoch and the highest position of each attempt, as part of the log entry."""
+        """The epoch and the highest position of each attempt, for the log entry."""
         from deltalake import CommitProperties, Transaction
 
         marks: dict[str, int] = {}
@@ -481,15 +479,17 @@ class DeltaTable(Sink):
         )
 
     def _sync_log(self, version: int) -> None:
-        """Make the log from this version on durable; object stores are so by themselves. Lists
-        nothing: a log grows."""
+        """Make the log durable from this version on; object stores already are.
+
+        Does not list the log's directory, which grows without bound.
+        """
         table = self._load()
         if table is None or not is_local(self._root):
             return
         names = ["_last_checkpoint"]
         for number in range(version, table.version() + 1):
             names += [f"{number:020}.json", f"{number:020}.checkpoint.parquet"]
-        # Delta writes checkpoints now and then, and cleans up old entries.
+        # Only those that exist: Delta writes checkpoints now and then and cleans up old entries.
         paths = [f"_delta_log/{name}" for name in names]
         present = [
             path for path in paths if self._file_system.status(join(self._root, path)) is not None
@@ -497,8 +497,10 @@ class DeltaTable(Sink):
         self._log_sync.sync_below(self._file_system, self._root, present)
 
     def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
-        """Raise ``SinkError`` if delta-rs sees no table where there is one: then committed files
-        would look orphaned."""
+        """Raise ``SinkError`` if delta-rs sees no table where a log exists.
+
+        Committed files would look orphaned.
+        """
         if table is None and any(
             entry.name.endswith(".json")
             for entry in self._file_system.list(join(self._root, "_delta_log"))
@@ -509,8 +511,10 @@ class DeltaTable(Sink):
             )
 
     def _clean_attempt(self, directory: str, mark: int, named: set[str]) -> None:
-        """Delete a dead attempt's steps above the mark, Spark's hidden leftovers in the others, and
-        an empty directory."""
+        """Delete a dead attempt's batches above the mark, and its directory if that empties it.
+
+        In the committed batches delete only Spark's hidden leftovers.
+        """
         file_system = self._file_system
         base = join(self._root, directory)
         left = 0

@@ -1,9 +1,8 @@
-"""The log of one Delta table, as far as it tells of jobs of Weir: which version shows which
-checkpoint.
+"""The log of one Delta table, read for Weir's commits: which version shows which checkpoint.
 
-A log is read from its newest entry backwards, one file an entry, and only as far as needed: most
-readers want the newest few of thousands. delta-rs says which version is the newest; an entry's file
-is then read as it is.
+The log is read from its newest entry backwards, one file per entry, and only as far as needed: most
+readers want the newest few of thousands. delta-rs gives the newest version; the entries' files are
+then read directly.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class Entry:
     """One version in a table's log."""
 
     version: int
-    #: None for a version that no job of Weir made.
+    #: None for a version that no Weir job made.
     commit: Commit | None
-    #: False if the version shows the rows and the schema of the one before it.
+    #: False if the version has the same rows and schema as the previous version.
     changes_data: bool
 
 
@@ -60,7 +59,7 @@ class _Change(msgspec.Struct):
 
 
 class TableLog:
-    """The log of one table as it was when it was last looked at, each entry read once."""
+    """The log of one table as of the last ``look_again``. Each entry is read once."""
 
     def __init__(
         self,
@@ -70,8 +69,10 @@ class TableLog:
         *,
         table: deltalake.DeltaTable | None = None,
     ) -> None:
-        """``table``: the table, where the caller has loaded it. Raises ``StorageError`` if there is
-        none at the path."""
+        """Load the table, unless the caller passes it as ``table``.
+
+        Raises ``StorageError`` if there is no table at the path.
+        """
         import deltalake
         from deltalake.fs import DeltaStorageHandler
         from pyarrow.fs import PyFileSystem
@@ -79,7 +80,7 @@ class TableLog:
         self.name = name
         self.place = f"table {name!r} at {path}"
         self.root = normalize(path)
-        #: The oldest version whose entry is still there, once the walk has met its end.
+        #: The oldest version whose entry still exists, once ``entries`` has reached it; else 0.
         self.oldest = 0
         self._entries: dict[int, Entry] = {}
         uri, options = as_delta_path(self.root), as_dict(storage_options)
@@ -95,7 +96,7 @@ class TableLog:
             raise self._unreadable(error) from error
 
     def look_again(self) -> None:
-        """Take in what was committed since."""
+        """Update the log to the newest version."""
         import deltalake
 
         try:
@@ -104,7 +105,7 @@ class TableLog:
             raise self._unreadable(error) from error
 
     def entries(self) -> Iterator[Entry]:
-        """All entries from the newest on backwards, as far as the log has not been cleaned up."""
+        """All entries, newest first, back to where the log has been cleaned up."""
         for version in range(self._table.version(), -1, -1):
             if version not in self._entries:
                 try:
@@ -115,12 +116,11 @@ class TableLog:
             yield self._entries[version]
 
     def commits(self, *, among: int | None = None) -> Iterator[Commit]:
-        """What jobs of Weir have committed, from the newest on backwards; ``among`` so many of the
-        newest entries."""
+        """The commits of Weir jobs, newest first; with ``among``, in that many newest entries."""
         return (entry.commit for entry in islice(self.entries(), among) if entry.commit is not None)
 
     def newest(self) -> Commit:
-        """The newest of them. Raises ``StorageError`` if there is none."""
+        """The newest commit of a Weir job. Raises ``StorageError`` if there is none."""
         for commit in self.commits():
             return commit
         raise StorageError(
@@ -131,8 +131,8 @@ class TableLog:
     def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
         """Raise ``StorageError`` if another sink of the job stages below the table's root.
 
-        With two sinks no commit alone says what the table shows, and no version need show one
-        checkpoint.
+        With two sinks, no single commit says what the table shows, and there may be no version that
+        shows exactly one checkpoint.
         """
         from pyarrow.fs import FileSelector, FileType
 
@@ -190,8 +190,10 @@ class TableLog:
 
 
 def _commit(info: bytes) -> Commit | None:
-    """What a commit of Weir's says of itself; others write what they like there. Raises
-    ``ValueError``."""
+    """The commit in a ``commitInfo`` written by Weir; None for other writers, who may put anything.
+
+    Raises ``ValueError`` if it is malformed.
+    """
     if _CHECKPOINT_ID not in decoded(info, dict[str, msgspec.Raw]):
         return None
     said = decoded(info, _CommitInfo)
@@ -207,5 +209,5 @@ def _commit(info: bytes) -> Commit | None:
 
 
 def as_dict(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Storage options as delta-rs wants them."""
+    """Storage options as a ``dict``, which delta-rs needs."""
     return None if options is None else dict(options)

@@ -1,13 +1,13 @@
-"""Spark's schemas as Delta's, and the question whether a step's rows fit into a table.
+"""Converts Spark schemas to Delta schemas, and checks whether a batch's rows fit a table.
 
-Both write a schema in nearly the same JSON. Three things differ, and each would do harm if it were
+Both spell a schema in nearly the same JSON. Three things differ, and each would do harm if it were
 passed on:
 
-1. Types that Delta lacks (intervals, void, user-defined ones) are refused by name.
+1. Types that Delta lacks (intervals, void, user-defined types) are refused by name.
 2. Columns become nullable, as when Spark creates a Delta table: Spark's own ``nullable`` flags
    change with its plans.
-3. Column metadata is dropped. Spark keeps watermarks there, and a table read with one would never
-   move it.
+3. Column metadata is dropped. Spark keeps watermarks there, and a query that read the table would
+   have a watermark that never advances.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _PRIMITIVES = frozenset(
     )
 )
 _DECIMAL = re.compile(r"decimal\(\d+,-?\d+\)")
-#: Their values can be told from the name of a partition directory, without time zones and rounding.
+#: The types whose values a partition directory's name gives exactly, without time zones or
+#: rounding.
 _PARTITION_TYPES = frozenset(("string", "long", "integer", "short", "byte", "boolean", "date"))
 
 
@@ -50,8 +51,7 @@ def delta_schema_json(spark_schema: str, *, place: str) -> str:
 
 
 def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: str) -> None:
-    """Raise ``SinkMismatchError`` unless each partition column exists, and has a type that a
-    directory's name can hold."""
+    """Raise ``SinkMismatchError`` unless each partition column exists and has a usable type."""
     types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
     for column in partition_by:
         if column not in types:
@@ -74,8 +74,10 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
 
 
 def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
-    """Raise ``SinkMismatchError`` if rows of the one Delta schema cannot be appended to a table of
-    the other."""
+    """Raise ``SinkMismatchError`` if the rows cannot be appended to the table.
+
+    Both schemas are Delta's, as JSON text.
+    """
     table = {field["name"]: field for field in json.loads(table_schema)["fields"]}
     rows = {field["name"]: field for field in json.loads(rows_schema)["fields"]}
     differences = []
@@ -101,11 +103,13 @@ def check_fits(table_schema: str, rows_schema: str, *, place: str) -> None:
 def check_no_rules(
     schema: str, configuration: dict[str, str], features: Iterable[str], *, place: str
 ) -> None:
-    """Raise ``SinkMismatchError`` if the table has rules that do not go with exactly-once appends
-    of plain Parquet files."""
+    """Raise ``SinkMismatchError`` if the table has rules that the sink cannot keep.
+
+    The sink appends plain Parquet files, exactly once.
+    """
     rules = [f"the property {key}" for key in configuration if key.startswith("delta.constraints.")]
     if "delta.setTransactionRetentionDuration" in configuration:
-        # With the transaction ids the table would forget which checkpoints it has.
+        # When transaction ids expire, the table forgets which checkpoints it has.
         rules.append("the property delta.setTransactionRetentionDuration")
     if configuration.get("delta.columnMapping.mode", "none") != "none":
         rules.append("the property delta.columnMapping.mode")
@@ -197,7 +201,10 @@ def _type_name(kind: Any) -> str:
     """A type in Spark SQL's short notation."""
     match kind:
         case {"type": "struct", "fields": fields}:
-            return f"struct<{','.join(field['name'] + ':' + _type_name(field['type']) for field in fields)}>"
+            return (
+                "struct<"
+                f"{','.join(field['name'] + ':' + _type_name(field['type']) for field in fields)}>"
+            )
         case {"type": "array", "elementType": element}:
             return f"array<{_type_name(element)}>"
         case {"type": "map", "keyType": key, "valueType": value}:

@@ -2,20 +2,23 @@
 
 Layout below the sink's path::
 
-    country=US/0a1b2c3d-orders-1-7-0.snappy.parquet      committed: <job>-<sink>-<attempt>-<position>-<number>
-    _weir/staged/0a1b2c3d-orders-1/7/country=US/part-..  staged by attempt 1 in step 7
-    _weir/committed/<job id>-orders/12                   the ledger: epoch 12 is committed, by whom and when
+    country=US/0a1b2c3d-orders-1-7-0.snappy.parquet
+        committed; the name is <job>-<sink>-<attempt>-<position>-<number>
+    _weir/staged/0a1b2c3d-orders-1/7/country=US/part-..
+        staged by attempt 1 in the batch at position 7
+    _weir/committed/<job id>-orders/12
+        the ledger: epoch 12 is committed, by whom and when
 
-Spark, pyarrow and Hive pass over names that begin with ``_``, so what is staged is invisible.
-(pyarrow walks through such directories first, so it may say that one has vanished: then read
-again.) ``commit`` renames each file to its final name. That name follows from the payload alone, so
-a commit that was cut short is repeated without harm: a file that is no longer staged and is there
-under its final name is done. No file is renamed before all of the epoch are known to be there,
-whole. When all names are durable, the ledger gets its entry; an epoch at or below the newest entry
-is never looked at again, even if readers have moved its files.
+Spark, pyarrow and Hive skip names that start with ``_``, so staged files are invisible. (pyarrow
+walks through such directories first, so it may report that one has vanished: then read again.)
+``commit`` renames each file to its final name. That name follows from the payload alone, so an
+interrupted commit can be repeated: a file that is no longer staged and exists under its final name
+is done. No file is renamed before all files of the epoch are known to be complete. When all names
+are durable, the ledger gets its entry; an epoch at or below the newest entry is never looked at
+again, even if readers have moved its files.
 
 A rename shows a whole file or nothing. The files of one epoch appear one after the other; a reader
-that needs all of an epoch at the same instant needs ``DeltaTable``.
+that must see a whole epoch at once needs ``DeltaTable``.
 
 Payload::
 
@@ -66,14 +69,14 @@ if TYPE_CHECKING:
 
 Format = Literal["parquet", "json", "csv"]
 
-#: Older entries of the ledger say nothing that the newest does not say.
+#: Ledger entries kept; only the newest one is needed.
 _LEDGER_ENTRIES_KEPT = 3
 #: Spark names files ``part-<task>-<uuid>-c000.snappy.parquet`` or, in partitions,
 #: ``part-<task>-<uuid>.c000.json``.
 _EXTENSION = re.compile(r"[-.]c\d+\.(?P<extension>.+)$")
-#: How pyarrow calls Spark's compressions of text; others cannot be read outside of Hadoop.
+#: Spark's text compressions by pyarrow's names; others cannot be read outside of Hadoop.
 _TEXT_COMPRESSIONS = {"none": None, "uncompressed": None, "gzip": "gzip", "bzip2": "bz2"}
-#: With these, lines could not be counted (and hardly any reader could read them).
+#: Options with which rows could not be counted (and few readers could read the files).
 _TEXT_OPTIONS_REFUSED = frozenset(
     ("linesep", "encoding", "charset", "quote", "escape", "escapequotes", "sep", "delimiter")
 )
@@ -82,7 +85,7 @@ _TEXT_OPTIONS_REFUSED = frozenset(
 class _File(msgspec.Struct):
     path: StagedPath
     size: Count | None = None
-    #: Once flushed.
+    #: Set once flushed.
     rows: Count | None = None
 
 
@@ -137,8 +140,7 @@ class Files(Sink):
 
     def check(self, context: SinkContext) -> None:
         """Refuse a directory that holds files and was not made by this kind of sink."""
-        # For another run in the same process: what the one before it knew may have been deleted
-        # since.
+        # For another run in the same process: what the previous run knew may have been deleted.
         self._target = Target(self.describe())
         file_system = context.file_system(self._root)
         status = file_system.status(self._root)
@@ -154,15 +156,17 @@ class Files(Sink):
             )
 
     def open(self, context: SinkContext) -> None:
-        """Make the directory, with the mark by which ``check`` knows it again."""
+        """Make the directory and the ledger, by which ``check`` recognises it."""
         self._opened = context
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
         self._target.is_known_by(self._ledger)
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the step's rows into the hidden part of the directory: one Spark job. None if Spark
-        wrote no file."""
+        """Write the batch's rows into the hidden part of the directory, in one Spark job.
+
+        None if Spark wrote no file.
+        """
         self._target.check(self._file_system)
         directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
         path = join(self._root, _staged(directory, step.position))
@@ -175,7 +179,7 @@ class Files(Sink):
             options=self._options,
             written=step.files,
         )
-        # Not cut in two by a volume that went away meanwhile.
+        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
         self._target.check(self._file_system)
         files = visible_files(self._file_system, path)
         if not files:
@@ -188,7 +192,7 @@ class Files(Sink):
         }
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Sync what was staged and count its rows, once per payload (PROTOCOL P23)."""
+        """Sync the staged files and count their rows, once per payload (PROTOCOL P23)."""
         check_staged(payloads, _Payload, self.describe())
         self._target.check(self._file_system)
         sync_below(
@@ -204,8 +208,7 @@ class Files(Sink):
         return [payload if payload["flushed"] else self._counted(payload) for payload in payloads]
 
     def staged_files(self, payload: Payload) -> list[str]:
-        """Where the payload's files are: under their final names if a commit has begun to move
-        them."""
+        """Where the payload's files are: those that a commit has moved, under their final names."""
         check_staged([payload], _Payload, self.describe())
         moves = self._moves(payload)
         staged = [join(self._root, source) for source, _, _ in moves]
@@ -226,7 +229,7 @@ class Files(Sink):
         )
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Give the epoch's files their final names, then enter the epoch in the ledger.
+        """Rename the epoch's files to their final names, then enter the epoch in the ledger.
 
         Returns the rows of the files that this call renamed. Raises ``LostRowsError`` if a file is
         neither staged nor committed: its rows are lost.
@@ -258,7 +261,7 @@ class Files(Sink):
         return max(self._ledger_epochs(), default=None)
 
     def commits(self, context: SinkContext) -> Iterator[Commit]:
-        """The newest entry of each job's ledger, the newest first."""
+        """The newest entry of each ledger, newest first."""
         base = join(self._root, "_weir", "committed")
         file_system = context.file_system(self._root)
         ledgers = [join(base, entry.name) for entry in file_system.list(base)]
@@ -269,7 +272,7 @@ class Files(Sink):
         return iter(newest_first)
 
     def clean(self, attempt: int) -> None:
-        """Delete all that dead attempts have left in their staging directories (PROTOCOL P22)."""
+        """Delete the staging directories of dead attempts (PROTOCOL P22)."""
         base = join(self._root, "_weir", "staged")
         for directory in dead_attempts(
             self._file_system, base, staging_prefix(self._context), attempt
@@ -277,8 +280,7 @@ class Files(Sink):
             self._file_system.delete(join(base, directory))
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
-        """Rename every file, durably, before the ledger says so; the rows of those that this call
-        renamed."""
+        """Rename every file, durably, then write the ledger; return the rows of renamed files."""
         for directory in sorted({target.rpartition("/")[0] for _, target, _ in moves}):
             self._file_system.make_directory(join(self._root, directory), below=self._root)
         rows = sum(rows for source, target, rows in moves if self._rename(epoch, source, target))
@@ -307,7 +309,7 @@ class Files(Sink):
 
     @property
     def _ledger(self) -> str:
-        # The whole job id: two jobs that share an entry would lose rows.
+        # The whole job id: two jobs that shared a ledger would lose rows.
         return join(
             self._root, "_weir", "committed", f"{self._context.job_id}-{slug(self._context.sink)}"
         )
@@ -330,7 +332,7 @@ class Files(Sink):
         return _LedgerEntry(files=files, commit=commit)
 
     def _newest_of(self, file_system: FileSystem, ledger: str) -> Commit | None:
-        """Who made the newest entry of a ledger; None if it has none."""
+        """The commit in the newest entry of a ledger; None if it has no entries."""
         epochs = _epochs(file_system, ledger)
         if not epochs:
             return None
@@ -344,10 +346,9 @@ class Files(Sink):
             ) from error
 
     def _moves(self, payload: Payload) -> list[tuple[str, str, int]]:
-        """For each file of the payload: where it is staged, its final path (both below the root),
-        and its rows."""
-        # Named after who staged it, not after the epoch: whoever commits it, the file has one final
-        # name only.
+        """For each file: where it is staged, its final path (both below the root), and its rows."""
+        # Named after the attempt that staged it, not after the epoch: the file has one final name,
+        # whichever commit moves it.
         prefix = f"{payload['directory']}-{payload['position']}"
         moves = []
         for number, file in enumerate(payload["files"]):
@@ -359,7 +360,7 @@ class Files(Sink):
         return moves
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
-        """Give one file its final name. False if it has it already."""
+        """Rename one file to its final name. False if it already has it."""
         file_system, staged, final = (
             self._file_system,
             join(self._root, source),
@@ -371,11 +372,11 @@ class Files(Sink):
                 file_system.rename(staged, final)
                 return True
             except LostWriteError:
-                # It has its name, which a crash may take away.
+                # The file has its final name, but a crash may undo that.
                 self._target_sync.doubt(final)
                 return True
             except StorageError as error:
-                # Another process that commits the same epoch may have been faster.
+                # Another process that commits the same epoch may have renamed it first.
                 failure = error
         if file_system.status(final) is not None and file_system.status(staged) is None:
             return False
@@ -388,7 +389,7 @@ class Files(Sink):
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
     def _counted(self, payload: Payload) -> Payload:
-        """The payload with the rows of each file, without files that have none."""
+        """The payload with the row count of each file, and without files without rows."""
         counted = [
             {**file, "rows": self._rows(join(self._root, _staged_file(payload, file)))}
             for file in payload["files"]
@@ -447,7 +448,7 @@ def _epochs(file_system: FileSystem, ledger: str) -> list[int]:
 
 
 def _staged(directory: str, position: int) -> str:
-    """A step's staging directory relative to the sink's path."""
+    """A batch's staging directory relative to the sink's path."""
     return f"_weir/staged/{directory}/{position}"
 
 

@@ -1,17 +1,17 @@
 """A sink made of the user's own functions.
 
-With ``commit`` it takes part in the two-phase commit: ``fn`` stages a step and returns what is
-needed to commit it, ``commit`` makes an epoch visible. ``commit`` is called again with the same
-``CommitInfo`` whenever the outcome of a call is unknown; job id, sink and epoch together are the
-key by which it can recognise that.
+With ``commit`` it takes part in the two-phase commit: ``fn`` stages a batch and returns what is
+needed to commit it, and ``commit`` makes an epoch visible. ``commit`` is called again whenever the
+outcome of a call is unknown; job id, sink and epoch in its ``CommitInfo`` are the key by which it
+recognises a repetition.
 
-Without ``commit`` the rows are out when ``fn`` returns, so delivery is *at least once*: after a
-failure the steps since the last checkpoint run again, in a new attempt. Job id, attempt and
-position name each call of ``fn`` uniquely.
+Without ``commit`` the rows are visible when ``fn`` returns, so delivery is *at least once*: after a
+failure the batches since the last checkpoint run again, in a new attempt. Job id, attempt and
+position uniquely identify each call of ``fn``.
 
 ``fn`` must consume the whole frame with an action (``frame.write...``, ``frame.foreachPartition``,
-``frame.collect``), also when it expects no rows: Spark stops a query with state if its frame is not
-run, or only in part.
+``frame.collect``), even when it expects no rows: Spark stops a stateful query if its frame is not
+run, or run only in part.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkInfo:
-    """Which sink of which job is concerned, in which attempt."""
+    """The sink, its job and the attempt."""
 
     job_id: JobId
     job_name: str
@@ -42,17 +42,17 @@ class SinkInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class StepInfo(SinkInfo):
-    """Which step is staged."""
+    """The batch that is staged."""
 
-    #: Grows by one with each step of the task; unique within an attempt.
+    #: Grows by one with each batch of the task; unique within an attempt.
     position: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitInfo(SinkInfo):
-    """Which epoch is committed. The attempt is the one that commits, not the one that staged."""
+    """The epoch that is committed. The attempt is the one that commits, not the one that staged."""
 
-    #: The id of the checkpoint; (job id, sink, epoch) is the same in every repetition of a commit.
+    #: The checkpoint id; (job id, sink, epoch) is the same in every repetition of a commit.
     epoch: int
 
 
@@ -63,14 +63,14 @@ NewestCommittedFunction: TypeAlias = Callable[[SinkInfo], int | None]
 
 
 class Foreach(Sink):
-    """Calls ``fn(frame, StepInfo)`` with every step; the module's docstring has its guarantees.
+    """Calls ``fn(frame, StepInfo)`` with every batch; the module's docstring has its guarantees.
 
-    ``fn`` returns a JSON value (durable before the checkpoint completes, as is all that it stands
-    for) or None for nothing to commit. ``commit(CommitInfo, values)`` gets the values of the epoch
-    in the order of their steps, and returns the rows that it made visible, or None if it does not
-    count. ``clean(SinkInfo)`` deletes what attempts before ``SinkInfo.attempt`` staged and did not
-    commit. ``newest_committed(SinkInfo)`` tells the newest epoch known to be committed
-    (PROTOCOL P21). ``describe`` is a name for messages.
+    ``fn`` returns a JSON value, which the checkpoint stores, or None if there is nothing to commit;
+    what it staged must be durable when it returns. ``commit(CommitInfo, values)`` gets the values
+    of the epoch in the order of their batches, and returns the number of rows that it made visible,
+    or None if it does not count. ``clean(SinkInfo)`` deletes what attempts before
+    ``SinkInfo.attempt`` staged and did not commit. ``newest_committed(SinkInfo)`` returns the
+    newest epoch known to be committed (PROTOCOL P21). ``describe`` is a name for messages.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Foreach(Sink):
             describe or f"Foreach({getattr(fn, '__qualname__', type(fn).__qualname__)})"
         )
         self._opened: SinkContext | None = None
-        #: Without ``commit`` no checkpoint needs to come after the last rows (PROTOCOL P36).
+        #: Without ``commit``, no checkpoint is needed after the last rows (PROTOCOL P36).
         self.requires_final_checkpoint = commit is not None
 
     def describe(self) -> str:
@@ -98,10 +98,10 @@ class Foreach(Sink):
         return self._description
 
     def check(self, context: SinkContext) -> None:
-        """Nothing is known of the target before the first step."""
+        """Do nothing: the target is unknown before the first batch."""
 
     def open(self, context: SinkContext) -> None:
-        """Take up the attempt."""
+        """Remember the attempt."""
         self._opened = context
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
@@ -115,16 +115,16 @@ class Foreach(Sink):
                 f" value that contains {kind.__name__}, which is not JSON: return only dicts with"
                 " text keys, lists, text, finite numbers, booleans and None."
             )
-        # Committers see the same value now and after a restore: what JSON makes of it (a tuple
-        # becomes a list).
+        # ``commit`` sees the same value now and after a restore: the one that JSON gives back (a
+        # tuple becomes a list).
         return {"value": json.loads(json.dumps(value))}
 
     def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """What ``fn`` staged is durable when it returns, so nothing is left to do."""
+        """Do nothing: what ``fn`` staged is durable when ``fn`` returns."""
         return list(payloads)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Call ``commit`` with the epoch's values, also with none (PROTOCOL P15)."""
+        """Call ``commit`` with the epoch's values, even if there are none (PROTOCOL P15)."""
         if self._commit is None:
             return 0
         if any("value" not in payload for payload in payloads):
@@ -136,7 +136,7 @@ class Foreach(Sink):
         return self._commit(CommitInfo(**self._identity, epoch=epoch), values) or 0
 
     def newest_committed(self) -> int | None:
-        """What ``newest_committed`` says; None without it."""
+        """The result of the user's ``newest_committed``; None without that function."""
         return (
             None
             if self._newest_committed is None

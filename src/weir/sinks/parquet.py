@@ -1,8 +1,7 @@
-"""What the footer of a Parquet file tells a sink: how many rows there are, and statistics in
-Delta's JSON.
+"""Reads Parquet footers: row counts, and statistics in Delta's JSON.
 
-Statistics let readers of the table skip files, so a wrong one loses rows without a word. Therefore
-a bound that JSON or the footer cannot express exactly (long strings, NaN, decimals beyond a double)
+Statistics let readers of the table skip files, so a wrong one loses rows silently. Therefore a
+bound that JSON or the footer cannot express exactly (long strings, NaN, decimals beyond a double)
 is left out, never rounded.
 """
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 #: Delta's own limit (``delta.dataSkippingNumIndexedCols``): statistics of the first columns only.
 _STATISTICS_COLUMNS_MAX = 32
 _TEXT_MAX_CHARACTERS = 32
-#: Every decimal of so many digits survives the way through a double and back.
+#: Every decimal with this many digits survives a round trip through a double.
 _DOUBLE_DIGITS = 15
 
 _Json: TypeAlias = str | int | float
@@ -32,7 +31,7 @@ _Json: TypeAlias = str | int | float
 
 @dataclass(frozen=True, kw_only=True)
 class Footer:
-    """What is kept of a footer."""
+    """What a sink needs of a footer."""
 
     rows: int
     #: Delta's statistics of the file, as JSON text.
@@ -40,12 +39,12 @@ class Footer:
 
 
 def read_footer(file_system: FileSystem, path: str) -> Footer:
-    """Read the footer of one file; a remote file is read whole, through the file system."""
+    """Read the footer of one file. A remote file is read whole, through the file system."""
     metadata = _metadata(file_system, path)
     columns = [
         index
         for index in range(metadata.num_columns)
-        # The leaf of a nested column has a path that is longer than its name.
+        # Top-level columns only: the leaf of a nested column has a path longer than its name.
         if metadata.schema.column(index).name == metadata.schema.column(index).path
     ]
     least: dict[str, _Json] = {}
@@ -81,13 +80,12 @@ def read_footer(file_system: FileSystem, path: str) -> Footer:
 
 
 def count_rows(file_system: FileSystem, path: str) -> int:
-    """The rows of one file, from its footer; a remote file is read whole, through the file
-    system."""
+    """The row count in a file's footer. A remote file is read whole, through the file system."""
     return int(_metadata(file_system, path).num_rows)
 
 
 def _metadata(file_system: FileSystem, path: str) -> pq.FileMetaData:
-    # Not at the top: whoever names a sink would wait for it, before anything else can begin.
+    # Not at the top: importing a sink would load pyarrow before anything else can start.
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -103,7 +101,7 @@ def _bounds(statistics: list[Any]) -> tuple[_Json, _Json] | None:
         least = _as_json(min(entry.min for entry in filled))
         greatest = _as_json(max(entry.max for entry in filled))
     except (ValueError, OverflowError):
-        # Spark's years reach further than Python's; such a column simply has no bounds.
+        # Spark's range of years exceeds Python's; such a column has no bounds.
         return None
     return None if least is None or greatest is None else (least, greatest)
 

@@ -1,17 +1,16 @@
-"""Where sinks stage, and how they find it again: names, paths and the one way in which Spark writes
-for a sink.
+"""Staging for sinks: names, paths, and the one way in which Spark writes for a sink.
 
-A staged file must be told from every other file by its path alone, because the process that cleans
-up may know nothing else (PROTOCOL P22). So each step gets a directory of its own, named after job,
-sink, attempt and position::
+A staged file must be identifiable by its path alone, because the process that cleans up may know
+nothing else (PROTOCOL P22). So each batch gets its own directory, named after job, sink, attempt
+and position::
 
     <somewhere>/<job id[:8]>-<sink's slug>-<attempt>/<position>/[country=US/]part-....parquet
 
 Spark writes it with version 1 of Hadoop's file output committer, which moves a file there only when
-its task has succeeded. Once the write has returned, a listing of the directory is therefore exactly
-the rows of the step, and no second Spark job is needed to learn what was written. Where the task
-has written the same rows for other tasks, these files get a second name in the directory, and Spark
-writes nothing.
+its Spark task has succeeded. Once the write has returned, the files in the directory therefore hold
+exactly the rows of the batch, and no second Spark job is needed to learn what was written. If the
+task has already written the same rows for downstream tasks, those files are linked into the
+directory and Spark writes nothing.
 
 This module imports no pyspark: it only calls methods of the frame that it is given.
 """
@@ -50,28 +49,27 @@ NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _WRITE_OPTIONS = {
     "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
-    # A step that Spark runs again replaces what its first run staged, in every partition.
+    # A batch that Spark runs again replaces what its first run staged, in every partition.
     "partitionOverwriteMode": "static",
 }
 _SLUG_MAX_CHARACTERS = 40
-#: Of a file or directory, on the file systems there are.
+#: Longest name of a file or directory on common file systems, in bytes.
 _NAME_BYTES = 255
-#: Files of a remote file system that are looked at side by side.
+#: How many files of a remote file system are looked up in parallel.
 _LOOKS_MAX = 16
 
 T = TypeVar("T")
 _PART = r"(?!\.{1,2}(?:/|\Z))[^/\x00]+"
-#: A staged file's path below the directory of its step; partitions have whatever characters the
-#: rows have.
+#: A staged file's path below its batch's directory. Partition values may contain any character that
+#: rows do.
 STAGED_PATH = re.compile(rf"\A{_PART}(?:/{_PART})*\Z")
 StagedPath: TypeAlias = Annotated[str, Meta(pattern=STAGED_PATH.pattern)]
-#: How the directories of an attempt end (``staging_prefix``).
+#: The end of an attempt's directory name (``staging_prefix`` and the attempt).
 STAGED_BY = r"[0-9a-zA-Z]{1,8}-[A-Za-z0-9_-]+-[0-9]+"
 
 
 class StagedPayload(msgspec.Struct, kw_only=True):
-    """What the payload of a staged step must be before a path is made of it, whatever sink it is
-    of."""
+    """What every sink's payload must be before a path is made from it."""
 
     position: Position
     flushed: bool
@@ -79,22 +77,21 @@ class StagedPayload(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class StagedFile:
-    """One file below a step's directory."""
+    """One file below a batch's directory."""
 
-    #: Relative to the step's directory, as the file system spells it.
+    #: Relative to the batch's directory, as the file system spells it.
     path: str
     #: Bytes.
     size: int
 
 
 def staging_prefix(context: SinkContext) -> str:
-    """``<job id[:8]>-<slug>``: what all staging directories of one sink of one job begin with."""
+    """``<job id[:8]>-<slug>``: the prefix of all staging directories of one sink of one job."""
     return f"{context.job_id[:8]}-{slug(context.sink)}"
 
 
 def slug(sink: str) -> str:
-    """A sink's name as part of a file name; names that would be spelled alike get a digest of the
-    full name."""
+    """A sink's name as part of a file name; if it had to change, with a digest of the full name."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", sink)[:_SLUG_MAX_CHARACTERS]
     if plain == sink:
         return plain
@@ -102,8 +99,10 @@ def slug(sink: str) -> str:
 
 
 def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) -> None:
-    """Raise ``SinkMismatchError`` unless all are of this kind: they may come from a checkpoint that
-    somebody else wrote."""
+    """Raise ``SinkMismatchError`` unless all payloads are of this kind.
+
+    They may come from a checkpoint that somebody else wrote.
+    """
     for payload in payloads:
         try:
             converted(payload, kind)
@@ -115,7 +114,7 @@ def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) ->
 
 
 def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -> None:
-    """The same for what is to be committed, which must be durable too."""
+    """Like ``check_staged``, for payloads to be committed: they must also be flushed."""
     check_staged(payloads, kind, place)
     if not all(payload["flushed"] for payload in payloads):
         raise SinkMismatchError(
@@ -124,8 +123,7 @@ def check_flushed(payloads: Sequence[Payload], kind: type[object], place: str) -
 
 
 def dead_attempts(file_system: FileSystem, base: str, prefix: str, attempt: int) -> list[str]:
-    """Names of the directories ``<prefix>-<number>`` in ``base`` whose number is below
-    ``attempt``."""
+    """Names of the directories ``<prefix>-<number>`` in ``base``, number below ``attempt``."""
     pattern = re.compile(re.escape(prefix) + r"-(\d+)")
     return [
         entry.name
@@ -146,12 +144,11 @@ def write_frame(
     options: Mapping[str, str] | None = None,
     written: Sequence[str] = (),
 ) -> None:
-    """Put all rows of the frame into a directory: one Spark job, and the only one (see the module's
-    docstring).
+    """Write all rows of the frame into a directory, in one Spark job (see the module's docstring).
 
-    ``written`` are Parquet files that hold exactly these rows already, if there are any: where they
-    are what would be written, they get a second name there, and no job runs. What the directory
-    held before is deleted: a repeated step replaces what it staged.
+    ``written`` are Parquet files that already hold exactly these rows, if there are any: if plain
+    local Parquet is asked for, they are linked or copied and no job runs. The directory's previous
+    content is deleted: a repeated batch replaces what it staged.
     """
     file_system.delete(directory)
     plain = format_name == "parquet" and not partition_by and not options
@@ -161,8 +158,8 @@ def write_frame(
             file_system.link_or_copy(file, join(directory, name_of(file)))
         return
     if is_local(directory):
-        # Spark's committer makes these too, and then forks a chmod for each of them: 11 ms a batch.
-        # Nothing is synced here: that is for ``flush``.
+        # Spark's committer would make these itself, and fork a chmod for each: 11 ms per batch.
+        # Nothing is synced here: ``flush`` does that.
         Path(directory, "_temporary", "0", "_temporary").mkdir(parents=True)
     writer = (
         frame.write.format(format_name)
@@ -189,8 +186,7 @@ def _is_too_long(name: str) -> bool:
 
 
 def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
-    """All files below a directory, in the order of their paths, without Spark's and Hadoop's hidden
-    ones."""
+    """All files below a directory, in path order, without Spark's and Hadoop's hidden ones."""
     return [
         StagedFile(path=path, size=status.size)
         for path, status in _walk(file_system, directory, "")
@@ -199,14 +195,15 @@ def visible_files(file_system: FileSystem, directory: str) -> list[StagedFile]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers ignore a file or directory of this name (a partition ``_a=1`` is no hidden
-    directory)."""
+    """Whether readers ignore a file or directory of this name (they read a partition ``_a=1``)."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 def check_partition_names(columns: Sequence[str], hidden: str, *, place: str) -> None:
-    """Raise ``SinkError`` for a partition column that begins with one of these letters: readers
-    pass over its rows."""
+    """Raise ``SinkError`` for a partition column that starts with a character in ``hidden``.
+
+    Readers skip such directories, and with them the rows.
+    """
     for column in columns:
         if column.startswith(tuple(hidden)):
             raise SinkError(
@@ -226,29 +223,27 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 
 def sync_below(file_system: FileSystem, root: str, paths: Iterable[str]) -> None:
-    """Make files, given relative to ``root``, durable with every directory between them and
-    ``root`` (PROTOCOL P23).
+    """Sync files, given relative to ``root``, and every directory up to ``root`` (PROTOCOL P23).
 
-    A file whose directory entry, or whose directory's own entry, is not on the disk is lost with
-    the machine.
+    A machine crash loses a file whose entry in its directory, or whose directory's own entry, is
+    not on disk.
     """
     entries: set[str] = set()
     for path in paths:
         names = path.split("/")
         entries.update("/".join(names[: count + 1]) for count in range(len(names)))
     if entries:
-        # Directories come last: an entry is made durable after what it names.
+        # Deepest paths first: an entry is made durable after the file or directory that it names.
         ordered = sorted(entries, key=lambda entry: (-entry.count("/"), entry))
         file_system.sync([*(join(root, entry) for entry in ordered), root])
 
 
 class SureSync:
-    """Makes what a commit wrote at a sink's target durable, and remembers what a sync has failed
-    for.
+    """Syncs what a commit wrote at a sink's target, and remembers files whose sync failed.
 
-    The system reports a lost write once, and the next sync succeeds without it (PROTOCOL P23). But
-    a commit is repeated over the same names, and finds its work done. So these files are written
-    anew, with the content that they have.
+    The system reports a lost write once, and the next sync succeeds without the data
+    (PROTOCOL P23). But a commit is repeated over the same names and finds its work done. So files
+    whose sync failed are rewritten with the content that they have.
     """
 
     def __init__(self) -> None:
@@ -256,19 +251,21 @@ class SureSync:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether something that is there may not last."""
+        """Whether a crash may lose something that exists."""
         return bool(self._doubtful)
 
     def doubt(self, path: str) -> None:
-        """A sync of this file, or of its name, has failed."""
+        """Record that a sync of this file, or of its name, failed."""
         self._doubtful.add(path)
 
     def sync_below(self, file_system: FileSystem, root: str, paths: Sequence[str]) -> None:
-        """As the function of this name. Raises ``LostWriteError``; the next call with these paths
-        writes them anew."""
+        """Like the function ``sync_below``, after rewriting files in doubt.
+
+        Raises ``LostWriteError``; the next call with these paths rewrites them.
+        """
         full = [join(root, path) for path in paths]
         for path in self._doubtful.intersection(full):
-            with suppress(FileNotFoundError):  # whoever owns the target may have deleted it since
+            with suppress(FileNotFoundError):  # the target's owner may have deleted it since
                 file_system.write(path, file_system.read(path))
             self._doubtful.discard(path)
         try:
@@ -278,20 +275,20 @@ class SureSync:
             raise
 
     def write(self, file_system: FileSystem, path: str, data: bytes) -> None:
-        """Write a file; until that has succeeded, it is in doubt."""
+        """Write a file; it is in doubt until that has succeeded."""
         self._doubtful.add(path)
         file_system.write(path, data)
         self._doubtful.discard(path)
 
 
 def statuses(file_system: FileSystem, paths: Sequence[str]) -> list[FileStatus | None]:
-    """What is at each path. Where a look goes over a network, several go at once."""
+    """What is at each path. Remote paths are looked up in parallel."""
     if not paths or is_local(paths[0]):
         return [file_system.status(path) for path in paths]
     looks: list[Future[list[FileStatus | None]]] = []
     for first in range(min(_LOOKS_MAX, len(paths))):
         looks.append(Future())
-        # Daemons: a look that hangs does not keep the process from ending.
+        # Daemon threads: a look-up that hangs does not keep the process from exiting.
         look = partial(_look, file_system, paths[first::_LOOKS_MAX], looks[-1])
         threading.Thread(target=look, name="weir-look", daemon=True).start()
     found: list[FileStatus | None] = [None] * len(paths)
@@ -310,8 +307,10 @@ def _look(
 
 
 def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> str | None:
-    """The first of these files that is gone or has another size (None: any will do), in words; None
-    if there is none."""
+    """The first file that is gone or has another size, in words; None if all are intact.
+
+    A size of None matches any.
+    """
     for (path, size), found in zip(sizes.items(), statuses(file_system, list(sizes)), strict=True):
         if found is None:
             return f"{path} is gone"
@@ -321,9 +320,11 @@ def damaged_file(file_system: FileSystem, sizes: Mapping[str, int | None]) -> st
 
 
 class Target:
-    """Where a sink writes. Once an attempt of this process has found it, it is never made again:
-    while its volume is not mounted, rows would be written, and committed, where no reader finds
-    them."""
+    """Where a sink writes. Once this process has found it, it is never made again.
+
+    While its volume is not mounted, rows would be written, and committed, where no reader finds
+    them.
+    """
 
     def __init__(self, place: str) -> None:
         """``place`` is the sink, for messages."""
@@ -331,12 +332,14 @@ class Target:
         self._known: str | None = None
 
     def is_known_by(self, directory: str) -> None:
-        """This directory, which is in it, is there, and stays."""
+        """Record a directory of the target that exists and is never removed."""
         self._known = directory
 
     def check(self, file_system: FileSystem) -> None:
-        """Raise ``StorageError`` if it is gone. On a local file system only: a store is there, or
-        says that it is not."""
+        """Raise ``StorageError`` if the known directory is gone.
+
+        On a local file system only: a remote store itself raises when it is away.
+        """
         if (
             self._known is not None
             and is_local(self._known)
@@ -349,7 +352,7 @@ class Target:
 
 
 def lost_rows(place: str, epoch: int, damage: str) -> LostRowsError:
-    """What a sink raises whose commit cannot be made whole."""
+    """The error of a sink whose commit cannot be completed."""
     return LostRowsError(
         f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows is"
         " visible there, and the job cannot go on without them. Put the file back and run the job"

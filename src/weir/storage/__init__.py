@@ -1,2 +1,1 @@
-"""Where checkpoints live: file systems, the numbered log that arbitrates, the metadata codec and
-checkpoint storage."""
+"""Durable storage: file systems, the arbitrating numbered log, metadata, checkpoint storage."""

@@ -1,11 +1,10 @@
-"""Where the checkpoints and savepoints of one job lie, and how they are made, found, checked and
-deleted.
+"""Checkpoint storage: writes, finds, verifies and deletes one job's checkpoints and savepoints.
 
 ::
 
     <base>/<job id>/log/                the job log
                     ids/                the checkpoint id counter
-                    chk-<n>/_metadata   checkpoint n: it exists once this file does, which is written last
+                    chk-<n>/_metadata   written last: checkpoint n exists once this file does
                     chk-<n>/...         files that only checkpoint n has
                     shared/<n>/...      files that checkpoint n wrote and later ones may refer to
     <target>/savepoint-<job id[:6]>-<token>/_metadata and files, self-contained
@@ -15,12 +14,13 @@ Rules of this file:
 1. State handles of a checkpoint are relative to ``<base>/<job id>``, those of a savepoint to its
    own directory. Both are resolved from where the metadata was *found*, so either may be moved as a
    whole.
-2. Nothing outside of those two is ever read as a state file or deleted, whatever a metadata file
-   says. What the metadata names is checked where that is decoded (``metadata.py``); that no link
-   leads out is checked by ``file_path``.
-3. A deletion first removes ``_metadata``: what is half deleted is no checkpoint any more.
-4. Of a snapshot that was claimed, only files go that its own ``_metadata`` names, wherever links
-   lead. So that one is renamed first, not removed: a deletion that was cut short goes on from it.
+2. Nothing outside of those two directories is ever read as a state file or deleted, whatever a
+   metadata file says. ``metadata.py`` checks the paths when it decodes them; ``file_path`` checks
+   that no link leads out.
+3. A deletion removes ``_metadata`` first: a half-deleted checkpoint is not a checkpoint.
+4. Deleting a claimed snapshot removes only files that its own ``_metadata`` names, wherever links
+   lead. So its ``_metadata`` is renamed first, not removed: an interrupted deletion resumes from
+   it.
 """
 
 from __future__ import annotations
@@ -46,32 +46,31 @@ from weir.storage.metadata import METADATA_FILE, damaged
 from weir.storage.numbered_log import NumberedLog
 from weir.storage.paths import join, lies_in, name_of, normalize, parent, real, stays_below
 
-#: How often the next checkpoint id may be taken by someone else before that is an error.
+#: How often another driver may take the next checkpoint id before that is an error.
 _ID_ATTEMPTS = 1000
 _KEPT_IDS = 4
 _CHECKPOINT = re.compile(r"chk-([0-9]+)")
 #: The metadata of a claimed snapshot that is being deleted.
 _GOING = "_metadata.deleted"
-#: How many neighbours a message about a missing checkpoint names.
+#: How many neighbouring snapshots the message about a missing checkpoint names.
 _NAMED_NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
 class CheckpointStorage:
-    """The checkpoints of one job. ``fs`` gives the file system of a path
-    (``resolve.FileSystems``)."""
+    """The checkpoints of one job. ``fs`` gives the file system of a path (``FileSystems``)."""
 
     fs: Callable[[str], FileSystem]
     #: ``execution.checkpointing.dir``: absolute path or URI.
     base_directory: str
     job_id: JobId
-    #: Whether new directories of the job and of savepoints are for their owner alone
+    #: Whether only the owner may read new job and savepoint directories
     #: (``weir.private-snapshots``).
     private: bool = True
 
     @property
     def job_directory(self) -> str:
-        """What is below it belongs to this job."""
+        """Everything below this directory belongs to the job."""
         return join(self.base_directory, self.job_id)
 
     @property
@@ -80,10 +79,10 @@ class CheckpointStorage:
         return join(self.job_directory, "log")
 
     def check_writable(self) -> None:
-        """Make the base directory and try it out, before the job starts.
+        """Make the base directory and probe it, before the job starts.
 
         Raises ``StorageError`` if it cannot be written and ``UnsupportedEnvironmentError`` if two
-        drivers could take the same name there (PROTOCOL P17).
+        drivers could create the same name there (PROTOCOL P17).
         """
         fs = self.fs(self.base_directory)
         probe = join(self.base_directory, f".weir-probe-{self.job_id}-{os.getpid()}")
@@ -105,8 +104,7 @@ class CheckpointStorage:
             )
 
     def next_checkpoint_id(self) -> int:
-        """An id that this job never had before, durably; the first is 1 (MISSION A6,
-        PROTOCOL P19)."""
+        """Durably allocate an id new to this job; the first is 1 (MISSION A6, PROTOCOL P19)."""
         log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
         for _ in range(_ID_ATTEMPTS):
             checkpoint_id = (log.newest_number() or 0) + 1
@@ -119,18 +117,18 @@ class CheckpointStorage:
         )
 
     def skip_checkpoint_ids(self, up_to: int) -> None:
-        """No id up to this one is handed out any more."""
+        """Never hand out an id up to and including ``up_to`` again."""
         log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
         while (log.newest_number() or 0) < up_to:
             log.append(up_to, b"")
 
     def newest_checkpoint_id(self) -> int:
-        """The newest id that any driver was given; 0 before the first."""
+        """The newest id that any driver allocated; 0 before the first."""
         log = NumberedLog(self.fs(self.job_directory), join(self.job_directory, "ids"))
         return log.newest_number() or 0
 
     def checkpoint_directory(self, checkpoint_id: int) -> str:
-        """Directory of a checkpoint's metadata and of the files that only it has."""
+        """Directory of a checkpoint's metadata and of the files that only this checkpoint has."""
         return join(self.job_directory, f"chk-{checkpoint_id}")
 
     def shared_directory(self, checkpoint_id: int) -> str:
@@ -138,8 +136,10 @@ class CheckpointStorage:
         return join(self.job_directory, "shared", str(checkpoint_id))
 
     def make_savepoint_directory(self, target: str, token: str) -> str:
-        """Make the directory of a new savepoint below ``target``; ``token`` is 12 random
-        hexadecimal digits."""
+        """Make the directory of a new savepoint below ``target``.
+
+        ``token`` is 12 random hexadecimal digits. Raises ``StorageError`` if the directory exists.
+        """
         directory = join(target, f"savepoint-{self.job_id[:6]}-{token}")
         fs = self.fs(target)
         if fs.status(directory) is not None:
@@ -150,7 +150,7 @@ class CheckpointStorage:
         return directory
 
     def make_job_directory(self) -> None:
-        """Make the directory of the job, with which nothing below it can be seen by others."""
+        """Make the directory of the job; if ``private``, others cannot see anything below it."""
         self._make_directory(self.job_directory)
 
     def _make_directory(self, directory: str) -> None:
@@ -161,11 +161,10 @@ class CheckpointStorage:
             fs.make_directory(directory)
 
     def write_metadata(self, checkpoint: CompletedCheckpoint) -> str:
-        """Write ``_metadata``, last of all files of the checkpoint; returns the checksum for the
-        job record."""
+        """Write ``_metadata``, the last file; return its checksum for the job record."""
         data = metadata.encode(checkpoint)
         fs = self.fs(checkpoint.external_path)
-        # That of a savepoint was made when it began.
+        # A savepoint's directory was made when the savepoint began.
         below = (
             checkpoint.external_path
             if checkpoint.kind.is_savepoint
@@ -178,8 +177,8 @@ class CheckpointStorage:
     def read(self, path: str, *, expected_checksum: str | None = None) -> CompletedCheckpoint:
         """The checkpoint or savepoint at ``path``, its directory or its ``_metadata`` file.
 
-        ``expected_checksum`` is what the job record says of the file. Raises
-        ``CheckpointNotFoundError`` and ``CheckpointDamagedError``; state files are not looked at
+        ``expected_checksum`` is the file's checksum from the job record. Raises
+        ``CheckpointNotFoundError`` and ``CheckpointDamagedError``. Does not look at state files
         (``verify`` does).
         """
         directory = _without_file(normalize(path))
@@ -196,9 +195,9 @@ class CheckpointStorage:
         return metadata.decode(data, directory)
 
     def checksum(self, path: str) -> str:
-        """The checksum of a snapshot's ``_metadata``, by which it is known wherever it lies.
+        """The checksum of a snapshot's ``_metadata``, which identifies it wherever it lies.
 
-        Raises ``CheckpointNotFoundError`` if there is none.
+        Raises ``CheckpointNotFoundError`` if there is no such file.
         """
         directory = normalize(path).removesuffix(f"/{METADATA_FILE}")
         fs = self.fs(directory)
@@ -208,8 +207,10 @@ class CheckpointStorage:
             raise CheckpointNotFoundError(_not_found(fs, directory)) from error
 
     def verify(self, checkpoint: CompletedCheckpoint) -> None:
-        """Read every state file; raises ``CheckpointDamagedError`` for the first that is missing or
-        differs."""
+        """Read every state file.
+
+        Raises ``CheckpointDamagedError`` for the first that is missing or differs.
+        """
         handles = {handle.path: handle for task in checkpoint.tasks for handle in task.all_files}
         for handle in handles.values():
             self.verify_file(checkpoint, handle)
@@ -232,8 +233,8 @@ class CheckpointStorage:
     def file_path(self, checkpoint: CompletedCheckpoint, handle: StateHandle) -> str:
         """Where a state file lies, given where its checkpoint was found.
 
-        Raises ``CheckpointDamagedError`` if it, or a directory on the way to it, is a link, which
-        may lead anywhere.
+        Raises ``CheckpointDamagedError`` if the file, or a directory on the way to it, is a
+        symbolic link: that may lead anywhere.
         """
         path = checkpoint.external_path
         if not checkpoint.kind.is_savepoint:
@@ -252,9 +253,9 @@ class CheckpointStorage:
     ) -> None:
         """Carry out ``DiscardCheckpoint``: ``files`` are paths below the job's directory.
 
-        An aborted checkpoint loses all that it wrote; an aborted savepoint (``target``) its
-        directory. A subsumed checkpoint loses its directory and the named files, AFTER a record
-        that this attempt won (PROTOCOL P17).
+        For an aborted checkpoint, delete everything it wrote; for an aborted savepoint
+        (``target``), its directory. For a subsumed checkpoint, delete its directory and ``files``,
+        AFTER a record that this attempt won (PROTOCOL P17).
         """
         if target is not None:
             invariant(not subsumed, f"savepoint {target} belongs to the user and is never subsumed")
@@ -274,21 +275,20 @@ class CheckpointStorage:
         fs.delete(directory)
 
     def discard_all(self, checkpoint_ids: Iterable[int]) -> None:
-        """Delete these checkpoints and every shared file of the job. Its log, and with it its ids,
-        stays."""
+        """Delete these checkpoints and every shared file of the job; its log and ids stay."""
         for checkpoint_id in checkpoint_ids:
             self._discard_directory(self.checkpoint_directory(checkpoint_id))
         self.fs(self.job_directory).delete(join(self.job_directory, "shared"))
 
     def check_claimable(self, snapshot: CompletedCheckpoint, now_ms: int) -> None:
-        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver lives, as seen at
-        ``now_ms`` (Unix epoch).
+        """Raise ``JobAlreadyRunningError`` for a checkpoint of a job whose driver is alive.
 
-        That job's next checkpoints refer to its files. A savepoint stands alone.
+        The next checkpoints of such a job refer to its files. A savepoint is self-contained and
+        always passes. ``now_ms`` is the current time since the Unix epoch.
         """
         if snapshot.kind.is_savepoint:
             return
-        # Where it was found, not where its job lives: it may be a copy.
+        # From where the snapshot was found, not where its job lives: it may be a copy.
         job_directory = parent(snapshot.external_path)
         lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
         if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
@@ -301,12 +301,12 @@ class CheckpointStorage:
     def discard_claimed(
         self, path: str, now_ms: int, *, expected_checksum: str | None = None
     ) -> None:
-        """Delete the files of a claimed snapshot, as far as its own metadata names them; of a
-        checkpoint, of these only what no other checkpoint beside it names. Nothing is done if there
-        is no snapshot any more, or another one (``expected_checksum`` of the ``_metadata``).
+        """Delete the files of a claimed snapshot that its own metadata names.
 
-        Raises ``JobAlreadyRunningError`` like ``check_claimable``, and ``StorageError`` if a link
-        leads out of it.
+        If it is a checkpoint, keep the files that another checkpoint beside it names. Does nothing
+        if the snapshot is gone or is another one (its ``_metadata`` does not have
+        ``expected_checksum``). Raises ``JobAlreadyRunningError`` like ``check_claimable``, and
+        ``StorageError`` if a link leads out of the snapshot.
         """
         fs = self.fs(path)
         directory = fs.real_path(path)
@@ -341,10 +341,10 @@ class CheckpointStorage:
             fs.delete(directory)
 
     def dispose_savepoint(self, path: str) -> CompletedCheckpoint:
-        """Delete a savepoint because its owner asks for it, and return what it was.
+        """Delete a savepoint at its owner's request, and return what it was.
 
         Raises ``CheckpointNotFoundError`` and ``CheckpointDamagedError``, and ``StorageError`` if
-        it is a checkpoint or if files that are not its own lie in its directory; then nothing is
+        it is a checkpoint or its directory holds files that are not its own; then nothing is
         deleted.
         """
         directory = snapshot_directory(path)
@@ -360,13 +360,12 @@ class CheckpointStorage:
         return savepoint
 
     def discard_orphans(self, retained: Iterable[CompletedCheckpoint], *, up_to: int) -> None:
-        """Delete every checkpoint and shared file of the job that no retained checkpoint needs, of
-        ids up to ``up_to``.
+        """Delete checkpoints and shared files up to id ``up_to`` that no retained one needs.
 
-        Only AFTER the record "attempt began", with the newest id that was allocated BEFORE it: what
-        has no higher id and is not retained was left behind by attempts that are over
-        (PROTOCOL P17). A driver that falls asleep right here finds those of a newer attempt when it
-        wakes, and must not touch them.
+        Only AFTER the record "attempt began", with ``up_to`` the newest id that was allocated
+        BEFORE that record: a checkpoint that is not retained and has no higher id was left behind
+        by an attempt that has ended (PROTOCOL P17). A driver suspended right here finds a newer
+        attempt's checkpoints when it wakes up, and must not touch them.
         """
         kept = list(retained)
         fs = self.fs(self.job_directory)
@@ -396,8 +395,7 @@ class CheckpointStorage:
         fs.delete(directory)
 
     def _delete_files(self, fs: FileSystem, base: str, files: tuple[str, ...]) -> None:
-        """Delete files below a directory, and directories there that become empty, but for a job's
-        ``shared``."""
+        """Delete files below ``base`` and the directories that this empties, except ``shared``."""
         emptied: set[str] = set()
         for path in files:
             invariant(stays_below(path), f"state file {path!r} is not below the directory {base}")
@@ -412,8 +410,7 @@ class CheckpointStorage:
 
 
 def snapshot_directory(path: str) -> str:
-    """The real directory of the snapshot that a user names, by its directory, its ``_metadata`` or
-    a link to either."""
+    """The real directory of a snapshot named by its directory, its ``_metadata`` or a link."""
     return _without_file(real(normalize(path)))
 
 
@@ -422,7 +419,7 @@ def _without_file(path: str) -> str:
 
 
 def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
-    """Every file below a directory, by its path from there."""
+    """Every file below a directory, as a path relative to it."""
     for entry in fs.list(directory):
         if entry.is_directory:
             below = _files_below(fs, join(directory, entry.name))
@@ -432,7 +429,7 @@ def _files_below(fs: FileSystem, directory: str) -> Iterator[str]:
 
 
 def _not_found(fs: FileSystem, directory: str) -> str:
-    """A sentence that names what could have been meant instead."""
+    """A sentence that names the snapshots the user could have meant."""
     exists = fs.status(directory) is not None
     what = (
         f"{directory} has no file {METADATA_FILE}"
@@ -461,8 +458,7 @@ def _not_found(fs: FileSystem, directory: str) -> str:
 
 
 def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> None:
-    """Raise ``StorageError`` if the directory of a savepoint holds a file that its metadata does
-    not name."""
+    """Raise ``StorageError`` if a savepoint's directory holds a file its metadata does not name."""
     own = {METADATA_FILE, _GOING, *savepoint.files}
     foreign = [file for file in _files_below(fs, savepoint.external_path) if file not in own]
     if foreign:
@@ -476,7 +472,7 @@ def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> Non
 def _read_claimed(
     fs: FileSystem, directory: str, expected: str | None
 ) -> CompletedCheckpoint | None:
-    """A snapshot that is to be deleted, also if its deletion has begun; None if it is gone."""
+    """The snapshot to delete, even if its deletion has begun; None if it is gone."""
     for file in (METADATA_FILE, _GOING):
         try:
             data = fs.read(join(directory, file))

@@ -1,5 +1,4 @@
-"""Finds the file system that holds a path, and moves immutable files between file systems by hard
-link or copy."""
+"""Finds the file system of a path, and links or copies immutable files between file systems."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from weir.storage.paths import is_local, scheme_of
 class FileSystems:
     """Finds the file system of a path: the local one for plain paths, Hadoop's for URIs.
 
-    ``hadoop`` gives Hadoop's file system for a URI; None where no Spark session is at hand.
+    ``hadoop`` gives Hadoop's file system for a URI; None without a Spark session.
     """
 
     def __init__(self, hadoop: Callable[[str], FileSystem] | None) -> None:
@@ -25,7 +24,7 @@ class FileSystems:
     def __call__(self, path: str) -> FileSystem:
         """The file system that holds an absolute path or URI.
 
-        Raises ``UnsupportedEnvironmentError`` for a URI if there is no Hadoop at hand.
+        Raises ``UnsupportedEnvironmentError`` for a URI without a Spark session.
         """
         if is_local(path):
             return self._local
@@ -47,19 +46,17 @@ class Transfer:
         self._file_system = file_system
 
     def make_directory(self, path: str, *, below: str) -> None:
-        """Make a directory and its parents, if ``below`` is there. Raises ``StorageError`` if it is
-        not."""
+        """Make a directory and its parents. Raises ``StorageError`` if ``below`` is missing."""
         self._file_system(path).make_directory(path, below=below)
 
     def can_link(self, directory: str, other: str) -> bool:
-        """Whether a file of one existing directory can get a second name in the other without
-        copying."""
+        """Whether a file in one existing directory can be hard-linked into the other."""
         if not (is_local(directory) and is_local(other)):
             return False
         return Path(directory).stat().st_dev == Path(other).stat().st_dev
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Give ``source`` a second name or a copy at ``target``. True if it was a link.
+        """Hard-link or copy ``source`` to ``target``. True if it was a link.
 
         Raises ``StorageError`` if the source has vanished.
         """

@@ -1,11 +1,11 @@
-"""The port to a file system, as narrow as the protocol allows.
+"""The file system interface, as narrow as the protocol allows.
 
-Paths are kept as ``weir/storage/paths.py`` says: plain (``/data/x``) for the local file system,
-URIs (``hdfs://nn/x``) for Hadoop's. ``LocalFileSystem`` (``weir/storage/local.py``) needs no JVM;
-``HadoopFileSystem`` (``weir/spark/hadoop.py``) speaks through Spark's own configuration.
+Paths are spelled as ``weir/storage/paths.py`` defines: plain (``/data/x``) for the local file
+system, URIs (``hdfs://nn/x``) for Hadoop's. ``LocalFileSystem`` (``weir/storage/local.py``) needs
+no JVM; ``HadoopFileSystem`` (``weir/spark/hadoop.py``) uses Spark's Hadoop configuration.
 
-The one operation that arbitrates is ``create``: it makes a file with all of its content or says
-that the name is taken, atomically and durably (PROTOCOL P17). How: ``file:`` links a synced
+The one operation that arbitrates is ``create``: it creates a file with all of its content or
+reports that the name is taken, atomically and durably (PROTOCOL P17). ``file:`` links a synced
 temporary file to the name; ``hdfs:`` renames without overwriting; ``s3a:`` puts with
 ``If-None-Match``. A file system without such an operation is refused.
 """
@@ -19,8 +19,7 @@ from typing import Protocol
 
 
 class CreateResult(enum.Enum):
-    """How a conditional create ended. A create that ended in doubt has been read back before this
-    is returned."""
+    """The outcome of a conditional create. If it was in doubt, it has been read back first."""
 
     CREATED = "CREATED"
     ALREADY_EXISTS = "ALREADY_EXISTS"
@@ -38,22 +37,32 @@ class FileStatus:
 
 
 class FileSystem(Protocol):
-    """What Weir needs of a file system. Every failure is a ``StorageError`` that names the path,
-    and a ``LostWriteError`` where a second try could succeed without the data."""
+    """What Weir needs of a file system.
+
+    Every failure is a ``StorageError`` that names the path, and a ``LostWriteError`` where a retry
+    could succeed without the data.
+    """
 
     def create(self, path: str, data: bytes) -> CreateResult:
-        """Create the file with this content unless the name is taken. Durable (file and directory)
-        on return."""
+        """Create the file with this content unless the name is taken.
+
+        Durable (file and directory) on return.
+        """
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Create or replace the file; a reader sees the old or the new content, never a part.
-        Durable on return."""
+        """Create or replace the file, atomically: a reader sees the old or the new content.
+
+        Durable on return.
+        """
         ...
 
     def read(self, path: str) -> bytes:
-        """The content. Raises ``FileNotFoundError`` if there is no such file, and ``StorageError``
-        if it is no plain one."""
+        """The content.
+
+        Raises ``FileNotFoundError`` if there is no such file, and ``StorageError`` if it is not a
+        regular file.
+        """
         ...
 
     def status(self, path: str) -> FileStatus | None:
@@ -69,32 +78,32 @@ class FileSystem(Protocol):
         ...
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Make the directory and its parents; no error if it is there.
+        """Make the directory and its parents; no error if it exists.
 
-        ``below`` is one of them that is not made: a ``StorageError`` if it is not there, as when
-        its volume is away.
+        ``below`` is an ancestor that is never made: raises ``StorageError`` if it is missing, for
+        example because its volume is not mounted.
         """
         ...
 
     def make_private_directory(self, path: str) -> None:
-        """The same; on a local file system only its owner may see what is in a new directory.
-        Elsewhere access is granted by the store."""
+        """Like ``make_directory``, but a new local directory is accessible to its owner only.
+
+        Elsewhere the store controls access.
+        """
         ...
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all below it; no error if there is nothing."""
+        """Delete a file, or a directory with everything below it; no error if it is missing."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or directory; the target's directory must exist. A target file is
-        replaced."""
+        """Move a file or directory, replacing a target file. The target's directory must exist."""
         ...
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Give an immutable file a second name. True if that was a link, False if the content was
-        copied.
+        """Hard-link an immutable file, or copy it. True if it was linked, False if copied.
 
-        A target of the same size that exists already is left as it is.
+        An existing target of the same size is left as it is.
         """
         ...
 

@@ -1,30 +1,32 @@
-"""The job log: who runs a job, which checkpoints are complete, and how the job ended
-(PROTOCOL P17).
+"""The job log: who runs a job, which checkpoints are complete, how the job ended (PROTOCOL P17).
 
 Rules of this file:
 
-1. Every record is the *full* state of the job, so the newest one alone tells everything and older
-   ones are pruned.
+1. Every record is the *full* state of the job, so the newest one is sufficient and older ones are
+   pruned.
 2. A record counts once its number is won. A checkpoint is complete if and only if a won record
    lists it.
-3. An attempt begins by winning the number after the record that it was decided on. From then on
-   every number that someone else takes means that a newer attempt holds the job: this driver exits
-   and touches no file.
-4. Each record carries ``writer``, a random token of the driver, so that a record found after a
-   create that ended in doubt can be told from one of somebody else.
+3. An attempt begins by winning the number after the record on which the decision to begin was
+   based. From then on, a number taken by anyone else means that a newer attempt holds the job: this
+   driver exits and touches no file.
+4. Each record carries ``writer``, a random token of the driver, so that after a create that ended
+   in doubt, the driver can tell its own record from another driver's.
 
-One timeline, two drivers (A is suspended by its machine, B takes over)::
+A timeline with two drivers (A's machine suspends it, B takes over)::
 
-    number  7  attempt-began 2 (A)   8  checkpoint-completed 41 (A)   9  attempt-began 3 (B)
-    A wakes, tries 9 for checkpoint 42: taken, by B -> FENCED. Checkpoint 42 is not complete and A deletes nothing.
+    number  7  attempt-began 2 (A)
+            8  checkpoint-completed 41 (A)
+            9  attempt-began 3 (B)
+    A wakes up and tries 9 for checkpoint 42: taken by B -> FENCED.
+    Checkpoint 42 is not complete, and A deletes nothing.
 
-A record that is there and whose sync has failed may be gone after a crash of the machine, and no
-later sync would say so. Its writer takes the next number for the same state, which then is the
-newest and does not need the one before (rule 1).
+The same holds when B runs the pipeline under a *new* job id, into the same tables: B then takes
+number 9 of the old log for "superseded" before it assigns the name to the new id, and nobody runs
+the old id again.
 
-The same holds when B runs the pipeline under a *new* job id, into the same tables: then B takes
-number 9 of the old log for "superseded", before the name stands for the new id, and nobody runs the
-old id any more.
+A record whose sync failed exists, but may be gone after the machine crashes, and no later sync
+would report that. Its writer records the same state under the next number, which then is the newest
+and does not need the one before (rule 1).
 """
 
 from __future__ import annotations
@@ -55,15 +57,14 @@ from weir.storage.records import decoded
 _logger = logging.getLogger(__name__)
 
 RECORD_VERSION = 1
-#: Records that stay for people who look into the directory; one would do.
+#: Records kept for people who look into the directory; the protocol needs one.
 KEPT_RECORDS = 32
-#: How often a driver may complete a checkpoint between the look at its log and the record that is
-#: to end it.
+#: How often ``supersede`` retries because the driver completed a checkpoint after its log was read.
 _SUPERSEDE_TRIES = 32
 
 
 class RecordKind(enum.Enum):
-    """What a record was written for."""
+    """Why a record was written."""
 
     ATTEMPT_BEGAN = "attempt-began"
     CHECKPOINT_COMPLETED = "checkpoint-completed"
@@ -72,39 +73,38 @@ class RecordKind(enum.Enum):
 
 
 class RecordStatus(enum.Enum):
-    """Where the job stands. A record RUNNING without a live driver means that the driver died or
-    was suspended."""
+    """The job's status. RUNNING without a live driver: the driver died or was suspended."""
 
     RUNNING = "running"
     STOPPED = "stopped"
     FINISHED = "finished"
     FAILED = "failed"
     CANCELED = "canceled"
-    #: The job's name was given to a new id: no driver may run this one any more.
+    #: The job's name was assigned to a new id: no driver may run this id again.
     SUPERSEDED = "superseded"
 
     @property
     def may_be_run(self) -> bool:
-        """Whether a driver runs the job, or a command may begin a further attempt at any moment."""
+        """Whether a driver runs the job, or a command may begin another attempt at any moment."""
         return self in (RecordStatus.RUNNING, RecordStatus.FAILED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointReference:
-    """Where a completed checkpoint is, and the checksum of its ``_metadata`` file
-    (``metadata.checksum_of``)."""
+    """Where a completed checkpoint is, and the checksum of its ``_metadata``."""
 
     checkpoint_id: Ordinal
     #: Directory of ``_metadata``.
     path: AbsolutePath
+    #: Of the ``_metadata`` file (``metadata.checksum_of``).
     checksum: MetadataChecksum
 
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The snapshot that a job began from."""
+    """The snapshot that a job started from."""
 
-    #: The job that it was taken of.
+    #: The job that the snapshot was taken of.
     job_id: JobId
     checkpoint_id: Ordinal
 
@@ -113,14 +113,14 @@ class Origin:
 class JobRecord:
     """The state of a job as of one record."""
 
-    #: Its number in the log.
+    #: The record's number in the log.
     number: Ordinal
     kind: RecordKind
     version: int = RECORD_VERSION
     job_id: JobId
     job_name: str
     attempt: Ordinal
-    #: Random token of the driver that wrote it.
+    #: Random token of the driver that wrote the record.
     writer: str
     timestamp_ms: Timestamp
     status: RecordStatus = RecordStatus.RUNNING
@@ -132,21 +132,21 @@ class JobRecord:
     savepoint: AbsolutePath | None = None
     #: The savepoint or checkpoint that the job was first started from.
     restored_from: AbsolutePath | None = None
-    #: Of its ``_metadata``: a snapshot is known by that, wherever it lies.
+    #: Checksum of that snapshot's ``_metadata``, which identifies it wherever it lies.
     restored_checksum: MetadataChecksum | None = None
-    #: What that is; None also if it could not be read.
+    #: The job and checkpoint id of that snapshot; None also if it could not be read.
     origin: Origin | None = None
     #: The Delta table that a sink appends to, by sink.
     tables: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
-    #: What is there as long as a target is at which rows of the job are visible, by sink
+    #: A path that exists as long as a target with visible rows of the job does, by sink
     #: (``Sink.landmark``).
     written: dict[OperatorId, AbsolutePath] = field(default_factory=dict)
-    #: The job owns that snapshot and has not deleted it yet
-    #: (``execution.state-recovery.claim-mode=CLAIM`` when it began).
+    #: Whether the job owns the snapshot of ``restored_from`` and has not deleted it yet
+    #: (``execution.state-recovery.claim-mode=CLAIM`` when the job began).
     claimed: bool = False
     #: Why the job failed for good.
     failure: str | None = None
-    #: The job that the name was to stand for instead.
+    #: The job that the name was to be assigned to instead.
     superseded_by: JobId | None = None
 
 
@@ -164,8 +164,10 @@ class JobLog:
         self._sleep = sleep
 
     def newest(self) -> JobRecord | None:
-        """The newest record, or None if the job never began. Raises ``StorageError`` if it cannot
-        be read."""
+        """The newest record, or None if the job never began.
+
+        Raises ``StorageError`` if it cannot be read.
+        """
         entry = self._log.newest()
         return None if entry is None else _decode(entry, self._log)
 
@@ -187,12 +189,12 @@ class JobLog:
     ) -> JobLogWriter:
         """Win the record "attempt began", which fences every older attempt.
 
-        ``after`` is the newest record, on which the decision to begin was taken; what it says of
-        checkpoints and of ``restored_from`` is carried on, but for where that snapshot lies now.
-        ``origin`` is what the job was begun from. The attempt's number is above ``above_attempt``
-        too, which is one that the records do not know. Raises ``JobFencedError`` if another driver
-        began meanwhile, ``JobEndedError`` if the job is superseded, and ``StorageError`` if the
-        record could not be written.
+        ``after`` is the newest record, on which the decision to begin was based; its checkpoints
+        and its snapshot are carried over, except that ``restored_from`` updates where the snapshot
+        lies. ``origin`` is the snapshot that the job started from. The attempt's number is also
+        above ``above_attempt``, an attempt that the records do not know. Raises ``JobFencedError``
+        if another driver began meanwhile, ``JobEndedError`` if the job is superseded, and
+        ``StorageError`` if the record could not be written.
         """
         if after is not None and after.status is RecordStatus.SUPERSEDED:
             raise JobEndedError(
@@ -234,12 +236,11 @@ class JobLog:
     def supersede(
         self, *, job_id: JobId, job_name: str, by: JobId, writer: str, timestamp_ms: int
     ) -> JobRecord | None:
-        """End job ``job_id`` for whoever runs it or is about to, because job ``by`` is to run in
-        its place.
+        """End job ``job_id`` for whoever runs it or is about to: job ``by`` takes its place.
 
-        Its next number is won, so that its driver is fenced at its next record (PROTOCOL P17); what
-        the record says of checkpoints is carried on, and they stay. None, and nothing written, if
-        the job has ended already. Raises ``JobFencedError`` if others take every number, and
+        Wins the next number, so that the job's driver is fenced at its next record (PROTOCOL P17).
+        The record carries the checkpoints over, and they stay. Returns None, and writes nothing, if
+        the job has already ended. Raises ``JobFencedError`` if others take every number, and
         ``StorageError`` if the record could not be written.
         """
         recorder = Recorder(self._log, sleep=self._sleep)
@@ -274,7 +275,7 @@ class JobLog:
                     f"The end of job {job_name} ({job_id}) could not be recorded:"
                     f" {recorder.failure}"
                 )
-            # Its driver has completed a checkpoint meanwhile: read on.
+            # The job's driver completed a checkpoint meanwhile: read the log again.
         raise JobFencedError(
             f"Another driver of job {job_name} ({job_id}) writes faster than this command can end"
             " it: stop it with 'weir stop' or 'weir cancel', and run this command again."
@@ -282,8 +283,7 @@ class JobLog:
 
 
 class JobLogWriter:
-    """The log in the hands of one attempt. Not for two threads at once. Made by
-    ``JobLog.begin_attempt``."""
+    """One attempt's writer of the log, made by ``JobLog.begin_attempt``. Not thread-safe."""
 
     def __init__(self, log: NumberedLog, recorder: Recorder, began: JobRecord) -> None:
         self._log = log
@@ -298,7 +298,7 @@ class JobLogWriter:
 
     @property
     def failure(self) -> str:
-        """What the storage said when an append last ended in doubt; empty if none did."""
+        """The storage error of the last append that ended in doubt; empty if none did."""
         return self._recorder.failure
 
     def append(
@@ -314,12 +314,12 @@ class JobLogWriter:
         claim_is_over: bool = False,
         written: Mapping[OperatorId, str] = MappingProxyType({}),
     ) -> Recorded:
-        """Win the next number with this state of the job. ``claim_is_over``: what it had claimed is
-        deleted. ``written`` are targets at which rows are visible, beside those that are known.
+        """Win the next number with this state of the job.
 
-        Blocks while the outcome is in doubt. WON: durable. FENCED: a newer attempt holds the job;
-        touch no file. FAILED: nothing was recorded. Raises ``StorageError`` if the outcome stays
-        unknown: stop as if fenced.
+        ``claim_is_over``: the claimed snapshot has been deleted. ``written`` adds targets with
+        visible rows to those of earlier records. Blocks while the outcome is in doubt. WON:
+        durable. FENCED: a newer attempt holds the job; touch no file. FAILED: nothing was recorded.
+        Raises ``StorageError`` if the outcome stays unknown: stop as if fenced.
         """
         record = replace(
             self._newest,
@@ -346,9 +346,9 @@ class JobLogWriter:
     def _landed_late(self, number: int) -> bool:
         """Whether the number was taken by an earlier record of ours that was reported as FAILED.
 
-        An object store can carry out a request long after the client gave it up. The record that is
-        appended now supersedes it, so what it said never counted for anyone unless this driver dies
-        in between.
+        An object store can carry out a request long after the client gave up on it. The record
+        appended now supersedes the late one, which therefore never counts for anyone, unless this
+        driver dies in between.
         """
         entry = self._log.newest()
         return (
@@ -359,7 +359,7 @@ class JobLogWriter:
 
 
 def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
-    """Take the record's number, or the next one if the record is there then and may not last."""
+    """Take the record's number, or the next one if the record was written but may be lost."""
     try:
         return recorder.record(record.number, _encode(record)), record
     except LostWriteError:
@@ -368,8 +368,7 @@ def _win(recorder: Recorder, record: JobRecord) -> tuple[Recorded, JobRecord]:
 
 
 def _prune(log: NumberedLog) -> None:
-    """Delete old records. The record before it is won already, so a failure here only postpones
-    it."""
+    """Delete old records. A failure only postpones that: the new record is already won."""
     try:
         log.prune(KEPT_RECORDS)
     except StorageError as error:

@@ -1,8 +1,8 @@
-"""From a job's name to its id (PROTOCOL P20).
+"""The map from job name to job id (PROTOCOL P20).
 
-Running a pipeline again must find the same job, and two drivers started at once must agree on its
-id. So the map is a numbered log for each name: a new generation (``--fresh``, ``--from-savepoint``)
-is the next number, and whoever takes it first has assigned the id.
+Running a pipeline again must find the same job, and two drivers started at the same time must agree
+on its id. So each name has a numbered log: a new generation (``--fresh``, ``--from-savepoint``) is
+the next number, and whoever takes the number first assigns the id.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class NameRecord:
     name: str
     #: Grows by one with each ``--fresh`` and ``--from-savepoint``; the first is 1.
     generation: Ordinal
-    #: The savepoint that this generation began from; the same one given again continues it,
-    #: wherever it lies by then.
+    #: The savepoint that this generation started from. Running from the same one again continues
+    #: this generation, wherever the savepoint lies by then.
     from_savepoint: AbsolutePath | None
-    #: Of its ``_metadata``, by which it is known again.
+    #: Checksum of its ``_metadata``, which identifies it.
     snapshot_checksum: MetadataChecksum | None = None
 
 
@@ -77,7 +77,7 @@ class JobNames:
         snapshot_checksum: str | None = None,
         after: int,
     ) -> Recorded:
-        """Let the name stand for this job, as the generation after ``after`` (0: the first).
+        """Assign the name to this job, as the generation after ``after`` (0: none yet).
 
         FENCED: another driver assigned that generation; look it up again. FAILED: nothing was
         recorded. Raises ``StorageError`` if the outcome stays unknown.
@@ -98,6 +98,6 @@ class JobNames:
 
 
 def directory_name(name: str) -> str:
-    """A directory name for any job name: readable, and different for different names."""
+    """A directory name for any job name: readable, and distinct for distinct names."""
     readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40]
     return f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}".lstrip("-")

@@ -1,8 +1,8 @@
 """The lease: a hint whether a driver is alive, and where it can be reached (PROTOCOL P20).
 
-The driver renews a small file. Running the job again reads it and refuses politely if the holder is
-alive, instead of fencing it. The lease decides nothing: whoever is mistaken about it is stopped by
-the job log (PROTOCOL P17).
+The driver renews a small file. Running the job again reads the file and refuses if the holder is
+alive, instead of fencing it. The lease decides nothing: the job log stops a driver that misjudges
+it (PROTOCOL P17).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from weir.storage.filesystem import FileSystem
 from weir.storage.paths import join
 from weir.storage.records import decoded
 
-#: Seconds by which two processes may disagree on when a third one was started (the clock was
-#: adjusted meanwhile).
+#: Seconds by which two processes may disagree on when a third was started (the clock may have been
+#: adjusted in between).
 _START_TOLERANCE_S = 2.0
 
 
@@ -39,7 +39,7 @@ class LeaseRecord:
     rest_address: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[A-Za-z0-9_.:\[\]%-]{1,300}\Z")]
     #: When the lease was renewed.
     timestamp_ms: Timestamp
-    #: How long it holds from then on.
+    #: How long the lease holds from then on.
     timeout_ms: Count
 
 
@@ -73,19 +73,18 @@ class Lease:
             ) from error
 
     def remove(self, attempt: int) -> None:
-        """Give the lease back, unless another attempt holds it."""
+        """Release the lease, unless another attempt holds it."""
         held = self.read()
         if held is not None and held.attempt == attempt:
             self._fs.delete(self._path)
 
 
 def holder_is_alive(lease: LeaseRecord, now_ms: int, host: str) -> bool:
-    """Whether the holder of the lease seems to be alive, as seen at ``now_ms`` (Unix epoch) from
-    ``host``.
+    """Whether the lease's holder seems to be alive, at ``now_ms`` (Unix epoch) seen from ``host``.
 
-    It must have renewed within its timeout (a stopped process does not), and on the same machine
-    exactly that process must exist: a process that was killed counts as dead at once, and so does
-    one that only has the same number.
+    It must have renewed the lease within its timeout (a stopped process does not). On the same
+    machine that very process must also exist: a killed process counts as dead at once, even if its
+    pid has been reused.
     """
     if now_ms - lease.timestamp_ms >= lease.timeout_ms:
         return False
@@ -93,7 +92,7 @@ def holder_is_alive(lease: LeaseRecord, now_ms: int, host: str) -> bool:
 
 
 def process_lives(pid: int, started: float) -> bool:
-    """Whether exactly this process runs on this machine; ``started`` is its ``create_time``."""
+    """Whether this very process runs on this machine; ``started`` is its ``create_time``."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

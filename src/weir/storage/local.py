@@ -1,23 +1,23 @@
-"""The local file system: ``FileSystem`` over the operating system's calls, without a JVM.
+"""The local file system: ``FileSystem`` on top of system calls, without a JVM.
 
 Rules of this file:
 
-1. ``create`` never shows a part of a file. The content goes to a temporary file in the same
-   directory, which is synced and then *linked* to the name; a link fails if the name is taken. So
+1. ``create`` never exposes a partial file. The content goes to a temporary file in the same
+   directory, which is synced and then *linked* to the name; the link fails if the name is taken. So
    of any number of writers exactly one wins, and a crash at any moment leaves either nothing or the
    whole file (PROTOCOL P17).
 2. ``write`` does the same with a rename, which replaces.
-3. Durable means that the file *and* the directory that names it are synced (PROTOCOL P23). A
-   directory made by ``make_directory`` is synced into its parent at once, so what is put into it
-   later cannot lose its way there.
-4. Every ``OSError`` becomes a ``StorageError`` that names the path and the way out. The one
-   exception is the ``FileNotFoundError`` of ``read``, which callers expect.
-5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that could not be written,
-   reports that to one fsync, and lets the next one succeed: a sync that failed must never be tried
-   again and believed.
+3. Durable means that the file *and* the directory that names it are synced (PROTOCOL P23).
+   ``make_directory`` syncs each new directory's parent at once, so files written into it later
+   cannot become unreachable.
+4. Every ``OSError`` becomes a ``StorageError`` that names the path and the fix. The one exception
+   is the ``FileNotFoundError`` of ``read``, which callers expect.
+5. A failed fsync becomes a ``LostWriteError``. Linux drops the pages that it could not write,
+   reports that to one fsync, and lets the next one succeed: a failed sync must never be retried and
+   believed.
 
-A temporary file's name begins with a dot and ends with ``.tmp``, and is short, however long the
-target's is. One that a killed process left behind is never read by anyone.
+A temporary file's name starts with a dot, ends with ``.tmp`` and is short, however long the
+target's name is. Nobody reads one that a killed process left behind.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from weir.errors import LostWriteError, StorageError, UnsupportedEnvironmentErro
 from weir.storage.filesystem import CreateResult, FileStatus
 from weir.storage.paths import real
 
-#: Bytes that ``checksum`` reads at a time.
+#: Bytes per read in ``checksum``.
 CHECKSUM_BLOCK_SIZE = 1 << 20
 
-#: What ``link`` raises where the file system, the kind of file or the number of links does not
-#: allow one.
+#: The errors of ``link`` where the file system, the file type or the link count rules out a link.
 _NO_LINK = frozenset(
     {
         errno.EXDEV,
@@ -72,17 +71,17 @@ _WAY_OUT = {
 
 
 class LocalFileSystem:
-    """The file system of this machine (and whatever is mounted into it)."""
+    """The file system of this machine, mounts included."""
 
     def __init__(self) -> None:
         self._temporary_numbers = itertools.count(1)
 
     def create(self, path: str, data: bytes) -> CreateResult:
-        """Create the file with all of its content unless the name is taken (PROTOCOL P17). Durable
-        on return.
+        """Create the file with all of its content unless the name is taken (PROTOCOL P17).
 
-        Raises ``UnsupportedEnvironmentError`` where there are no hard links, hence no conditional
-        create. A ``StorageError`` leaves in doubt whether the file was created: read it back.
+        Durable on return. Raises ``UnsupportedEnvironmentError`` where there are no hard links and
+        hence no conditional create. After a ``StorageError`` the file may or may not exist: read it
+        back.
         """
         target = Path(path)
         with _explained("create", path):
@@ -152,19 +151,17 @@ class LocalFileSystem:
         return sorted(found, key=lambda status: status.name)
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
-        """Make the directory and its parents, each synced into its parent; no error if it is
-        there."""
+        """Make the directory and its parents, syncing the parent of each; no error if it exists."""
         with _explained("make the directory", path):
             _make_directory(Path(path), below=None if below is None else Path(below))
 
     def make_private_directory(self, path: str) -> None:
-        """The same, but only its owner may see what is in the directory. One that is there keeps
-        its mode."""
+        """Like ``make_directory`` with mode 0700. An existing directory keeps its mode."""
         with _explained("make the directory", path):
             _make_directory(Path(path), mode=0o700)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all below it; no error if there is nothing."""
+        """Delete a file, or a directory with everything below it; no error if it is missing."""
         target = Path(path)
         with _explained("delete", path):
             while True:
@@ -175,12 +172,15 @@ class LocalFileSystem:
                         target.unlink()
                     return
                 except FileNotFoundError:
+                    # If it still exists, another process is deleting below it: delete the rest.
                     if not os.path.lexists(target):
-                        return  # else another process deletes below it at the same time: go on with the rest
+                        return
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or directory; the target's directory must exist. A target file is replaced.
-        Durable."""
+        """Move a file or directory, replacing a target file. The target's directory must exist.
+
+        Durable on return.
+        """
         old, new = Path(source), Path(target)
         with _explained(f"move {source} to", target):
             old.replace(new)
@@ -188,11 +188,11 @@ class LocalFileSystem:
                 _sync_directory(directory)
 
     def link_or_copy(self, source: str, target: str) -> bool:
-        """Give an immutable file a second name; True if by a link, False if the content had to be
-        copied.
+        """Hard-link an immutable file, or copy it. True if linked, False if copied.
 
         Copies across devices and where links are not supported. A target of the same size is left
-        as it is; any other is replaced. Not durable until ``sync``.
+        as it is (True if it is a link to the source already); any other is replaced. Not durable
+        until ``sync``.
         """
         old, new = Path(source), Path(target)
         with _explained(f"link or copy {source} to", target):
@@ -256,7 +256,7 @@ class LocalFileSystem:
                 os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
                 return temporary
             except FileExistsError:
-                continue  # left behind by a killed process, or in use by one of another machine
+                continue  # left behind by a killed process, or in use by another machine
 
     def _write_temporary(self, target: Path, data: bytes) -> Path:
         """A new, synced file beside ``target`` with this content."""
@@ -273,7 +273,7 @@ class LocalFileSystem:
 
 
 def _open_plain(path: str) -> BinaryIO:
-    """A file for reading. A pipe or a device might never come to an end, or never begin."""
+    """Open a regular file for reading. Reading a pipe or device might block or never end."""
     file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - Path.open takes no opener
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -297,7 +297,7 @@ def _status(name: str, found: os.stat_result) -> FileStatus:
 
 
 def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = None) -> None:
-    """``mode`` is that of the last one, less the umask; ``below`` is not made."""
+    """Make missing directories; ``mode`` is for the last one, less the umask; not ``below``."""
     if directory.is_dir():
         return
     if directory == below:
@@ -307,7 +307,7 @@ def _make_directory(directory: Path, *, mode: int = 0o777, below: Path | None = 
     try:
         _sync_directory(directory.parent)
     except OSError:
-        # Whoever asks for it again has to make it again.
+        # Remove it, so that the next call makes and syncs it again.
         with suppress(OSError):
             directory.rmdir()
         raise
@@ -322,7 +322,7 @@ def _sync(path: Path, flags: int) -> None:
 
 
 class _SyncFailedError(OSError):
-    """An fsync has failed (rule 5)."""
+    """An fsync failed (rule 5)."""
 
 
 def _fsync(descriptor: int) -> None:
@@ -338,7 +338,7 @@ def _sync_directory(directory: Path) -> None:
 
 @contextmanager
 def _explained(action: str, path: str, *, expected: type[OSError] | None = None) -> Iterator[None]:
-    """Turn an ``OSError`` other than ``expected`` into a ``StorageError`` that says what to do."""
+    """Turn an ``OSError`` other than ``expected`` into a ``StorageError`` that names the fix."""
     try:
         yield
     except OSError as error:

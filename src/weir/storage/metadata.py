@@ -4,18 +4,17 @@ One line of text::
 
     {"format":"weir-checkpoint","version":1,"checksum":"sha256:...","checkpoint":{...}}
 
-``checkpoint`` is the ``CompletedCheckpoint`` with sorted keys and without ``external_path``: where
-a checkpoint is, is known by whoever found it, so that savepoints can be moved. ``checksum`` is the
-SHA-256 of the line ``weir-checkpoint 1`` (format and version) followed by the exact bytes of
-``checkpoint``. The frame around it has one spelling only; so any byte that is missing or different
-anywhere in the file is noticed, and a damaged version number is not mistaken for a file of a newer
-Weir.
+``checkpoint`` is the ``CompletedCheckpoint`` with sorted keys and without ``external_path``: the
+reader knows where it found the file, so savepoints can be moved. ``checksum`` is the SHA-256 of the
+line ``weir-checkpoint 1`` (format and version) followed by the exact bytes of ``checkpoint``. The
+frame around it has exactly one spelling, so a missing or changed byte anywhere in the file is
+detected, and a damaged version number is not mistaken for a file of a newer Weir.
 
-A checksum keeps out damage, and no attacker. So this is the one place where a checkpoint is
-decoded, and it says what every name and number in it may be (the types of ``weir/core/types.py``,
-and ``_check_one_meaning``): a snapshot may come from anywhere, and its names become paths that are
-read, written and deleted. Nothing behind this file sees an unchecked one. What the texts and
-payloads in it mean is decoded by those who read them, in the same way (``records.decoded``).
+A checksum detects damage, not tampering: a snapshot may come from anywhere, and its names become
+paths that are read, written and deleted. So this is the one place that decodes a checkpoint, and it
+checks every name and number (the types of ``weir/core/types.py``, and ``_check_one_meaning``). No
+other code sees an unchecked one. Opaque texts and payloads are decoded, with the same checks, by
+the code that reads them (``records.decoded``).
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from weir.storage.records import decoded, is_canonical
 FORMAT = "weir-checkpoint"
 VERSION = 1
 METADATA_FILE = "_metadata"
-#: Where the files of a checkpoint lie, below its job's directory: not where the job keeps its log
-#: and its ids.
+#: Where a checkpoint's files lie below its job's directory: never in the job's log or ids.
 _FILE_OF_CHECKPOINT = re.compile(r"(?:shared/[0-9]+|chk-[0-9]+)/.+")
 
 
@@ -48,8 +46,8 @@ class _Frame(msgspec.Struct):
 def encode(checkpoint: CompletedCheckpoint) -> bytes:
     """The content of ``_metadata``. Equal checkpoints give equal bytes.
 
-    Raises ``StorageError`` if it would not be read back equal, such as a payload that holds
-    something that is no JSON value.
+    Raises ``StorageError`` if it would not be read back equal, for example because a payload holds
+    something that is not a JSON value.
     """
     try:
         fields = msgspec.to_builtins(checkpoint)
@@ -64,11 +62,10 @@ def encode(checkpoint: CompletedCheckpoint) -> bytes:
 
 
 def decode(data: bytes, path: str) -> CompletedCheckpoint:
-    """The checkpoint in the content of a ``_metadata`` file that was found in the directory
-    ``path``.
+    """Decode the content of a ``_metadata`` file that was found in the directory ``path``.
 
     Raises ``CheckpointDamagedError`` if any byte differs from what was written or a name or number
-    is none that can be, and ``StorageError`` if a newer Weir wrote it.
+    is invalid, and ``StorageError`` if a newer Weir wrote it.
     """
     try:
         frame = decoded(data, _Frame)
@@ -113,7 +110,7 @@ def _frame(checksum: str, body: bytes) -> bytes:
 
 
 def _different(checkpoint: CompletedCheckpoint) -> str | None:
-    """What would be read back different, and whose it is."""
+    """The first value that would be read back different, and its owner; None if there is none."""
     payloads = [
         (f"sink {one.sink!r}", one.payload)
         for task in checkpoint.tasks
@@ -125,7 +122,7 @@ def _different(checkpoint: CompletedCheckpoint) -> str | None:
 
 
 def damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
-    """The error for a file of the checkpoint at a path, or for what one of its entries says."""
+    """The error for a damaged file, or a bad entry of it, of the checkpoint at ``path``."""
     return CheckpointDamagedError(
         f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy,"
         " or use another checkpoint or savepoint.",
@@ -143,8 +140,10 @@ def _from_body(body: bytes, path: str) -> CompletedCheckpoint:
 
 
 def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
-    """Raise ``ValueError`` if a name stands for two things: it would be checked as the one and used
-    as the other."""
+    """Raise ``ValueError`` if a name stands for two things.
+
+    It would be checked as one of them and used as the other.
+    """
     vertices = [task.vertex for task in checkpoint.tasks]
     if len(set(vertices)) < len(vertices):
         raise ValueError("a vertex is there twice")

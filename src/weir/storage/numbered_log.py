@@ -1,42 +1,42 @@
-"""An append-only log whose next number is taken by conditional create: the one arbiter
-(PROTOCOL P17).
+"""An append-only log that takes each number by conditional create: the one arbiter (PROTOCOL P17).
 
 Each entry is a file, named by its number with leading zeros. Whoever creates number n first has it;
-everyone else is told that it is taken. The next number is the newest plus one (ids may be left
-out). The log serves three purposes: the job log, the checkpoint id counter, and the map from job
-name to job id.
+for everyone else the create fails. The next number is the newest plus one (ids may be skipped). The
+log serves three purposes: the job log, the checkpoint id counter, and the map from job name to job
+id.
 
-**Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that was
-asleep since then (its newest number is long gone) could create such a name and believe that it won.
-So ``append`` lists the directory *after* it created: since the newest entry is never deleted, a
-higher number is there whenever the name had been pruned. The writer then removes its own file and
-has lost::
+**Why pruning is safe.** Old entries can be deleted, which frees their names. A writer that has been
+suspended since (the newest number that it knows is long gone) could create such a name and believe
+that it won. So ``append`` lists the directory *after* it creates: since the newest entry is never
+deleted, a higher number exists whenever the name had been pruned. The writer then removes its own
+file and has lost::
 
-    stale writer    read newest = 7 ............................ create 8 (free again!)  list: 90 is there -> lost
-    other driver            create 8, 9, ... 90   prune below 59
+    stale writer   read newest = 7
+    other driver   create 8, 9, ... 90; prune below 59
+    stale writer   create 8 (free again!); list: 90 exists -> lost
 
-The same listing can find a higher number that was appended on top of ours a moment ago. Then its
-writer has read our entry and goes on from it: we have been overtaken, so "taken" is the right
-answer in this case too.
+The same listing can find a higher number that was appended after ours a moment ago. Its writer has
+read our entry and continues from it: we have been overtaken, so "taken" is the right answer in this
+case too.
 
-Assumption: listing shows every file that was there when it began and was not deleted meanwhile. At
-least two entries are kept, so that one appended and one pruned during a listing cannot make the log
+Assumption: a listing shows every file that existed when it began and was not deleted meanwhile. At
+least two entries are kept, so that one append and one pruning during a listing cannot make the log
 look shorter than it is.
 
-**When a create raises**, it may have happened. Until that is known, nothing may be deleted or
-committed, so ``Recorder`` reads the number back, as often as it takes, and decides by what it
-finds:
+**When a create raises**, it may still have happened. Until the outcome is known, nothing may be
+deleted or committed, so ``Recorder`` reads the number back, retrying up to a limit, and decides by
+what it finds:
 
-1. our own bytes, and nothing above them: made durable once more, then WON;
-2. someone else's bytes, or a higher number: FENCED;
-3. nothing: the create is tried again; after the last try it is certain that nothing was recorded:
+1. our own bytes, and no higher number: synced once more, then WON;
+2. another writer's bytes, or a higher number: FENCED;
+3. nothing: the create is retried; after the last try it is certain that nothing was recorded:
    FAILED;
-4. our own bytes, but a sync of them has failed: ``LostWriteError``. They are there and may not
-   last, and no later sync is believed. The number is taken; what it says may be recorded once more
-   under the next one.
+4. our own bytes, but a sync of them failed: ``LostWriteError``. They exist but may be lost, and no
+   later sync is believed. The number is taken; its content may be recorded once more under the next
+   number.
 
-If the log cannot even be read back within the limit, a ``StorageError`` says so. The outcome is
-then unknown, and the driver must stop as if it were fenced; the next one reads what the disk says.
+If the log cannot be read back within the limit, a ``StorageError`` says so. The outcome is then
+unknown, and the driver must stop as if it were fenced; the next driver reads what is on disk.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ from weir.storage.paths import join, parent
 
 _DIGITS = 20
 _NAME = re.compile(rf"[0-9]{{{_DIGITS}}}")
-#: No log comes near it; what names a higher number was not written by Weir, and no name would be
-#: left above it.
+#: No log comes near this number. Weir did not write a file with a higher one, which would leave no
+#: number above it.
 _NUMBER_MAX = 2**62
-#: How often ``newest`` lists again when the entry it found was pruned before it could be read.
+#: How often ``newest`` lists again when the entry it found was pruned before it was read.
 _LIST_ATTEMPTS = 100
 _KEEP_MIN = 2
 
@@ -75,11 +75,11 @@ class Entry:
 
 
 class NumberedLog:
-    """A log in ``directory``. Objects hold no state: any number of them, in any process, may share
-    a directory.
+    """A log in ``directory``.
 
-    The first entry makes the directory, but not the one above it: where that has gone, as with a
-    volume that is not mounted, a log would begin anew beside its own entries.
+    Objects hold no state: any number of them, in any process, may share a directory. The first
+    entry makes the directory, but not its parent: if that is missing, for example because a volume
+    is not mounted, the log would start over without its existing entries.
     """
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
@@ -101,8 +101,10 @@ class NumberedLog:
         )
 
     def newest_number(self) -> int | None:
-        """The highest number, or None if the log is empty. Raises ``StorageError`` if Weir cannot
-        have taken it."""
+        """The highest number, or None if the log is empty.
+
+        Raises ``StorageError`` if it is too high for Weir to have taken it.
+        """
         newest = max(self._numbers(), default=None)
         if newest is not None and newest > _NUMBER_MAX:
             raise StorageError(
@@ -112,18 +114,17 @@ class NumberedLog:
         return newest
 
     def read(self, number: int) -> bytes | None:
-        """The content of one entry, or None if there is none (any more)."""
+        """The content of one entry, or None if it does not exist or was pruned."""
         try:
             return self._fs.read(self.path(number))
         except FileNotFoundError:
             return None
 
     def append(self, number: int, data: bytes) -> CreateResult:
-        """Take ``number``, durably. ALREADY_EXISTS if another writer has it, or had it and it was
-        pruned since.
+        """Take ``number``, durably.
 
-        A ``StorageError`` leaves in doubt whether the number is taken: read it back (``Recorder``
-        does).
+        ALREADY_EXISTS if another writer has it, or had it before it was pruned. After a
+        ``StorageError`` the number may or may not be taken: read it back (``Recorder`` does).
         """
         invariant(number >= 1, f"log numbers start at 1, not {number}")
         self._fs.make_directory(self.directory, below=parent(self.directory))
@@ -134,7 +135,7 @@ class NumberedLog:
         return result
 
     def sync(self, number: int) -> None:
-        """Make an entry durable that was found after a create that ended in doubt."""
+        """Sync an entry that was found after its create had ended in doubt."""
         self._fs.sync([self.path(number)])
 
     def prune(self, keep: int) -> None:
@@ -160,12 +161,14 @@ _READ_BACK_ATTEMPTS = 64
 
 
 class Recorder:
-    """Takes numbers of one log and settles doubts. ``sleep`` takes seconds; tests pass one that
-    does not wait."""
+    """Takes numbers of one log and resolves creates that end in doubt.
+
+    ``sleep`` takes seconds; tests pass one that does not wait.
+    """
 
     def __init__(self, log: NumberedLog, *, sleep: Callable[[float], None] = nap) -> None:
         self._log = log
-        #: What the storage said when a create last raised; for the message that goes with FAILED.
+        #: The error of the last create that raised, for the message that goes with FAILED.
         self.failure = ""
         self._create = Retrying(
             retry=retry_if_result(lambda outcome: outcome is Recorded.FAILED),
@@ -187,11 +190,10 @@ class Recorder:
         )
 
     def record(self, number: int, data: bytes) -> Recorded:
-        """Take ``number`` with ``data``, which no other writer can have written (it carries a token
-        of the writer).
+        """Take ``number`` with ``data``, which must be unique to this writer (it has its token).
 
-        Blocks while the outcome is in doubt. Raises ``StorageError`` if it stays so, and
-        ``LostWriteError`` if the entry is there and may not last.
+        Blocks while the outcome is in doubt. Raises ``StorageError`` if it stays in doubt, and
+        ``LostWriteError`` if the entry was written but may be lost.
         """
         return self._create(self._record_once, number, data)
 
@@ -220,7 +222,7 @@ class Recorder:
         if newest is not None and newest > number:
             return Recorded.FENCED
         if newest is None and number > 1:
-            # The volume of the log is away: the entry may be on it.
+            # The log's volume may not be mounted, and the entry may be on it.
             raise StorageError(
                 f"There is nothing in {self._log.directory}, where entry {number - 1} was."
             )
@@ -235,5 +237,5 @@ class Recorder:
 
 
 def _last_outcome(state: RetryCallState) -> Recorded:
-    """After the last try: what it found, which is FAILED."""
+    """The result of the last try, which is FAILED."""
     return Recorded.FAILED if state.outcome is None else state.outcome.result()

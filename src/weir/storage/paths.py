@@ -1,18 +1,19 @@
-"""What a path is: the one module that reads, joins and compares paths.
+"""Paths: the one module that parses, joins and compares them.
 
-A path is kept in one of two spellings, which need no further reading::
+A path is kept in one of two spellings, which need no further parsing::
 
-    /data/x                      local: absolute and plain; every character but the slash means itself
-    hdfs://nn/x, s3a://bucket/x  elsewhere: a URI, whose path Hadoop takes literally too (``%20`` is no blank)
+    /data/x                      local: absolute and plain; every character but / is literal
+    hdfs://nn/x, s3a://bucket/x  elsewhere: a URI, whose path Hadoop takes literally as well
+                                 (``%20`` is not a blank)
 
 What users write goes through ``normalize`` once, where it enters: relative paths, ``~/x``,
-``file:/x`` and ``file:///x``, ``hdfs:/x`` (on Hadoop's default name node), ``..`` and slashes at
-the end. What cannot be a path, or has no name that JSON, Python and the JVM all know (one that is
-not UTF-8), is refused there in a sentence.
+``file:/x`` and ``file:///x``, ``hdfs:/x`` (on Hadoop's default name node), ``..`` and trailing
+slashes. A string that cannot be a path, or that JSON, Python and the JVM do not all represent (one
+that is not UTF-8), is refused there with an explanation.
 
-Two spellings may be one place, by symbolic links. Paths are stored as they were written, so that a
-link may be moved with what it names; but whenever two are *compared*, and before anything is
-deleted for a user, they are the real ones (``real``, ``is_same``, ``is_within``).
+Symbolic links can give one place two spellings. Paths are stored as they were written, so that a
+link may be moved together with its target; but whenever two paths are *compared*, and before
+anything is deleted for a user, links are resolved (``real``, ``is_same``, ``is_within``).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import tempfile
 from weir.errors import StorageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
-#: Here a bucket or container stands in place of the host, and there is none by default.
+#: In these schemes a bucket or container takes the place of the host, and there is no default.
 _OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "abfs", "abfss", "wasb", "wasbs"})
-#: Keeps Spark's readers from taking a path for a pattern: a directory may well be named ``[1]``.
+#: Keeps Spark's readers from taking a path as a glob: a directory may be named ``[1]``.
 NO_PATTERNS = ("__globPaths__", "false")
 
 
 def normalize(path: str) -> str:
-    """The spelling in which Weir keeps a path; relative ones are taken from the current directory.
+    """The spelling in which Weir keeps a path; relative paths start at the current directory.
 
-    Raises ``StorageError`` for what cannot be one.
+    Raises ``StorageError`` for a string that cannot be a path.
     """
     if not path:
         raise StorageError("A path is empty: write the path of a file or directory.")
@@ -86,8 +87,7 @@ def name_of(path: str) -> str:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether the text has an encoding in UTF-8: the operating system also has names that are any
-    bytes."""
+    """Whether the text can be encoded in UTF-8: the operating system allows names of any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -101,13 +101,12 @@ def stays_below(path: str) -> bool:
 
 
 def real(path: str) -> str:
-    """The path without symbolic links, as far as it exists. On file systems that are not local
-    there are none."""
+    """The path without symbolic links, as far as it exists. Only local file systems have them."""
     return os.path.realpath(path) if is_local(path) else path
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two paths are one place."""
+    """Whether two paths name the same place."""
     return real(one) == real(other)
 
 
@@ -117,13 +116,12 @@ def is_within(path: str, directory: str) -> bool:
 
 
 def lies_in(path: str, directory: str) -> bool:
-    """The same for two real paths."""
+    """``is_within`` for two real paths."""
     return path == directory or path.startswith(join(directory, ""))
 
 
 def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A new directory for what nobody needs later. Raises ``StorageError`` where none can be
-    made."""
+    """A new temporary directory. Raises ``StorageError`` if none can be made."""
     try:
         return tempfile.TemporaryDirectory(prefix=prefix)
     except OSError as error:
@@ -134,17 +132,17 @@ def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
 
 
 def as_spark_path(path: str) -> str:
-    """The path for Spark, which would look a plain one up on Hadoop's default file system."""
+    """The path for Spark, which resolves a plain one on Hadoop's default file system."""
     return f"file://{path}" if is_local(path) else path
 
 
 def as_delta_path(path: str) -> str:
-    """The path for delta-rs, which has one name for S3."""
+    """The path for delta-rs, which has one scheme for S3."""
     return re.sub(r"^s3[an]://", "s3://", path)
 
 
 def _split(rest: str) -> tuple[str, str]:
-    """What stands behind the scheme of a URI as authority and path."""
+    """Split what follows the scheme of a URI into authority and path."""
     if not rest.startswith("//"):
         return "", rest
     authority, slash, below = rest[2:].partition("/")
@@ -183,5 +181,5 @@ def _check_text(path: str) -> None:
 
 
 def _collapsed(path: str) -> str:
-    """An absolute path with one slash between two names, and none at the end."""
+    """An absolute path with one slash between two names and no trailing slash."""
     return "/" + posixpath.normpath("/" + path).lstrip("/")

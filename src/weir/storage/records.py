@@ -1,8 +1,8 @@
-"""Decodes what is read back from a disk: anyone may have written it.
+"""Decodes what is read back from disk, where anyone may have written it.
 
 A type says what each field may be, down to the names that become parts of paths
-(``weir/core/types.py``). What does not agree with its type is a ``ValueError``, whatever was wrong
-with it; the caller knows which file it was, and what to do.
+(``weir/core/types.py``). Data that does not match its type is a ``ValueError``, whatever is wrong
+with it; the caller knows which file it was and what to do.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import msgspec
 
 T = TypeVar("T")
 
-#: How deep lists and maps may lie in each other: whoever walks through a value must come to its
-#: end.
+#: How deep lists and maps may be nested, so that recursive code can walk any value.
 _NESTING_MAX = 100
 _TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _PATTERN = re.compile(r" matching regex '.*'", re.DOTALL)
@@ -24,7 +23,7 @@ _NO_BRACKET = re.compile(rb"[^\[\]{}]+")
 
 
 def decoded(data: bytes | str, kind: type[T]) -> T:
-    """The JSON text as a value of this type. Raises ``ValueError``."""
+    """Decode JSON text as a value of this type. Raises ``ValueError``."""
     data = data.encode() if isinstance(data, str) else data
     brackets = _NO_BRACKET.sub(b"", _TEXT.sub(b"", data))
     depth = max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
@@ -37,8 +36,7 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
 
 
 def converted(value: Any, kind: type[T]) -> T:
-    """The JSON value, which was decoded without a type, as one of this type. Raises
-    ``ValueError``."""
+    """Convert a JSON value that was decoded without a type to this type. Raises ``ValueError``."""
     try:
         return msgspec.convert(value, kind)
     except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
@@ -46,8 +44,7 @@ def converted(value: Any, kind: type[T]) -> T:
 
 
 def is_canonical(data: bytes) -> bool:
-    """Whether the JSON text is the only spelling of its value: keys sorted and none twice, no
-    blanks."""
+    """Whether JSON text is in its one canonical spelling: sorted, unique keys and no blanks."""
     try:
         return msgspec.json.encode(msgspec.json.decode(data), order="sorted") == data
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
@@ -55,6 +52,5 @@ def is_canonical(data: bytes) -> bool:
 
 
 def _not_of_its_type(error: Exception) -> ValueError:
-    """The error without the pattern of a name, which says nothing to people; where the name stands
-    it says."""
+    """The error without a name's regular expression, which helps nobody; it keeps the location."""
     return ValueError(_PATTERN.sub(" of another form", str(error)))
