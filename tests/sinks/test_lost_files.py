@@ -1,8 +1,7 @@
-"""Staged files that are gone or cut short, and syncs that fail, at real tables; no Spark is needed
-(P13, P23).
+"""Missing or truncated staged files and failing syncs, on real tables without Spark (P13, P23).
 
-What is staged are Parquet files that the task has written for other tasks already, so no Spark job
-runs.
+The staged output consists of Parquet files that the task has already written for other tasks, so no
+Spark job runs.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 
 class Target:
-    """A table of one sink, and what is staged for it."""
+    """A sink's table and what is staged for it."""
 
     def __init__(
         self, kind: str, directory: Path, file_system: LocalFileSystem | None = None
@@ -59,11 +58,11 @@ class Target:
         )
 
     def stage(self, position: int) -> dict[str, Any]:
-        """Two rows, each in a file of its own."""
+        """Stage two rows in separate files."""
         return stage_rows(self.sink, position, self._segments)
 
     def flushed(self, position: int) -> dict[str, Any]:
-        """The payload as a checkpoint has it."""
+        """The payload as a checkpoint contains it."""
         (payload,) = self.sink.flush([self.stage(position)])
         return json.loads(json.dumps(payload))
 
@@ -72,13 +71,13 @@ class Target:
         return Path(self.sink.staged_files(payload)[0])
 
     def rows(self) -> list[int]:
-        """What readers see."""
+        """The rows that readers see."""
         return rows_of_delta(self.path) if self._kind == "delta" else rows_of_files(self.path)
 
 
 @pytest.fixture(params=["delta", "files"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Target:
-    """One of each kind."""
+    """One target of each kind."""
     return Target(request.param, tmp_path)
 
 
@@ -93,20 +92,19 @@ def files(tmp_path: Path) -> Target:
 
 
 def cut_short(path: Path) -> None:
-    """Half of the file is missing."""
+    """Truncate the file to half its size."""
     os.truncate(path, path.stat().st_size // 2)
 
 
-# -- rows that are gone
-# --------------------------------------------------------------------------------------------
+# -- rows that are gone ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("commits", [0, 1], ids=["before the first commit", "later"])
 def test_nothing_is_made_where_a_target_was_that_is_away(
     target: Target, tmp_path: Path, commits: int
 ) -> None:
-    """As with a volume that is not mounted: not by a batch, a commit or an attempt. Once it is
-    back, the commit is whole."""
+    """As with an unmounted volume: no batch, commit or attempt creates it. Once it is back, the
+    commit is whole."""
     for number in range(commits):
         target.sink.commit(1 + number, [target.flushed(number)])
     payload = target.flushed(commits)
@@ -124,7 +122,7 @@ def test_nothing_is_made_where_a_target_was_that_is_away(
 def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
     target: Target, tmp_path: Path
 ) -> None:
-    """Spark makes the directories of its files: the payload of such a batch is never said to be
+    """Spark creates the directories of its files, but such a batch's payload is never reported
     durable."""
     target.sink.commit(1, [target.flushed(0)])
     written = target.staged(target.flushed(1))
@@ -142,8 +140,8 @@ def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
 def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(
     target: Target, harm: Any
 ) -> None:
-    """One file of two, of the second step of two: epoch, target, file and ways out are named, and
-    no row is visible."""
+    """One of two files of the second step: epoch, target, file and ways out are named, no row is
+    visible."""
     target.sink.commit(1, [target.flushed(0)])
     payloads = [target.flushed(1), target.flushed(2)]
     path = target.staged(payloads[1])
@@ -175,7 +173,7 @@ def test_a_commit_is_whole_again_once_the_file_was_put_back(target: Target, tmp_
 
 
 def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Target) -> None:
-    """OPTIMIZE and VACUUM, or a reader, may have taken them away before the job has heard of its
+    """OPTIMIZE and VACUUM, or a reader, may have deleted them before the job learns of its
     commit."""
     payload = target.flushed(0)
     target.sink.commit(1, [payload])
@@ -187,8 +185,7 @@ def test_an_epoch_that_is_committed_does_not_need_its_files_any_more(target: Tar
 def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commit(
     delta: Target,
 ) -> None:
-    """Delta itself would commit files that are not there, and its readers would fail from then
-    on."""
+    """Delta itself would commit missing files, and its readers would fail from then on."""
     delta.sink.commit(1, [delta.flushed(0)])
     payload = delta.flushed(1)
     table = deltalake.DeltaTable(str(delta.path))
@@ -200,8 +197,8 @@ def test_what_a_vacuum_with_a_short_retention_deletes_is_missed_before_the_commi
 
 
 def test_staged_output_is_looked_at_before_and_after_it_is_flushed(target: Target) -> None:
-    """So a checkpoint with rows that are gone is not taken; files that a commit has begun to move
-    are no loss."""
+    """A checkpoint with missing rows is not taken; files that a commit has begun to move are not
+    missing."""
     staged = target.stage(0)
     assert target.sink.damaged(staged) is None
     (payload,) = target.sink.flush([staged])
@@ -215,7 +212,7 @@ def test_staged_output_is_looked_at_before_and_after_it_is_flushed(target: Targe
 
 
 def test_a_commit_that_died_between_two_renames_is_whole(files: Target) -> None:
-    """One file is staged and one has its final name."""
+    """One file is staged and the other has its final name."""
     payload = files.flushed(0)
     first = files.staged(payload)
     first.rename(files.path / "01234567-out-1-0-0.parquet")
@@ -225,7 +222,7 @@ def test_a_commit_that_died_between_two_renames_is_whole(files: Target) -> None:
 
 
 def test_files_of_a_checkpoint_without_sizes_are_looked_for_by_name(files: Target) -> None:
-    """Older checkpoints have none."""
+    """Older checkpoints have no sizes."""
     payload = files.flushed(0)
     for file in payload["files"]:
         del file["size"]
@@ -233,7 +230,7 @@ def test_files_of_a_checkpoint_without_sizes_are_looked_for_by_name(files: Targe
 
 
 def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look goes over the network: 64 of them take as long as four."""
+    """Each check is a network round trip: 64 of them take as long as four."""
     import threading
 
     from weir.sinks.staging import statuses
@@ -249,14 +246,13 @@ def test_remote_files_are_looked_at_side_by_side(monkeypatch: pytest.MonkeyPatch
     assert [status.name for status in found if status] == [str(number) for number in range(64)]
 
 
-# -- syncs that fail
-# ----------------------------------------------------------------------------------------------
+# -- syncs that fail -------------------------------------------------------------------------------
 
 
 def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next sync would succeed without the name; a new file with the same rows takes its place
+    """The next sync would succeed without the name; a new file with the same rows replaces it
     (P23)."""
     payload = files.flushed(0)
     inode = files.staged(payload).stat().st_ino
@@ -271,7 +267,8 @@ def test_a_file_whose_final_name_could_not_be_synced_is_written_anew(
 def test_names_that_could_not_be_synced_together_are_written_anew_by_the_next_try(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It finds every file renamed, and must not believe it; only then comes the ledger (P23)."""
+    """The retry finds every file renamed but must not trust that; only then comes the ledger
+    (P23)."""
     payload = files.flushed(0)
     finals = [files.path / f"01234567-out-1-0-{number}.parquet" for number in range(2)]
     syncs = LostSyncs(monkeypatch, lambda path: Path(path) in finals)
@@ -288,7 +285,7 @@ def test_names_that_could_not_be_synced_together_are_written_anew_by_the_next_tr
 def test_an_epoch_whose_entry_in_the_ledger_may_not_last_is_entered_again(
     files: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The entry is there, but a second commit does not take it for granted (P23)."""
+    """The entry exists, but a second commit does not rely on it (P23)."""
     payload = files.flushed(0)
     ledger = files.path / "_weir" / "committed" / f"{JOB}-out"
     LostSyncs(monkeypatch, lambda path: path == str(ledger))
@@ -305,7 +302,7 @@ def test_an_epoch_whose_entry_in_the_ledger_may_not_last_is_entered_again(
 def test_an_entry_of_the_log_that_could_not_be_synced_is_written_anew(
     delta: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next try finds the transaction in the table, and must not believe the log (P23)."""
+    """The retry finds the transaction in the table but must not trust the log (P23)."""
     payload = delta.flushed(0)
     entry = delta.path / "_delta_log" / f"{0:020}.json"
     LostSyncs(monkeypatch, lambda path: path == str(entry))
@@ -321,7 +318,7 @@ def test_an_entry_of_the_log_that_could_not_be_synced_is_written_anew(
 def test_an_entry_that_cannot_be_written_anew_stays_in_doubt(
     delta: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often it takes, and in the next attempt too."""
+    """After any number of retries, and in the next attempt too."""
     payload = delta.flushed(0)
     log = delta.path / "_delta_log"
     syncs = LostSyncs(monkeypatch, lambda path: path.startswith(str(log)), times=3)
@@ -337,10 +334,35 @@ def test_an_entry_that_cannot_be_written_anew_stays_in_doubt(
 def test_staged_output_that_could_not_be_synced_fails_the_flush_by_name(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails the attempt, which is restored from a checkpoint that has none of it (P23)."""
+    """The attempt fails and is restored from a checkpoint that has none of it (P23)."""
     payload = target.stage(0)
     LostSyncs(monkeypatch, lambda path: path.endswith("part-0-c000.parquet"))
     with pytest.raises(
         LostWriteError, match=rf"part-0-c000\.parquet: .*{os.strerror(errno.EIO).lower()}"
     ):
         target.sink.flush([payload])
+
+
+def test_a_repeated_commit_looks_at_the_log_from_its_own_entry_on(tmp_path: Path) -> None:
+    """A table's log grows for ever; a restart must not look at all of it."""
+
+    class CountingFiles(LocalFileSystem):
+        """Counts the entries of the log that it is asked for."""
+
+        asked = 0
+
+        def status(self, path: str) -> FileStatus | None:
+            self.asked += "_delta_log/0" in path
+            return super().status(path)
+
+    files = CountingFiles()
+    delta = Target("delta", tmp_path, files)
+    payloads = [delta.flushed(position) for position in range(12)]
+    for epoch, payload in enumerate(payloads, 1):
+        assert delta.sink.commit(epoch, [payload]) == 2
+    for epoch, entries in ((12, 1), (9, 4), (1, 12)):
+        again = delta.opened(2)
+        files.asked = 0
+        assert again.commit(epoch, [payloads[epoch - 1]]) == 0
+        assert files.asked == 2 * entries  # each entry, and the checkpoint beside it
+    assert len(delta.rows()) == 24

@@ -105,6 +105,10 @@ if TYPE_CHECKING:
 _READ_TRIES = 10
 
 
+#: How often a cut is tried while newer jobs commit.
+_TRIES = 10
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobEpochs:
     """The epochs of a job as of its newest completed checkpoint."""
@@ -297,14 +301,21 @@ def read_consistent(
         raise ConfigurationError(
             "read_consistent was given no table: name at least one with its path."
         )
-    logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
-    job = _job_to_read(logs, spark)
-    # The tables must be read after the records: the cut is correct because of this order.
-    for log in logs:
-        log.look_again()
-    commits = job.commits(logs)
-    if commits is None:
-        return read_consistent(tables, storage_options=storage_options, spark=spark)
+    for _ in range(_TRIES):
+        logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
+        job = _job_to_read(logs, spark)
+        # The tables must be read after the records: the cut is correct because of this order.
+        for log in logs:
+            log.look_again()
+        commits = job.commits(logs)
+        # None: a newer job has committed meanwhile.
+        if commits is not None:
+            break
+    else:
+        raise StorageError(
+            f"The job that writes {', '.join(tables)} changed {_TRIES} times during one read: try"
+            " again when one job is running."
+        )
     for log in logs:
         log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
     up_to = min(job.whole_up_to(log, commits) for log in logs)

@@ -395,9 +395,9 @@ class DeltaTable(Sink):
             table = self._load()
             version = -1 if table is None else table.version()
             committed = None if table is None else table.transaction_version(self._transaction_id)
-            if committed is not None and committed >= epoch:
+            if table is not None and committed is not None and committed >= epoch:
                 # The process that committed may have died before it synced the log.
-                self._sync_log(0)
+                self._sync_log(self._version_of(table, epoch))
                 return 0
             if (damage := next(filter(None, map(self.damaged, payloads)), None)) is not None:
                 self._target.check(self._file_system)
@@ -495,6 +495,20 @@ class DeltaTable(Sink):
             path for path in paths if self._file_system.status(join(self._root, path)) is not None
         ]
         self._log_sync.sync_below(self._file_system, self._root, present)
+
+    def _version_of(self, table: deltalake.DeltaTable, epoch: int) -> int:
+        """The version that committed this epoch, or the oldest whose entry still exists."""
+        context = self._context
+        log = TableLog(context.sink, self._root, self._storage_options, table=table)
+        for entry in log.entries():
+            commit = entry.commit
+            own = commit is not None and (commit.job_id, commit.sink) == (
+                context.job_id,
+                context.sink,
+            )
+            if commit is not None and own and commit.checkpoint_id <= epoch:
+                return entry.version
+        return log.oldest
 
     def _check_log_was_found(self, table: deltalake.DeltaTable | None) -> None:
         """Raise ``SinkError`` if delta-rs sees no table where a log exists.
