@@ -1,2 +1,1 @@
-"""Benchmarks of Weir against plain Structured Streaming; ``docs/PERFORMANCE.md`` says what they
-measure."""
+"""Benchmarks of Weir against plain Structured Streaming; see ``docs/PERFORMANCE.md``."""

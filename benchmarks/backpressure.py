@@ -1,24 +1,24 @@
-"""What a consumer ten times slower than its producer does to a job:
-``python -m benchmarks.backpressure``.
+"""A consumer ten times slower than its producer: ``python -m benchmarks.backpressure``.
 
-One job of two queries: a source of Parquet files, read file by file, writes a channel; behind it a
-query that sleeps for each row. Soon the producer rests in its planning calls: a step of such a
-consumer reads three segments, and a fourth one waits. Then checkpoints are taken, one after the
-other, each triggered while the channel is full. Two runs, each in a process and JVM of its own:
+One job of two queries: one reads Parquet files, one file a batch, and writes a channel; the other
+reads the channel and sleeps for each row. Soon the producer blocks in its planning calls: a batch
+of such a consumer reads three segments, and a fourth one waits. Then checkpoints are taken, one
+after the other, each triggered while the channel is full. There are two runs, each in a process and
+JVM of its own:
 
-1. *Aligned.* The barrier waits until the consumer has read what stands before it. A checkpoint
+1. *Aligned.* The barrier waits until the consumer has read all segments before it. A checkpoint
    should take as long as the backlog: the segments that were unread when it was triggered, at the
    pace at which the consumer reads segments. ``backpressure_aligned`` is the median of duration
-   over backlog. It has no target: it says what unaligned ones save.
-2. *Unaligned.* The barrier overtakes what is unread. ``backpressure_unaligned`` is the longest
+   over backlog. It has no target: it shows what unaligned checkpoints save.
+2. *Unaligned.* The barrier overtakes the unread segments. ``backpressure_unaligned`` is the longest
    duration of all these checkpoints; its target is two median batches of the consumer plus 200 ms.
 
 In both runs the bytes below the channel's directory and the memory of the driver's processes are
-looked at twice a second, from the first full channel to the end. ``backpressure_bytes`` is the most
-that ever lay there over the most that a full channel may hold; ``backpressure_memory`` the mean of
-the last third of the looks over the mean of the first: more than a quarter above 1 is growth. That
-both kinds of checkpoint restore exactly is a test's, not a benchmark's
-(``tests/e2e/test_backpressure.py``).
+sampled twice a second, from the first full channel to the end. ``backpressure_bytes`` is the
+largest sample over the most that a full channel may hold. ``backpressure_memory`` is the mean of
+the last third of the samples over the mean of the first third: more than a quarter above 1 is
+growth. ``tests/e2e/test_backpressure.py``, not this benchmark, checks that both kinds of checkpoint
+restore exactly.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ if TYPE_CHECKING:
 
 #: How many times slower than the producer the consumer must be for a run to count.
 SLOWER_TARGET = 10
-#: What an unaligned checkpoint may take beyond two batches.
+#: How much longer than two batches an unaligned checkpoint may take.
 UNALIGNED_SLACK_MS = 200
 BYTES_TARGET = 1.0
 MEMORY_TARGET = 1.25
 
-#: Segments in a full channel: a step's worth, of 2 MiB for so slow a consumer, and the one with
-#: which another step begins.
+#: Segments in a full channel: those of one batch, which is 2 MiB for so slow a consumer, and the
+#: first one of the next batch.
 _FULL = 4
 
 _FAST, _SLOW = "numbers", "slow"
 _LOOK_S = 0.5
-#: The module that runs one mode, with the option that says so.
+#: The module that runs one mode, and its option.
 _RUN = ("benchmarks.backpressure", "--run")
 
 
@@ -80,7 +80,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     unaligned: bool
     checkpoints: int
-    #: What the consumer sleeps for each row.
+    #: How long the consumer sleeps for each row.
     sleep_us: float
     input: str
     #: An empty directory for everything that the run writes.
@@ -88,7 +88,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What the run held at one moment, in bytes."""
+    """One sample of the channel's and the processes' sizes, in bytes."""
 
     channel: int
     memory: int
@@ -105,52 +105,50 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The measurements of one run."""
 
-    #: Of each query the batches that read rows.
+    #: The batches of each query that read rows.
     batches: dict[str, list[Batch]]
-    #: How many segments the consumer read while it was measured, and in what time.
+    #: How many segments the consumer read during the measurement, and how long that took.
     segments: int
     elapsed_ms: float
-    #: The largest segment that lay in the channel, in bytes.
+    #: The largest segment in the channel at the end, in bytes.
     segment_size: int
     looks: list[Look]
     taken: list[Taken]
 
     @property
     def segment_ms(self) -> float:
-        """What the consumer takes for a segment."""
+        """How long the consumer takes for a segment."""
         return self.elapsed_ms / self.segments
 
     @property
     def consumer_batch_ms(self) -> float:
-        """What a batch of the consumer takes."""
+        """The median duration of the consumer's batches."""
         return statistics.median(batch.busy_ms for batch in self.batches[_SLOW])
 
     @property
     def times_slower(self) -> float:
-        """What the consumer takes for a segment, over what the producer takes to write one."""
+        """The consumer's time for a segment, over the producer's time to write one."""
         return self.segment_ms / statistics.median(batch.busy_ms for batch in self.batches[_FAST])
 
     @property
     def backlog_ratio(self) -> float:
-        """The median of a checkpoint's duration over the time for what was unread when it was
-        triggered."""
+        """The median, over the checkpoints, of duration over the reading time of the backlog."""
         return statistics.median(
             one.duration_ms / (one.unread * self.segment_ms) for one in self.taken
         )
 
     @property
     def bytes_ratio(self) -> float:
-        """The most bytes that lay in the channel, over what a full one and the segment being read
-        may hold."""
+        """The most bytes in the channel, over those of a full channel and a segment being read."""
         return max(look.channel for look in self.looks) / (
             (DEFAULT_BOUND.segments + 1) * self.segment_size
         )
 
     @property
     def memory_ratio(self) -> float:
-        """Memory in the last third of the looks over that in the first."""
+        """Mean memory in the last third of the samples over that in the first third."""
         third = len(self.looks) // 3
         return statistics.mean(look.memory for look in self.looks[-third:]) / statistics.mean(
             look.memory for look in self.looks[:third]
@@ -204,7 +202,7 @@ def _options(spec: Spec) -> RunOptions:
 
 
 class _Measurement:
-    """What is done to the running job."""
+    """Measures the running job."""
 
     def __init__(self, spec: Spec, gateway: JobGateway, over: threading.Event) -> None:
         self._spec = spec
@@ -213,8 +211,7 @@ class _Measurement:
         self._driver = psutil.Process()
 
     def result(self, queries: dict[str, StreamingQuery]) -> Result:
-        """Wait until the channel is full, then take checkpoints while something looks at the
-        bytes."""
+        """Wait until the channel is full, then take checkpoints while a thread takes samples."""
         self._wait_until_full()
         done = threading.Event()
         with ThreadPoolExecutor(1) as pool:
@@ -240,8 +237,10 @@ class _Measurement:
         )
 
     def _take(self, number: int) -> Taken:
-        """A checkpoint, triggered when the channel is full, each time later in the consumer's
-        batch."""
+        """Take a checkpoint when the channel is full.
+
+        Checkpoints are triggered at five different moments in the consumer's batch.
+        """
         self._wait_until_full()
         time.sleep(number % 5 * 0.2)
         unread = len(self._segments())
@@ -263,7 +262,7 @@ class _Measurement:
             time.sleep(0.02)
 
     def _segments(self) -> list[Path]:
-        """The segments in the channel: those that the consumer has not read, or is reading."""
+        """The segments in the channel: those that the consumer has not read or is reading."""
         return list(Path(self._spec.directory).glob(f"work/*/*/_channels/{_FAST}/*"))
 
     def _read_segments(self) -> int:
@@ -286,7 +285,7 @@ class _Measurement:
 
 
 def _size(segment: Path) -> int:
-    """Bytes of its files; some may vanish meanwhile."""
+    """The bytes of a segment's files; 0 once it is deleted."""
     try:
         return sum(entry.stat().st_size for entry in os.scandir(segment))
     except FileNotFoundError:
@@ -301,7 +300,7 @@ def _resident(process: psutil.Process) -> int:
 
 
 def figures(unaligned: bool, result: Result) -> str:
-    """One run, in a line."""
+    """One run, as a line of text."""
     durations = [one.duration_ms for one in result.taken]
     return (
         f"{'unaligned' if unaligned else 'aligned'}: the consumer is {result.times_slower:.1f}"

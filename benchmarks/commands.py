@@ -1,4 +1,4 @@
-"""The commands of Weir that benchmarks run in processes of their own, as a user does."""
+"""The Weir commands that benchmarks run in processes of their own, as a user does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.processes import RunFailedError, log_of, started
 from benchmarks.query import COMMON_SETTINGS, MASTER
 
-#: The scripts and pipelines that they run.
+#: The scripts and pipelines that the benchmarks run.
 JOBS = Path(__file__).parent / "jobs"
 
 _ARCHIVE_KEY = "weir.class-archive"
@@ -17,16 +17,16 @@ _WARMUP_TIMEOUT_S = 600.0
 
 
 def weir_command(*arguments: str) -> list[str]:
-    """``weir`` with this interpreter."""
+    """The command line of ``weir`` with this interpreter."""
     return [sys.executable, "-m", "weir", *arguments]
 
 
 def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> list[str]:
-    """``weir run`` with the settings that both sides share.
+    """The command line of ``weir run`` with the settings that both sides share.
 
     A job that fails at its start is restarted by its own strategy, as for a user, and the clock
-    goes on. ``archive`` is the value of the class archive's key; None leaves it out, for a Weir
-    that does not know it.
+    keeps running. ``archive`` is the value of the class archive's key; None leaves the key out, for
+    a version of Weir that does not know it.
     """
     settings = {
         **COMMON_SETTINGS,
@@ -38,7 +38,7 @@ def weir_run(pipeline: Path, *, interval: str, archive: str | None = None) -> li
 
 
 def has_class_archive() -> bool:
-    """Whether this Weir can make one."""
+    """Whether this version of Weir can make a class archive."""
     return (
         subprocess.run(
             weir_command("warmup", "--help"), capture_output=True, check=False
@@ -48,7 +48,7 @@ def has_class_archive() -> bool:
 
 
 def make_class_archive(directory: Path) -> None:
-    """Let ``weir warmup`` make it, or find that it is there."""
+    """Run ``weir warmup``, which makes the class archive unless it exists."""
     with started(weir_command("warmup"), directory) as process:
         process.wait(_WARMUP_TIMEOUT_S)
         if process.returncode != 0:

@@ -1,18 +1,18 @@
-"""What coordinating a checkpoint costs by itself: ``python -m benchmarks.coordinator``.
+"""The cost of coordinating a checkpoint: ``python -m benchmarks.coordinator``.
 
-One whole checkpoint goes through ``JobMaster.handle``, with no Spark, no thread and no file beside
-it: request, location, the triggers to all tasks, one acknowledgement from each of them, the record,
-the notifications, and the discarding of the checkpoint that it subsumes. How it is measured:
+One whole checkpoint goes through ``JobMaster.handle``, without Spark, threads or files: request,
+location, the triggers to all tasks, one acknowledgement from each task, the record, the
+notifications, and the discarding of the checkpoint that it subsumes. How it is measured:
 
 1. *Tasks*: 10, 100, 1,000 and 10,000 tasks, each a vertex of its own that acknowledges one new
    state file, as a keyed aggregation does with each checkpoint.
-2. *Events* are made before the clock starts, since in a running job others make them (tasks,
-   storage). What the kernel does with the effects is not part of the figure.
-3. *Rounds*: a few checkpoints to warm up, then the median over several. The collector of Python
+2. *Events* are created before the clock starts, since in a running job others create them (tasks,
+   storage). Executing the effects is not part of the figure.
+3. *Rounds*: a few checkpoints to warm up, then the median over several. Python's garbage collector
    stays on.
 
-``coordinator_scaling`` is the cost with 10,000 tasks over that with 10: as long as every step costs
-the same for each task, it stays near 1,000 or below. ``coordinator_acknowledgements`` counts
+``coordinator_scaling`` is the cost with 10,000 tasks over the cost with 10: as long as every step
+costs the same for each task, it stays near 1,000 or below. ``coordinator_acknowledgements`` counts
 acknowledgements only, in one thread.
 """
 
@@ -62,7 +62,7 @@ from weir.errors import invariant
 SCALING_TARGET = 1_200
 ACKNOWLEDGEMENTS_TARGET = 100_000
 
-#: Tasks, and how many checkpoints are measured with them.
+#: Number of tasks -> number of measured checkpoints.
 _ROUNDS = {10: 200, 100: 100, 1_000: 30, 10_000: 9}
 _WARM_UP = 3
 _JOB_ID = "0" * 32
@@ -70,13 +70,13 @@ _JOB_ID = "0" * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What one checkpoint cost, in seconds."""
+    """The cost of one checkpoint, in seconds."""
 
     #: From the request until every task is triggered.
     trigger_s: float
     #: All acknowledgements.
     acknowledge_s: float
-    #: From the won record until everybody is notified and the subsumed checkpoint is discarded.
+    #: From the won record until all tasks are notified and the subsumed checkpoint is discarded.
     complete_s: float
 
     @property
@@ -86,10 +86,10 @@ class Cost:
 
 
 class Bench:
-    """A job of many tasks that run, and the answers that its job master expects."""
+    """A running job of many tasks, and the answers that its job master expects."""
 
     def __init__(self, tasks: int) -> None:
-        """Submits the job and lets all its tasks run."""
+        """Submit the job and report all its tasks as running."""
         self._vertices = [f"vertex-{number}" for number in range(tasks)]
         self._operators = {
             vertex: (OperatorState(operator_id=vertex, name=vertex),) for vertex in self._vertices
@@ -110,7 +110,7 @@ class Bench:
             )
 
     def checkpoint(self) -> Cost:
-        """Carry one checkpoint through."""
+        """Run one checkpoint from its request to its completion."""
         self._checkpoint_id += 1
         acknowledgements = [self._acknowledgement(vertex) for vertex in self._vertices]
         gc.collect()
@@ -142,7 +142,7 @@ class Bench:
         )
 
     def _trigger(self) -> int:
-        """Request a checkpoint and answer its allocation; the number of triggers."""
+        """Request a checkpoint and answer its allocation; return the number of triggers."""
         request = SnapshotRequested(request=str(self._checkpoint_id), kind=RequestKind.CHECKPOINT)
         effects = self._master.handle(request, self._checkpoint_id)
         (allocation,) = (effect for effect in effects if isinstance(effect, AllocateLocation))
@@ -155,8 +155,7 @@ class Bench:
         return _count(self._master.handle(allocated, self._checkpoint_id), TriggerCheckpoint)
 
     def _complete(self, recorded: CheckpointRecorded) -> int:
-        """Hand the won record in and answer what is to be discarded; the number of
-        notifications."""
+        """Report the won record and confirm the discards; return the number of notifications."""
         effects = self._master.handle(recorded, self._checkpoint_id)
         for effect in effects:
             if isinstance(effect, DiscardCheckpoint):
@@ -198,7 +197,7 @@ def _count(effects: Sequence[JobMasterEffect], kind: type[JobMasterEffect]) -> i
 
 
 def measure(tasks: int, rounds: int) -> Cost:
-    """The medians of the parts over ``rounds`` checkpoints, after the warm-up."""
+    """The median of each part over ``rounds`` checkpoints, after the warm-up."""
     bench = Bench(tasks)
     for _ in range(_WARM_UP):
         bench.checkpoint()

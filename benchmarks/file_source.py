@@ -1,19 +1,19 @@
-"""``FileSource`` beside Spark's own file source: ``python -m benchmarks.file_source``.
+"""``FileSource`` against Spark's own file source: ``python -m benchmarks.file_source``.
 
 The same Parquet files go through a Weir job into ``weir.sinks.Files``, with a checkpoint every
-second, once read by ``weir.sources.FileSource`` in two subtasks and once by
+second. One side reads them with ``weir.sources.FileSource`` in two subtasks, the other with
 ``spark.readStream.parquet``, each with its defaults.
 
-``file_source``: all files are there, and the job is bounded. The clock runs from the first status
-RUNNING until the job has finished, its session's end included on both sides.
+``file_source``: all files exist before the start, and the job is bounded. The clock runs from the
+first status RUNNING until the job has finished, its session's end included on both sides.
 
-``file_source_growing``: the job is unbounded, and the files come while it runs, twenty every 50 ms,
+``file_source_growing``: the job is unbounded, and the files land while it runs, twenty every 50 ms,
 which is faster than they are read. The clock runs from the first status RUNNING until a checkpoint,
-asked for when the last row was read, has committed every row.
+requested when the last row was read, has committed every row.
 
-The sides take turns, and so does the order within a pair, behind one pair that warms up; the
-figures are medians of the pairs' ratios of rows per second. Proof: after each run the sink holds
-the ids of the input, each once.
+The sides alternate, and so does their order within a pair, after one pair for warm-up. The figures
+are medians of the pairs' ratios of rows per second. Proof: after each run the sink holds the ids of
+the input, each once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SIDES = ("weir", "spark")
 
 
 def write_files(directory: Path, *, files: int, rows: int) -> None:
-    """So many files of so many rows; the same numbers give the same rows."""
+    """Write ``files`` files of ``rows`` rows; the same numbers give the same rows."""
     directory.mkdir(parents=True)
     random = np.random.default_rng(11)
     words = np.array([f"word-{number}" for number in range(1000)])
@@ -67,7 +67,7 @@ def write_files(directory: Path, *, files: int, rows: int) -> None:
 
 
 def make_job(side: str, source: Path, out: Path, *, bounded: bool) -> weir.Job:
-    """The files into files."""
+    """A job that copies the source's files to files."""
     job = weir.Job("file_source")
     if side == "weir":
         files = weir.sources.FileSource(
@@ -85,13 +85,13 @@ def make_job(side: str, source: Path, out: Path, *, bounded: bool) -> weir.Job:
 
 
 def measure_bounded(side: str, source: Path, target: Path, rows: int) -> float:
-    """Seconds until the job has read what is there and has finished."""
+    """Seconds until the job has read all files and has finished."""
     job = make_job(side, source, target / "out", bounded=True)
     return measure_job(job, options(target, "1s"), _finished, status=JobStatus.FINISHED)
 
 
 def measure_growing(side: str, source: Path, target: Path, rows: int) -> float:
-    """Seconds until the files that came are committed."""
+    """Seconds until all files that landed are committed."""
     landing = target / "in"
     landing.mkdir(parents=True)
 
@@ -113,7 +113,7 @@ def rate(
     files: int,
     rows: int,
 ) -> float:
-    """Rows per second of one run, after its output was looked at."""
+    """Rows per second of one run, whose output is checked."""
     target, total = directory / "run", files * rows
     seconds = measure(side, directory / "in", target, total)
     found = ds.dataset(target / "out", format="parquet").to_table(["id"])["id"].to_numpy()
@@ -133,7 +133,7 @@ def _finished(gateway: JobGateway, over: threading.Event) -> float:
 
 
 def _land(source: Path, landing: Path, gateway: JobGateway, over: threading.Event) -> None:
-    """Each file appears whole, with its own time of change."""
+    """Land the files as links, so each appears whole and keeps its own modification time."""
     _wait_until_running(gateway, over)
     for number, path in enumerate(sorted(source.iterdir())):
         (landing / path.name).hardlink_to(path)

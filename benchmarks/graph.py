@@ -1,37 +1,38 @@
-"""What one cut through two queries costs and brings: ``python -m benchmarks.graph``.
+"""The cost of one cut through two queries: ``python -m benchmarks.graph``.
 
 One source of Parquet files goes to a table of its raw rows and to a windowed aggregate (count and
 sum for each minute and key). Weir: one job that reads the source once,
 ``source -> [raw sink + channel] -> aggregate -> sink``, with a checkpoint over both queries every
-second. Plain Structured Streaming: two queries in one session, at the same time, which read the
-source twice and have no cut in common. How the two are kept comparable:
+second. Plain Structured Streaming: two concurrent queries in one session, which read the source
+twice and share no cut. How the two are kept comparable:
 
 1. *Alike*: input, batches of the source, schema, ``local[2]``, memory, state partitions, RocksDB
-   with changelog checkpointing, and Parquet. All else is each side's own. The raw table is a Delta
-   table on Weir's side; plain Spark has no such sink without a further library, so both its tables
-   are written by its exactly-once file sink, which is less work.
+   with changelog checkpointing, and Parquet. Everything else is each side's own. The raw table is a
+   Delta table on Weir's side; plain Spark has no such sink without another library, so both its
+   tables are written by its exactly-once file sink, which is less work.
 2. *The clock* runs from the first row to the last. It starts when a query first knows what to read:
-   when the planning of the first batch has returned. So what starts a query or a job is outside on
-   both sides; with it inside, ``graph_from_start`` says what comes out. The clock stops when the
-   last row is committed by both queries: plain, when both have committed the last batch that read
-   rows; Weir, when both sinks have committed a checkpoint that was requested as soon as the first
-   query had read everything, and whose barrier follows all rows through the channel.
+   when the planning of the first batch has returned. So the start of a query or a job is not
+   measured on either side; ``graph_from_start`` is the figure with the start included. The clock
+   stops when both queries have committed the last row: plain, when both have committed the last
+   batch that read rows; Weir, when both sinks have committed a checkpoint that was requested as
+   soon as the first query had read everything, and whose barrier follows all rows through the
+   channel.
 3. *The end*: all queries are unbounded and none drains. The last input file, a row one day later,
-   closes every window before it. Its batch is inside of the clock, what it closes outside: it is
-   put out by the next batch, which another row brings about once the clock stands still. Then the
-   job is cancelled and the queries are stopped.
-4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on
-   a small input.
-5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of
+   closes every window before it. Its batch is measured, but the closed windows are not: the next
+   batch emits them, which another row triggers after the clock has stopped. Then the job is
+   cancelled and the queries are stopped.
+4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same work on a
+   small input.
+5. *Pairs*: the sides alternate, and so does their order within a pair. The figure is the median of
    the pairs' ratios.
-6. *Proof*: after each run both tables are read with pyarrow and compared with what pyarrow makes of
-   the input.
+6. *Proof*: after each run both tables are read with pyarrow and compared with what pyarrow computes
+   from the input.
 
-``graph_checkpoint`` is the median duration of the aligned periodic checkpoints, from trigger to
-completion, that were triggered while rows flowed, over the median duration of a batch that read
-rows, of both of Weir's queries and without its planning, in which a query may wait: over all runs.
-A barrier waits for the batch under way in the first query, then for what the second one has still
-to read and for its batch under way.
+``graph_checkpoint`` is the median duration, from trigger to completion, of the aligned periodic
+checkpoints that were triggered while rows flowed, over the median duration of a batch that read
+rows. It covers both of Weir's queries and all runs, and leaves out planning, in which a query may
+wait. A barrier waits for the current batch of the first query, then for the rows that the second
+query has yet to read and for its current batch.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _BATCHES = 10
 _WARM_UP_FILES = 12
 _WARM_UP_ROWS = 10_000
 _SIDES = (Side.PLAIN, Side.WEIR)
-#: The module that runs one side, with the option that says so.
+#: The module that runs one side, and its option.
 _RUN = ("benchmarks.graph", "--run")
 
 
@@ -65,7 +66,7 @@ class GraphBench:
     """Runs pairs over one input, each run in a process of its own, below one directory."""
 
     def __init__(self, directory: Path, size: InputSize, *, files_per_batch: int) -> None:
-        """Writes the input, and computes what the tables must hold."""
+        """Write the input, and compute the expected tables."""
         self._directory = directory
         self._files_per_batch = files_per_batch
         warm_up = InputSize(
@@ -143,8 +144,7 @@ def verdict(pairs: Sequence[dict[Side, GraphResult]]) -> tuple[list[str], bool]:
 
 
 def profile_lines(result: GraphResult) -> list[str]:
-    """Where the time of a run went, by Spark's own phases of its batches and by the parts of Weir's
-    checkpoints."""
+    """Where the time of a run went: Spark's phases of a batch, and the parts of checkpoints."""
     lines = []
     for query, batches in result.batches.items():
         phases = sorted(
@@ -183,7 +183,7 @@ def _batch_ms(batches: Iterable[Batch]) -> float:
 
 
 def _median(values: Iterable[float]) -> float:
-    """The median; infinite if there are none, which meets no target."""
+    """The median; infinite without values, which meets no target."""
     found = list(values)
     return statistics.median(found) if found else float("inf")
 

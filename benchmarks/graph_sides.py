@@ -1,5 +1,4 @@
-"""Both sides of the graph benchmark, each in a process of its own; ``benchmarks/graph.py`` says
-what is measured."""
+"""Both sides of the graph benchmark (``benchmarks/graph.py``), each in a process of its own."""
 
 from __future__ import annotations
 
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_S = 0.05
-#: The two queries: on Weir's side the first reads the source and the second what the first wrote.
+#: The two queries: on Weir's side the first reads the source and the second reads its channel.
 _RAW, _WINDOWS = "orders", "revenue"
 
 
 def run_plain(spec: RunSpec) -> GraphResult:
-    """Two queries that know nothing of each other, in one session. Warm up, then measure."""
+    """Warm up, then measure two independent queries in one session."""
     spark = plain_session(spec.side)
     try:
         _run_queries(spark, spec, spec.warm_up, f"{spec.directory}/warm-up")
@@ -42,7 +41,7 @@ def run_plain(spec: RunSpec) -> GraphResult:
 
 
 def run_weir(spec: RunSpec) -> GraphResult:
-    """One job of two queries with a channel between them. Warm up, then measure."""
+    """Warm up, then measure one job of two queries with a channel between them."""
     session = weir_session(spec.directory)
     try:
         _run_job(session, spec, spec.warm_up, f"{spec.directory}/warm-up")
@@ -127,7 +126,7 @@ def _run_job(
 def queries_of(
     session: SparkSession, names: Sequence[str], over: threading.Event
 ) -> dict[str, StreamingQuery]:
-    """The job's queries by the names of their vertices, once all run."""
+    """The job's queries by the names of their vertices, once all are running."""
     while True:
         found = {str(query.name).rpartition("-")[0]: query for query in session.streams.active}
         if found.keys() == set(names):
@@ -142,8 +141,7 @@ def _commit_all(
     commits: _Commits,
     over: threading.Event,
 ) -> int:
-    """Wait until the input is read, then for a checkpoint requested at once and its commits; the
-    checkpoint's id.
+    """Wait until the input is read, request a checkpoint, and wait for its commits; return its id.
 
     Its barrier follows the last segment through the channel, so the second query has read
     everything as well.
@@ -170,7 +168,7 @@ def _checkpoint(stats: CheckpointStats) -> Checkpoint:
 
 
 class _Commits:
-    """What the job's two sinks have done."""
+    """The stages and commits of the job's two sinks."""
 
     def __init__(self) -> None:
         self._done = threading.Condition()
@@ -178,35 +176,35 @@ class _Commits:
         self._stage_ms: dict[str, list[float]] = {"raw": [], "minutes": []}
 
     def staged(self, sink: str, begun: float) -> None:
-        """A sink has staged a batch; it began at this time of ``perf_counter``."""
+        """Note that a sink has staged a batch, beginning at this time of ``perf_counter``."""
         self._stage_ms[sink].append((time.perf_counter() - begun) * 1000)
 
     def committed(self, sink: str, epoch: int) -> None:
-        """A sink has committed an epoch; it is told of every one, also of those without rows."""
+        """Note that a sink has committed an epoch; sinks also commit epochs without rows."""
         with self._done:
             self._epochs[sink] = epoch
             self._done.notify_all()
 
     def wait_for(self, epoch: int, over: threading.Event) -> None:
-        """Until both sinks have committed the epoch."""
+        """Wait until both sinks have committed the epoch."""
         with self._done:
             while min(self._epochs.values()) < epoch:
                 self._done.wait(_LOOK_S)
                 check_running(over)
 
     def stage_ms(self) -> dict[str, list[float]]:
-        """How long each batch took to stage, so far."""
+        """How long each batch so far took to stage, by sink."""
         return {sink: list(found) for sink, found in self._stage_ms.items()}
 
 
 class _Watched(Sink):
-    """Tells what it does."""
+    """A sink that reports its stages and commits."""
 
     watched_as: str
     commits: _Commits
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Stage, and tell."""
+        """Stage, and report it."""
         begun = time.perf_counter()
         try:
             return super().stage(frame, step)  # type: ignore[safe-super]
@@ -214,7 +212,7 @@ class _Watched(Sink):
             self.commits.staged(self.watched_as, begun)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Commit, and tell."""
+        """Commit, and report it."""
         rows = super().commit(epoch, payloads)  # type: ignore[safe-super]
         self.commits.committed(self.watched_as, epoch)
         return rows

@@ -1,10 +1,9 @@
-"""What a graph's two tables must hold, computed from its input with pyarrow alone, and whether they
-do.
+"""The expected content of a graph's two tables, computed with pyarrow alone, and its comparison.
 
-The table of raw rows is far too large to be sorted for each run. It is compared by what is left of
-it for each key: number of rows, sum of amounts, and sum and bounds of the times. The table of
-windows is compared as it is. The closing rows, a day later, are left out of both: their windows may
-or may not be open at the end.
+The table of raw rows is far too large to be sorted for each run. It is compared by its aggregates
+for each key: number of rows, sum of amounts, and sum and bounds of the times. The table of windows
+is compared as it is. The closing rows, a day later, are left out of both: their windows may or may
+not be open at the end.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from benchmarks.tables import TablesDifferError, files_in_spark_log
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What is right."""
+    """The expected content of both tables."""
 
-    #: Rows before the closing one, and its time.
+    #: Number of rows before the closing row, and the closing row's time.
     rows: int
     closing: pa.Scalar
-    #: For each key.
+    #: Aggregates of the raw rows for each key.
     raw: pa.Table
     windows: pa.Table
 
 
 def expect(directory: Path) -> Expected:
-    """Read the input and compute what both tables must hold."""
+    """Read the input and compute the expected content of both tables."""
     files = sorted(directory.glob("*.parquet"))
     closing = pq.read_table(files.pop())["ts"][0]
     counted = []
@@ -63,7 +62,7 @@ def expect(directory: Path) -> Expected:
 
 
 def check_tables(directory: Path, side: Side, expected: Expected) -> None:
-    """Raises ``TablesDifferError`` unless both tables below the directory hold what is expected."""
+    """Check both tables below the directory. Raises ``TablesDifferError`` if one is wrong."""
     raw, windows = directory / "raw", directory / "minutes"
     if side is Side.WEIR:
         raw_files = [Path(uri.removeprefix("file://")) for uri in DeltaTable(str(raw)).file_uris()]
@@ -85,7 +84,7 @@ def check_tables(directory: Path, side: Side, expected: Expected) -> None:
 
 
 def _by_key(files: Iterable[Path], closing: pa.Scalar) -> pa.Table:
-    """What is left for each key of the rows before the closing one."""
+    """The aggregates for each key over the rows before the closing row."""
     parts = []
     for path in files:
         table = _read(path, RAW)

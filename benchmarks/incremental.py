@@ -1,21 +1,21 @@
-"""Whether a checkpoint costs what has changed, not what there is:
-``python -m benchmarks.incremental``.
+"""Cost of a checkpoint against state size: ``python -m benchmarks.incremental``.
 
-A keyed count runs as a Weir job twice, once over a small state and once over a hundred times as
-many keys; then both get the same changes, each followed by a checkpoint. Incremental checkpoints
-should not notice the difference. How the two are kept comparable:
+The cost of an incremental checkpoint should depend on the changes since the last one, not on the
+size of the state. A keyed count runs as a Weir job twice, once with a small state and once with a
+hundred times as many keys; then both get the same changes, each followed by a checkpoint. The
+checkpoints should cost the same in both runs. How the two are kept comparable:
 
-1. *State*: one batch fills it, one row for each key. All rows bear the same day, which is part of
+1. *State*: one batch fills it, one row for each key. All rows have the same day, which is part of
    the key and never passes the watermark, so nothing is ever evicted.
 2. *Settling*: a dozen batches of changes follow, until Spark's maintenance has replaced the
-   changelogs of every state partition by a snapshot. The next checkpoint takes these files, the
+   changelogs of every state partition with a snapshot. The next checkpoint takes these files, the
    whole state, and is not measured.
-3. *Measured*: each change updates the same few thousand keys in one batch. When it is processed a
-   checkpoint is requested, as ``weir checkpoint`` does; there are no periodic ones. Duration
-   (trigger to completion) and new bytes are what the job's own statistics say. The figure of a run
-   is the median: Spark uploads a snapshot now and then, and the checkpoint after it writes more;
-   the means, printed beside, show that.
-4. *Pairs*: each run is a process and JVM of its own; the sizes take turns, every other pair in
+3. *Measured*: each change updates the same few thousand keys in one batch. When it is processed, a
+   checkpoint is requested, as ``weir checkpoint`` does; there are no periodic checkpoints. Duration
+   (trigger to completion) and new bytes come from the job's own statistics. The figure of a run is
+   the median: Spark occasionally uploads a snapshot, and the checkpoint after it writes more; the
+   means, which are printed too, show that.
+4. *Pairs*: each run is a process and JVM of its own; the sizes alternate, every other pair in
    reverse order. The ratio is the median of the pairs' ratios.
 """
 
@@ -63,7 +63,7 @@ _DAY_US = 1_704_067_200_000_000
 _LOOK_S = 0.2
 #: How long Spark's maintenance may take to write its snapshots; it runs every 15 seconds.
 _SNAPSHOT_WAIT_S = 180
-#: The module that runs one side, with the option that says so.
+#: The module that runs one side, and its option.
 _RUN = ("benchmarks.incremental", "--run")
 
 
@@ -81,12 +81,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What the measured checkpoints cost, in their order."""
+    """The cost of the measured checkpoints, in order."""
 
     duration_ms: list[int]
-    #: Bytes that each wrote itself.
+    #: Bytes that each checkpoint wrote itself.
     new_bytes: list[int]
-    #: Bytes of the whole state of the last one.
+    #: Bytes of the whole state in the last checkpoint.
     full_bytes: int
 
 
@@ -148,24 +148,24 @@ class _Changes:
         directory.mkdir(parents=True)
 
     def fill(self, keys: int) -> None:
-        """A row for each key."""
+        """Write one row for each key."""
         self._write(np.arange(keys, dtype=np.int64))
 
     def change(self) -> None:
-        """A row for each of the keys that always change."""
+        """Write one row for each of the keys that change."""
         self._write(np.arange(self._changed, dtype=np.int64))
 
     def _write(self, keys: np.ndarray) -> None:
         days = pa.array(np.full(len(keys), _DAY_US), pa.timestamp("us", tz="UTC"))
         name = f"{next(self._numbers):06}.parquet"
-        # Spark passes over names that begin with a dot, and the rename makes the whole file appear
-        # at once.
+        # Spark ignores names that begin with a dot, and the rename makes the whole file appear at
+        # once.
         pq.write_table(pa.table({"key": keys, "day": days}), self.directory / f".{name}")
         (self.directory / f".{name}").rename(self.directory / name)
 
 
 class _Measurement:
-    """What is done to the running job."""
+    """Measures the running job."""
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class _Measurement:
         return next(stats for stats in history if stats.checkpoint_id == completed.checkpoint_id)
 
     def _wait_for_snapshots(self) -> None:
-        """Until Spark has written a snapshot of every state partition."""
+        """Wait until Spark has written a snapshot of every state partition."""
         end = time.monotonic() + _SNAPSHOT_WAIT_S
         work = Path(self._spec.directory) / "work"
         while True:
@@ -236,7 +236,7 @@ def _figures(keys: int, result: Result) -> str:
 
 
 def measure_pairs(directory: Path, options: argparse.Namespace) -> tuple[float, float]:
-    """The ratios of large to small: of durations and of new bytes."""
+    """The ratios of large to small state, for durations and for new bytes."""
     durations, sizes = [], []
     large = options.keys * options.times
     for number in range(options.pairs):

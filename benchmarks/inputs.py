@@ -1,10 +1,9 @@
-"""The input of the benchmarks: Parquet files in the order of their event times, and one that closes
-all windows.
+"""The benchmarks' input: Parquet files in event-time order, and a last one that closes all windows.
 
-Each file covers a stretch of event time of its own. Modification times are one second apart, since
-Spark's file source admits files in their order: so both sides read the same files in the same
-batches, and no row is late. The last file has a single row one day later. It moves the watermark
-past every window before it; its own window stays open on both sides.
+Each file covers its own range of event time. Modification times are one second apart, since Spark's
+file source admits files in that order: so both sides read the same files in the same batches, and
+no row is late. The last file has a single row one day later. It moves the watermark past every
+window before it; its own window stays open on both sides.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _AMOUNT_MAX = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class InputSize:
-    """How much input there is."""
+    """The size of an input."""
 
     files: int
     rows_per_file: int
     #: Distinct values of ``key``.
     keys: int
-    #: Event time that a file covers.
+    #: Seconds of event time that one file covers.
     seconds_per_file: int
 
     @property
     def rows(self) -> int:
-        """Rows of all files but the closing one."""
+        """Rows of all files except the closing one."""
         return self.files * self.rows_per_file
 
 
@@ -76,7 +75,7 @@ def write_input(directory: Path, size: InputSize) -> None:
 
 
 def link_input(directory: Path, target: Path) -> None:
-    """The same files, modification times included, in a directory that a run may add to."""
+    """Link the files, which keeps modification times, into a directory that a run may add to."""
     target.mkdir(parents=True)
     for path in directory.glob("*.parquet"):
         os.link(path, target / path.name)
@@ -85,15 +84,14 @@ def link_input(directory: Path, target: Path) -> None:
 def write_row_after(directory: Path) -> None:
     """Add a file with one row, a day after the closing one.
 
-    What a watermark closes, a query may put out with its next batch only; after this row there was
-    one.
+    A query may emit the windows that a watermark closes only with its next batch; this row causes
+    that batch.
     """
     last = max(directory.glob("*.parquet"))
     closing = pq.read_table(last, schema=SCHEMA)
     later = pa.array([closing["ts"][0].value + _DAY_US], SCHEMA.field(0).type)
     path = directory / f"{int(last.stem) + 1:06}.parquet"
-    # Spark passes over names that begin with a dot, and the rename makes the whole file appear at
-    # once.
+    # Spark ignores names that begin with a dot, and the rename makes the whole file appear at once.
     hidden = directory / f".{path.name}"
     _write(hidden, closing.set_column(0, SCHEMA.field(0), later), int(last.stat().st_mtime) + 1)
     hidden.rename(path)

@@ -1,4 +1,4 @@
-"""The machine that a figure was measured on, in one line."""
+"""Describes the machine that a figure was measured on, in one line."""
 
 from __future__ import annotations
 

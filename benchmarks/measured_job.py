@@ -1,4 +1,4 @@
-"""Runs a Weir job to be measured: something measures beside it, then the job is cancelled."""
+"""Runs a Weir job while a function measures it, then cancels the job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from weir.runtime.gateway import JobGateway
 
 Result = TypeVar("Result")
 
-#: What measures: it is given the running job, and an event that is set when the job has ended.
+#: A function that measures: it gets the running job, and an event that is set when the job ends.
 Measure = Callable[[JobGateway, threading.Event], Result]
 
 
@@ -28,8 +28,12 @@ def measure_job(
     *,
     status: JobStatus = JobStatus.CANCELED,
 ) -> Result:
-    """Run the job until ``measure`` has returned, or the input has ended if that is the ``status``
-    at its end; raises what stopped it, or ``JobFailedError``."""
+    """Run the job and return the result of ``measure``.
+
+    The job is cancelled when ``measure`` has returned, unless it is expected to end with another
+    ``status``, as a bounded job does. Raises the error that stopped the measurement, or
+    ``JobFailedError``.
+    """
     with ThreadPoolExecutor(1) as pool:
         listener = _Listener(pool, measure)
         try:
@@ -42,13 +46,13 @@ def measure_job(
 
 
 def check_running(over: threading.Event) -> None:
-    """Raises ``JobFailedError`` if the job has ended."""
+    """Check that the job runs. Raises ``JobFailedError`` if it has ended."""
     if over.is_set():
         raise JobFailedError("The job ended before it was measured.")
 
 
 class _Listener(Generic[Result]):
-    """The run's listener: measures beside the job, then cancels it."""
+    """The run's listener: measures in a thread while the job runs, then cancels it."""
 
     def __init__(self, pool: ThreadPoolExecutor, measure: Measure[Result]) -> None:
         self.over = threading.Event()
@@ -57,24 +61,24 @@ class _Listener(Generic[Result]):
         self._future: Future[Result]
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The job begins its first attempt as soon as this returns."""
+        """Start measuring; the job begins its first attempt as soon as this returns."""
         self._future = self._pool.submit(self._measure_and_cancel, gateway)
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """A restored attempt measures something else."""
+        """Fail: a restored attempt measures something else."""
         raise JobFailedError(
             f"The job failed and was restored from checkpoint {checkpoint.checkpoint_id}."
         )
 
     def phase(self, name: str | None) -> None:
-        """Nobody waits for the start here."""
+        """Do nothing: the phases of the start are not shown here."""
 
     def note(self, message: str) -> None:
-        """Into the run's log."""
+        """Print to the run's log."""
         print(message, flush=True)
 
     def result(self) -> Result:
-        """What was measured; raises what stopped the measurement."""
+        """The result of the measurement; raises the error that stopped it."""
         return self._future.result()
 
     def _measure_and_cancel(self, gateway: JobGateway) -> Result:

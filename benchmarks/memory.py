@@ -1,19 +1,19 @@
 """Processes and memory of a job of several queries: ``python -m benchmarks.memory``.
 
 ``benchmarks/jobs/many_weir.py`` is a job of eight queries, each from a source of files to a sink.
-It runs as a user runs it, with ``weir run``. Once each table has rows, and some seconds later, so
-that the start is over, every process of the driver's session is counted by its kind:
+It runs as a user runs it, with ``weir run``. A few seconds after each table has rows, when the
+start is done, every process of the driver's session is counted by its kind:
 
 - *driver*: ``weir run``. One, whatever the number of queries.
 - *JVM*: Spark.
 - *worker daemon* and *workers*: Python processes that Spark forks for Python functions and shares
   among all queries.
-- *other Python*: what runs beside these: a process for each streaming Python source, for example.
+- *other Python*: all others, for example a process for each streaming Python source.
 
 ``memory`` is the number of other Python processes for each query; the target is 0. The total is
-informational. It is the sum of what each process has in memory, with pages that processes share
-divided among them (PSS, from ``smaps_rollup``). Where that cannot be read it is the sum of resident
-sizes (RSS), in which each process counts shared pages for itself.
+informational. It is the sum of the processes' proportional set sizes, in which the processes that
+share a page divide it among them (PSS, from ``smaps_rollup``). Where that cannot be read, it is the
+sum of resident set sizes (RSS), in which each process counts its shared pages in full.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Seen:
     pid: int
     parent: int
     command: tuple[str, ...]
-    #: Resident bytes.
+    #: Resident set size, in bytes.
     rss: int
-    #: The same with shared pages divided among those that share them; None if it cannot be read.
+    #: Proportional set size, in bytes; None if it cannot be read.
     pss: int | None
 
 
 def look(leader: int) -> list[Seen]:
-    """Every process of the session with this leader."""
+    """All processes of the leader's session."""
     found = []
     for process in session_members(leader):
-        # A worker may end meanwhile.
+        # A worker may exit meanwhile.
         with suppress(psutil.NoSuchProcess), process.oneshot():
             found.append(
                 Seen(
@@ -87,7 +87,7 @@ def look(leader: int) -> list[Seen]:
 
 
 def read_pss(pid: int) -> int | None:
-    """Proportional bytes of a process, if the system says."""
+    """The proportional set size of a process in bytes; None if the system does not report it."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -123,7 +123,7 @@ def by_kind(processes: Sequence[Seen], leader: int) -> dict[str, list[Seen]]:
 
 
 def table_lines(kinds: dict[str, list[Seen]]) -> list[str]:
-    """Number and megabytes of each kind."""
+    """The number and megabytes of each kind's processes."""
     lines = [f"{'kind':<15} {'processes':>9} {'RSS, MB':>9} {'PSS, MB':>9}"]
     for kind, processes in kinds.items():
         if processes:
@@ -151,13 +151,13 @@ def _rss(processes: Sequence[Seen]) -> int:
 
 
 def _pss(processes: Sequence[Seen]) -> int | None:
-    """None if one cannot be read."""
+    """The sum of the proportional set sizes; None if one cannot be read."""
     found = [process.pss for process in processes]
     return None if None in found else sum(pss for pss in found if pss is not None)
 
 
 def measure(directory: Path, queries: int, settle_s: float) -> dict[str, list[Seen]]:
-    """Run the job until each table has rows, and look at its processes."""
+    """Run the job until each table has rows, and list its processes by kind."""
     landing = directory / "rows"
     landing.mkdir()
     pq.write_table(pa.table({"id": range(_ROWS), "amount": range(_ROWS)}), landing / "0.parquet")

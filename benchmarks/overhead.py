@@ -1,38 +1,39 @@
-"""What Weir costs beside plain Structured Streaming: ``python -m benchmarks.overhead``.
+"""Weir's cost compared with plain Structured Streaming: ``python -m benchmarks.overhead``.
 
 The same query (count and sum for each minute and key) runs over the same Parquet files, once as a
 plain query with Spark's exactly-once file sink and once as a Weir job with a checkpoint every
 second and ``weir.sinks.Files``. How the two are kept comparable:
 
 1. *Alike*: input, batches, schema, format, ``local[2]``, memory, state partitions, and RocksDB with
-   changelog checkpointing. All else is each side's own: Spark's defaults there, what a Weir job
-   gets without being tuned here (state checkpoint format 2, cheap working directory, its JVM
-   options, fsync of everything that is committed).
+   changelog checkpointing. Everything else is each side's own: Spark's defaults for plain Spark,
+   and for Weir what an untuned job gets (state checkpoint format 2, cheap working directory, its
+   JVM options, fsync of everything that is committed).
 2. *The end*: both queries are unbounded, and the last input file, a row one day later, closes every
    window before it. So both write the same rows, and neither drains: plain Spark cannot, and a
-   drain is no part of streaming. The window of that last row stays open on both sides.
-3. *The clock* starts with the query or job, session and JVM being there, and stops when every row
-   is committed: when ``processAllAvailable`` returns on the plain side, which commits with each
-   batch; on Weir's side, the same, then a checkpoint requested at once, and its commit.
-4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same thing on
-   a small input.
-5. *Pairs*: the sides take turns and so does the order within a pair. The figure is the median of
+   drain is not part of streaming. The window of that last row stays open on both sides.
+3. *The clock* starts with the query or job, once session and JVM are running, and stops when every
+   row is committed. On the plain side, which commits with each batch, that is when
+   ``processAllAvailable`` returns; on Weir's side a checkpoint is requested at that moment, and the
+   clock stops with its commit.
+4. *Warm-up*: each run is a process, JVM and session of its own, which first runs the same work on a
+   small input.
+5. *Pairs*: the sides alternate, and so does their order within a pair. The figure is the median of
    the pairs' ratios.
 6. *Proof*: after each pair both tables are read with pyarrow and compared as multisets, and their
    counts must account for every input row.
 
-``small_batch`` spreads the whole time over the batches, and is Weir's time for a batch over plain
-Spark's. ``small_batch_added`` is the difference. ``checkpoint`` is the median from trigger to
-completion over all periodic checkpoints of the throughput runs; a barrier waits for the batch that
-is under way, so a checkpoint may take one batch and 100 ms.
+``small_batch`` divides the whole time by the number of batches, and is Weir's time for a batch over
+plain Spark's. ``small_batch_added`` is the difference. ``checkpoint`` is the median from trigger to
+completion over all periodic checkpoints of the throughput runs; a barrier waits for the current
+batch, so a checkpoint may take one batch plus 100 ms.
 
-``channel`` is about a query that reads a channel, in small batches:
+``channel`` measures a query that reads a channel, in small batches:
 ``source -> [raw sink + channel] -> aggregate -> sink`` with 100 rows a batch, as in
 ``benchmarks/graph.py`` and with its proof. Plain Spark has no channel: there two queries do that
-work, and both read the files. Compared is the second query, median of a batch that read rows, on
-both sides without its planning: there Weir's query may wait for the first one, while Spark lists
-the directory. A batch of Weir's query may read what several batches of the first have written, so
-the rows of a batch are printed too.
+work, and both read the files. The figure compares the second query of each side, by the median of
+its batches that read rows, without planning: in planning Weir's query may wait for the first one,
+while Spark lists the directory. A batch of Weir's query may read what several batches of the first
+query have written, so the rows of a batch are printed too.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from benchmarks.tables import check_same, read_table
 
 RATIO_TARGET = 0.95
 SMALL_RATIO_TARGET = 0.45
-#: Says what to aim for; the exit code does not depend on it.
+#: A goal only; the exit code does not depend on it.
 CHANNEL_RATIO_AIM = 0.6
 CHECKPOINT_SLACK_MS = 100.0
 #: Longer batches would hide the cost of a batch.
@@ -70,7 +71,7 @@ _WARM_UP_FILES = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """One kind of input and how it is batched."""
+    """One kind of input, and how it is batched."""
 
     name: str
     size: InputSize
@@ -81,7 +82,7 @@ class Bench:
     """Runs sides over one workload, each in a process of its own, below one directory."""
 
     def __init__(self, directory: Path, workload: Workload) -> None:
-        """Writes the input."""
+        """Write the input."""
         self._workload = workload
         self._directory = directory / workload.name
         self._runs = 0
@@ -96,8 +97,7 @@ class Bench:
         write_input(self._directory / "warm-up", warm_up)
 
     def pair(self, number: int, sides: Sequence[Side]) -> dict[Side, RunResult]:
-        """Run the sides once each, every other pair in reverse order, and compare what they
-        wrote."""
+        """Run each side once, every other pair in reverse order, and compare their output."""
         order = list(sides) if number % 2 == 0 else list(reversed(sides))
         results = {side: self._run(number, side) for side in order}
         tables = {
@@ -181,8 +181,10 @@ def measure_small_batches(directory: Path, *, pairs: int, files: int) -> tuple[l
 
 
 def small_verdict(plain_ms: Sequence[float], weir_ms: Sequence[float]) -> tuple[list[str], bool]:
-    """The lines of the verdict from the milliseconds for a batch in each pair, and whether the
-    target is met."""
+    """The lines of the verdict, and whether the target is met.
+
+    The arguments are the milliseconds for a batch in each pair.
+    """
     pairs = list(zip(plain_ms, weir_ms, strict=True))
     ratio = statistics.median(weir / plain for plain, weir in pairs)
     added_ms = statistics.median(weir - plain for plain, weir in pairs)
@@ -210,8 +212,7 @@ def measure_channel(directory: Path, *, pairs: int, files: int) -> list[str]:
 
 
 def channel_verdict(pairs: Sequence[Mapping[Side, GraphResult]]) -> list[str]:
-    """The last lines: a batch of the query that reads the channel, and of the one that reads the
-    files in its place."""
+    """The last lines: a batch of the query that reads the channel, or the files in its place."""
     batch_ms = {
         side: [
             statistics.median(batch.busy_ms for batch in pair[side].batches_with_rows(READER))

@@ -25,8 +25,7 @@ ROCKSDB = {
 
 
 def run_plain(spec: RunSpec) -> RunResult:
-    """Warm up, then measure from the start of the query until all input is processed and
-    committed."""
+    """Warm up, then measure from the start of the query until all input is committed."""
     spark = plain_session(spec.side)
     try:
         _run_query(spark, spec, spec.warm_up, f"{spec.directory}/warm-up")

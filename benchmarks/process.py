@@ -1,17 +1,17 @@
 """Python operators: ``python -m benchmarks.process``.
 
 ``process``: a keyed running count, for every row, of 10 million rows with 100,000 keys, in Arrow
-batches, with a checkpoint every second. The clock runs from the moment at which the query is up
-until a checkpoint, asked for when the last row was read, has committed every row. The target,
+batches, with a checkpoint every second. The clock runs from the task's status RUNNING until a
+checkpoint, requested when the last row was read, has committed every row. The target,
 625,000 rows/s, is 50 times the best that a keyed process function in Python reached under PyFlink
-on such a machine. Proof: the counts of each key are 1, 2, 3 ... up to how often the input has it.
+on such a machine. Proof: the counts of each key are 1, 2, 3 ... up to its number of input rows.
 
-``process_coordinator``: what a coordinator adds to a small batch, when it sends an event to a
-subtask for every batch: files of 100 rows, one a batch, in alternating pairs with the same operator
-without one. Target: less than 20 ms.
+``process_coordinator``: the time that a coordinator adds to a small batch when it sends an event to
+a subtask for every batch. Files of 100 rows are read one a batch, in alternating pairs with the
+same operator without a coordinator. Target: less than 20 ms.
 
-``process_event``: the time from an event's send to its return through an operator whose query
-rests. An event is to arrive within 300 ms; this is the way there and back.
+``process_event``: the time from sending an event until it is back, through an operator whose query
+is at rest. An event must arrive within 300 ms; this figure is the round trip.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ROUND_TRIPS = 20
 
 
 class RunningCount(Operator):
-    """How often each row's key has come, this row included."""
+    """Counts, for each row, how often its key has occurred, this row included."""
 
     output_schema = "key long, n long"
 
     def initialize_state(self, state: StateStore) -> None:
-        """The counts."""
+        """Declare the state of the counts."""
         self._counts = state.keyed_state("counts", pa.int64(), 0)
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
@@ -77,34 +77,34 @@ class Echo(Operator):
     """Passes rows on, and sends events back."""
 
     def handle_operator_event(self, event: Payload) -> None:
-        """Back."""
+        """Send the event back."""
         self.context.send_event_to_coordinator(event)
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """As it is."""
+        """Pass the batch on unchanged."""
         return [batch]
 
 
 class Pings(OperatorCoordinator):
-    """Sends one event at a time: the next ``pause_ms`` after the last came back."""
+    """Sends one event at a time, each ``pause_ms`` after the previous one came back."""
 
     def __init__(self, pause_ms: int) -> None:
         self._pause_ms = pause_ms
         self._sent_s = 0.0
-        #: How long each was under way.
+        #: The round-trip time of each event.
         self.round_trips_ms: list[float] = []
 
     def reset_to_checkpoint(self, checkpoint_id: int | None, state: Payload | None) -> None:
-        """Begin."""
+        """Schedule the first event."""
         self.context.schedule(self._pause_ms, self._send)
 
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
-        """It has come back."""
+        """Record the round trip, and schedule the next event."""
         self.round_trips_ms.append((time.perf_counter() - self._sent_s) * 1000)
         self.context.schedule(self._pause_ms, self._send)
 
     def checkpoint_coordinator(self, checkpoint_id: int) -> None:
-        """There is nothing to keep."""
+        """Return no state: there is nothing to keep."""
 
     def _send(self) -> None:
         self._sent_s = time.perf_counter()
@@ -112,7 +112,7 @@ class Pings(OperatorCoordinator):
 
 
 def write_keys(directory: Path, *, files: int, rows: int, keys: int) -> None:
-    """Files of random keys; the same numbers give the same rows."""
+    """Write files of random keys; the same numbers give the same rows."""
     directory.mkdir(parents=True)
     random = np.random.default_rng(11)
     for number in range(files):
@@ -128,7 +128,7 @@ def make_job(
     coordinator: OperatorCoordinator | None,
     key_by: str | None,
 ) -> weir.Job:
-    """Keys through the operator, in two subtasks, into files."""
+    """A job that passes keys through the operator, in two subtasks, into files."""
     job = weir.Job("process")
     keys = job.source(
         "keys",
@@ -144,7 +144,7 @@ def make_job(
 
 
 def options(directory: Path, interval: str) -> RunOptions:
-    """Everything below the directory, no restarts."""
+    """Options that keep all files below the directory and disable restarts."""
     return RunOptions(
         conf={
             "execution.checkpointing.dir": str(directory / "checkpoints"),
@@ -160,7 +160,7 @@ def options(directory: Path, interval: str) -> RunOptions:
 
 
 def all_committed(rows: int, gateway: JobGateway, over: threading.Event) -> float:
-    """Seconds from the first planning call until every row is committed."""
+    """Seconds from the task's status RUNNING until every row is committed."""
     while gateway.view().vertices[0].status is not TaskStatus.RUNNING:
         check_running(over)
         time.sleep(_POLL_S)
@@ -173,7 +173,7 @@ def all_committed(rows: int, gateway: JobGateway, over: threading.Event) -> floa
 
 
 def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> float:
-    """Rows per second, after the counts were compared."""
+    """Rows per second of one run, whose counts are checked."""
     source, target = directory / "keys", directory / f"count-{time.monotonic_ns()}"
     if not source.exists():
         write_keys(source, files=files, rows=rows // files, keys=keys)
@@ -188,7 +188,7 @@ def measure_throughput(directory: Path, *, files: int, rows: int, keys: int) -> 
 
 
 def check_counts(source: Path, out: Path) -> None:
-    """Raises ``AssertionError`` unless every key was counted from 1 to how often it is there."""
+    """Check that each key was counted from 1 to its number of rows. Raises ``AssertionError``."""
     found = (
         ds.dataset(out, format="parquet")
         .to_table()
@@ -205,7 +205,7 @@ def check_counts(source: Path, out: Path) -> None:
 def measure_batches(
     directory: Path, name: str, coordinator: OperatorCoordinator | None, files: int
 ) -> float:
-    """Milliseconds for each batch of 100 rows."""
+    """Milliseconds for a batch of 100 rows."""
     source, target = directory / f"small-{files}", directory / name
     if not source.exists():
         write_keys(source, files=files, rows=100, keys=10)
@@ -217,7 +217,7 @@ def measure_batches(
 
 
 def measure_round_trips(directory: Path) -> list[float]:
-    """Events to a query that rests."""
+    """Round-trip times of events to a query at rest."""
     source, pings = directory / "none", Pings(pause_ms=200)
     write_keys(source, files=1, rows=1, keys=1)
 
@@ -225,7 +225,7 @@ def measure_round_trips(directory: Path) -> list[float]:
         while len(pings.round_trips_ms) < _ROUND_TRIPS + 1:
             check_running(over)
             time.sleep(_POLL_S)
-        # The first one waits for the query.
+        # The first event waits for the query to start.
         return pings.round_trips_ms[1:]
 
     job = make_job(directory / "rest", source, Echo(), pings, None)

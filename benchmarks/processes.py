@@ -1,10 +1,9 @@
-"""A run in a process of its own: a JVM that served another run would be warmer, or fuller, than a
-new one.
+"""Runs in processes of their own, since a JVM that served another run would be warmer, or fuller.
 
-``run_in_process`` waits for a result. ``started`` starts a command as a user does and ends it, with
-all that it started, when the block is left. Such a process leads a session: Ctrl-C in the terminal
-reaches the benchmark alone, and the JVM and the Python workers of a driver that was killed are
-still found by their session.
+``run_in_process`` waits for a result. ``started`` starts a command as a user does, and kills it
+with all processes that it started when the block is left. Such a process leads a session: Ctrl-C in
+the terminal reaches the benchmark alone, and the JVM and the Python workers of a killed driver can
+still be found by their session.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ Spec = TypeVar("Spec", bound=msgspec.Struct)
 Result = TypeVar("Result")
 
 _LOG_LINES_SHOWN = 80
-#: A run that takes longer hangs.
+#: A run that takes longer counts as hung.
 _RUN_TIMEOUT_S = 3_600
-#: A process that was killed is gone sooner.
+#: How long killed processes may take to disappear.
 _KILL_TIMEOUT_S = 30.0
 _LOOK_S = 0.02
-#: The output of a process that ``started`` started, in its directory.
+#: File name of a ``started`` process's output, in its directory.
 _LOG = "log"
 
 
@@ -43,8 +42,7 @@ class RunFailedError(Exception):
 def run_as_child(
     paths: Sequence[Path], spec_type: type[Spec], run: Callable[[Spec], msgspec.Struct]
 ) -> None:
-    """The other side of ``run_in_process``: run what the first file says and write what was
-    measured to the second."""
+    """The child's side of ``run_in_process``: run the first file's spec, write the second file."""
     spec_path, result_path = paths
     spec = msgspec.json.decode(spec_path.read_bytes(), type=spec_type)
     result_path.write_bytes(msgspec.json.encode(run(spec)))
@@ -53,11 +51,10 @@ def run_as_child(
 def run_in_process(
     module: Sequence[str], spec: msgspec.Struct, directory: Path, result_type: type[Result]
 ) -> Result:
-    """Run ``python -m MODULE... SPEC.json RESULT.json`` and return what it wrote to the second
-    file.
+    """Run ``python -m MODULE... SPEC.json RESULT.json`` and return the content of ``RESULT.json``.
 
-    ``directory`` is made; spec, result and log of the run lie there. Raises ``RunFailedError`` with
-    the end of the log if there is no result.
+    ``directory`` is created; it holds spec, result and log of the run. Raises ``RunFailedError``
+    with the end of the log if there is no result.
     """
     directory.mkdir(parents=True)
     spec_path, result_path, log_path = (
@@ -82,8 +79,10 @@ def run_in_process(
 def started(
     command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in the directory, with its output in ``log`` there; killed with its whole session
-    at the end."""
+    """Start a process in the directory, and kill it with its whole session at the end.
+
+    Its output goes to the file ``log`` in the directory.
+    """
     with (directory / _LOG).open("ab") as log:
         process = subprocess.Popen(
             command,
@@ -101,8 +100,10 @@ def started(
 
 
 def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: float) -> None:
-    """Raises ``RunFailedError`` if the process has ended, or ``time.monotonic()`` has passed the
-    deadline."""
+    """Check that the process runs and is in time.
+
+    Raises ``RunFailedError`` if it has ended, or if ``time.monotonic()`` has passed the deadline.
+    """
     if process.poll() is None and time.monotonic() < deadline_s:
         return
     what = (
@@ -114,15 +115,14 @@ def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: f
 
 
 def log_of(directory: Path) -> str:
-    """The end of the output of what ``started`` started in the directory."""
+    """The end of the output of the process that ``started`` started in the directory."""
     return "\n".join(
         (directory / _LOG).read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
     )
 
 
 def kill_session(leader: subprocess.Popen[bytes]) -> None:
-    """SIGKILL the leader and then everything in its session, until nothing is left. Harmless if
-    that is so already."""
+    """SIGKILL the leader and then its session until no process is left, if any is."""
     leader.kill()
     leader.wait()
     deadline_s = time.monotonic() + _KILL_TIMEOUT_S
@@ -136,8 +136,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
 
 
 def session_members(leader: int) -> list[psutil.Process]:
-    """The processes of the session that the process with this id leads or led, without those that
-    have ended."""
+    """The live processes of the session that the process ``leader`` leads or led."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, ProcessLookupError, PermissionError):
@@ -147,7 +146,7 @@ def session_members(leader: int) -> list[psutil.Process]:
 
 
 def end_on_sigterm() -> None:
-    """Let SIGTERM end this process as Ctrl-C does, so that what it started is ended as well."""
+    """Let SIGTERM end this process as Ctrl-C does, so that it ends its child processes as well."""
     signal.signal(signal.SIGTERM, _exit)
 
 

@@ -1,5 +1,4 @@
-"""The query that both sides run: its source, its aggregation, and the Spark settings that they
-share."""
+"""The query that both sides run: source and aggregation, and their common Spark settings."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 MASTER = "local[2]"
 
-#: Whatever could favour one side, set alike on both.
+#: Settings that could favour one side, set to the same values on both.
 COMMON_SETTINGS = {
     "spark.driver.memory": "3g",
     "spark.sql.session.timeZone": "UTC",
@@ -49,7 +48,7 @@ def revenue(frame: DataFrame) -> DataFrame:
 
 
 def batches_of(query: StreamingQuery) -> list[Batch]:
-    """Every batch that the query has run, also those without data."""
+    """Every batch that the query has run, including those without data."""
     return [
         _batch(progress)
         for progress in query.recentProgress

@@ -1,5 +1,4 @@
-"""What one run of a benchmark is told and what it answers: values that travel between processes as
-JSON."""
+"""Specs and results of benchmark runs, which processes exchange as JSON."""
 
 from __future__ import annotations
 
@@ -10,12 +9,12 @@ import msgspec
 
 
 class Side(enum.Enum):
-    """Who runs the query."""
+    """The side that runs the query."""
 
     WEIR = "weir"
     #: Plain Structured Streaming with the state store provider that Weir uses.
     PLAIN = "plain"
-    #: Plain Structured Streaming as it comes, with the HDFS-backed provider.
+    #: Plain Structured Streaming with its default, HDFS-backed provider.
     PLAIN_DEFAULT = "plain-default"
 
 
@@ -23,7 +22,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One run of the query in a process of its own."""
 
     side: Side
-    #: Directories of input files: a small one for the warm-up, and the one that is measured.
+    #: Directories of input files: a small one for the warm-up, and the measured one.
     warm_up: str
     input: str
     files_per_batch: int
@@ -32,81 +31,78 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """One micro-batch, as Spark's progress tells it."""
+    """One batch, as Spark's progress reports it."""
 
     rows: int
-    #: Milliseconds since the Unix epoch at its end.
+    #: Its end, in milliseconds since the Unix epoch.
     end_ms: float
     #: Spark's phases (``triggerExecution`` is the whole) in milliseconds.
     duration_ms: dict[str, int]
 
     @property
     def busy_ms(self) -> float:
-        """Its duration without the phase in which it is planned, which for a query of Weir may be a
-        wait."""
+        """Its duration without the planning phase, in which a query of Weir may wait."""
         return float(self.duration_ms["triggerExecution"] - self.duration_ms.get("latestOffset", 0))
 
     @property
     def planned_ms(self) -> float:
-        """Milliseconds since the Unix epoch when it knew what to read: the first phase is the
-        planning."""
+        """The end of its first phase, planning, in milliseconds since the Unix epoch."""
         return self.end_ms - self.busy_ms
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured."""
+    """The measurements of one run."""
 
     #: From the start of the query or job until every row is committed.
     elapsed_ms: float
-    #: Milliseconds since the Unix epoch when the clock started.
+    #: When the clock started, in milliseconds since the Unix epoch.
     begun_ms: float
     batches: list[Batch]
-    #: Of periodic checkpoints, from trigger to completion; none on the plain sides.
+    #: Durations of periodic checkpoints, from trigger to completion; empty on the plain sides.
     checkpoint_ms: list[int] = msgspec.field(default_factory=list)
 
     @property
     def batch_median_ms(self) -> float:
-        """Median duration of the batches that carried rows."""
+        """Median duration of the batches with rows."""
         return statistics.median(
             batch.duration_ms["triggerExecution"] for batch in self.batches if batch.rows
         )
 
     @property
     def first_batch_ms(self) -> float:
-        """From the start of the clock to the end of the first batch: what does not grow with the
-        input."""
+        """From the start of the clock to the end of the first batch; independent of input size."""
         return self.batches[0].end_ms - self.begun_ms
 
     @property
     def ms_per_batch(self) -> float:
-        """The whole time, spread over the batches."""
+        """The whole time divided by the number of batches."""
         return self.elapsed_ms / len(self.batches)
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One completed checkpoint of a job."""
 
-    #: Milliseconds since the Unix epoch.
+    #: When it was triggered, in milliseconds since the Unix epoch.
     triggered_ms: int
     #: From trigger to completion.
     duration_ms: int
-    #: Of each query, in milliseconds: from the trigger until its snapshot began (``delay``), its
-    #: two parts.
+    #: For each query, in milliseconds: the time from the trigger until its snapshot began
+    #: (``delay``), and the snapshot's synchronous and asynchronous parts.
     tasks: dict[str, dict[str, int]]
 
 
 class GraphResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured of a graph of two queries. Times are milliseconds since the Unix epoch."""
+    """The measured graph of two queries. Times are in milliseconds since the Unix epoch."""
 
     #: When the job or the queries were started.
     started_ms: float
-    #: When the last input row was committed at both tables.
+    #: When the last input row was committed to both tables.
     committed_ms: float
-    #: Of each query every batch until then.
+    #: Every batch of each query until then.
     batches: dict[str, list[Batch]]
-    #: Periodic checkpoints; none on the plain side.
+    #: Periodic checkpoints; empty on the plain side.
     checkpoints: list[Checkpoint] = msgspec.field(default_factory=list)
-    #: Of each of Weir's sinks how long it took to stage each batch.
+    #: How long each of Weir's sinks took to stage each batch.
     stage_ms: dict[str, list[float]] = msgspec.field(default_factory=dict)
 
     @property

@@ -5,27 +5,28 @@
 tables of ``examples/flights.py``, once as four plain queries in one session (``flights_plain.py``),
 once as the example's job of five queries. How the sides are kept comparable:
 
-1. *The clock* starts before the process does: before ``python SCRIPT`` and before
-   ``weir run PIPELINE``. It stops when a reader of the table sees a row: when Spark's log of the
-   sink names a file with rows; on Weir's side, when the file has its final name, or the Delta log
-   names it. The graph has one such time for each table. The figure is that of the last table;
-   ``start_graph_first`` says when the first one has a row.
+1. *The clock* starts just before the process: before ``python SCRIPT`` and before
+   ``weir run PIPELINE``. It stops when a reader of the table sees a row: on the plain side, when
+   the sink's log names a file with rows; on Weir's side, when the file has its final name, or the
+   Delta log names it. The graph has one such time for each table. The figure is the time of the
+   last table; ``start_graph_first`` is the time of the first one.
 2. *Alike*: input, batches, the queries, ``local[2]``, memory, state partitions, state store. Weir
    takes a checkpoint every 200 ms, because a row is committed with a checkpoint; plain Spark
    commits each batch. The tables of the flights are Delta tables on Weir's side and Spark's own
    exactly-once files on the other.
-3. *With a class archive*, which ``weir warmup`` makes once for a machine, Weir's JVM starts from
-   classes that are parsed already. The lines that end in ``_warm`` compare it with plain Spark,
-   which has none. In the other runs of Weir it is switched off. A Weir without ``weir warmup`` is
-   measured without it alone, and misses the target.
-4. *Pairs*: the sides take turns, every other pair in reverse order. The figure is the median of the
+3. *With a class archive*, which ``weir warmup`` makes once for a machine, Weir's JVM starts with
+   parsed classes. The lines that end in ``_warm`` compare it with plain Spark, which has no
+   archive. In the other runs of Weir the archive is disabled. A version of Weir without
+   ``weir warmup`` is measured without it only, and misses the target.
+4. *Pairs*: the sides alternate, every other pair in reverse order. The figure is the median of the
    pairs' ratios. One run of each side before the first pair does not count: it brings the files of
    Java, Spark and Python into memory.
-5. *Proof*: what is committed when a run ends must be rows of the whole result, none of them twice.
-   For the flights that is the demo's own reference, which shares no code with either side.
+5. *Proof*: the rows that are committed when a run ends must be rows of the whole result, none of
+   them twice. For the flights the whole result is the demo's own reference, which shares no code
+   with either side.
 
-``recovery``: the driver of ``copy_weir.py`` is killed while files are landed;
-``benchmarks/start_recovery.py`` says how.
+``recovery``: the driver of ``copy_weir.py`` is killed while files land; see
+``benchmarks/start_recovery.py``.
 """
 
 from __future__ import annotations
@@ -58,10 +59,10 @@ RATIO_TARGET = 1.0
 WARM_RATIO_TARGET = 0.6
 RECOVERY_MS_TARGET = 6_000
 
-#: How long a process may take to its last table's first row.
+#: How long a process may take until its last table has a row.
 _PATIENCE_S = 300.0
-#: How often the tables are looked at: a small part of what is measured, and few enough looks to
-#: leave the cores alone.
+#: How often the tables are polled: short against the measured times, and rare enough to leave the
+#: cores alone.
 _LOOK_S = 0.02
 _INTERVAL = "200 ms"
 _ROWS = 10_000
@@ -69,7 +70,7 @@ _FLIGHTS = Path(__file__).parents[1] / "examples" / "flights.py"
 
 
 class Side(enum.Enum):
-    """Who runs the queries."""
+    """The side that runs the queries."""
 
     PLAIN = "plain"
     WEIR = "Weir"
@@ -83,21 +84,21 @@ FirstRows = Mapping[str, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is started."""
+    """A program that both sides start."""
 
-    #: Of the figure.
+    #: The name of the figure.
     name: str
     plain_script: Path
     pipeline: Path
     #: The tables' paths below a run's directory, by name.
     tables: Mapping[str, str]
-    #: What the tables hold when the whole input is read.
+    #: The rows of each table when the whole input is read.
     expected: Mapping[str, pa.Table]
     environment: Mapping[str, str]
 
 
 def copy_subject(directory: Path) -> Subject:
-    """One small file of rows."""
+    """The copy of one small file of rows."""
     rows = pa.table({"id": range(_ROWS), "amount": range(_ROWS)})
     landing = directory / "rows"
     landing.mkdir()
@@ -113,7 +114,7 @@ def copy_subject(directory: Path) -> Subject:
 
 
 def flights_subject(directory: Path) -> Subject:
-    """The demo's landing files: all of the year."""
+    """The flights example, with the demo's landing files of the whole year."""
     landing = directory / "landing"
     land(landing)
     expected = expected_tables(landing)
@@ -140,7 +141,7 @@ def _command(subject: Subject, side: Side, *, archives: bool) -> list[str]:
 
 
 def first_rows(subject: Subject, side: Side, directory: Path, *, archives: bool) -> FirstRows:
-    """Start one side, wait until each table has a row, end it, and check what it has committed."""
+    """Start one side, wait until each table has a row, end it, and check its committed rows."""
     directory.mkdir()
     environment = {
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -168,7 +169,7 @@ def first_rows(subject: Subject, side: Side, directory: Path, *, archives: bool)
 def measure(
     subject: Subject, directory: Path, pairs: int, *, archives: bool
 ) -> list[dict[Side, FirstRows]]:
-    """One run of each side that does not count, then the pairs."""
+    """Run each side once without counting it, then run the pairs."""
     sides = [side for side in Side if archives or side is not Side.WARM]
     found = []
     for number in range(pairs + 1):
@@ -196,8 +197,10 @@ def _figures(side: Side, run: FirstRows) -> str:
 
 
 def verdict(name: str, pairs: Sequence[Mapping[Side, FirstRows]]) -> tuple[list[str], bool]:
-    """The last lines of one subject, and whether its targets are met: one that was not measured is
-    not."""
+    """The last lines of one subject, and whether its targets are met.
+
+    A target that was not measured is not met.
+    """
     lines = []
     met = True
     targets = {Side.WEIR: (name, RATIO_TARGET), Side.WARM: (f"{name}_warm", WARM_RATIO_TARGET)}

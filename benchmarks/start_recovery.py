@@ -1,17 +1,17 @@
-"""How long a killed job takes to commit again; a part of ``python -m benchmarks.start``.
+"""Recovery time of a killed job; a part of ``python -m benchmarks.start``.
 
-``benchmarks/jobs/copy_weir.py`` copies files that are landed five times a second from the first
-start to the end, also while no driver runs. Each row has a number, and the files have them in
-order. One life after the other:
+``benchmarks/jobs/copy_weir.py`` copies files that land five times a second from the first start to
+the end, even while no driver runs. Each row has a number, and the files have them in order. Each
+life of the driver:
 
-1. When the table holds every row that was landed by some moment of this life, and a part of a
-   second later, another each time, the driver is killed with SIGKILL. Then its JVM and all else
-   that it started are killed.
-2. At once the same command is run again; here the clock starts. It stops when the table holds a row
-   that was landed after the kill. An older row may come from a checkpoint that was complete before
+1. When the table holds every row that had landed by some moment of this life, and after a further
+   fraction of a second that varies from life to life, the driver is killed with SIGKILL. Then its
+   JVM and all other processes that it started are killed.
+2. The same command is run again immediately; here the clock starts. It stops when the table holds a
+   row that landed after the kill. An older row may come from a checkpoint that was complete before
    the kill, and proves nothing.
 
-*Proof*: before each kill the table must hold every row that was landed by that moment, and no row
+*Proof*: before each kill the table must hold every row that had landed by that moment, and no row
 twice.
 """
 
@@ -55,11 +55,11 @@ def measure_recoveries(directory: Path, recoveries: int) -> list[float]:
 
 
 class Landing:
-    """Lands files of numbered rows on a thread while it is entered."""
+    """Lands files of numbered rows in a thread while the context is entered."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        #: Rows with lower numbers are there.
+        #: All rows with lower numbers have landed.
         self.landed = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._land, name="landing")
@@ -81,8 +81,8 @@ class Landing:
     def _land(self) -> None:
         for number in itertools.count():
             numbers = range(self.landed, self.landed + _ROWS)
-            # Spark passes over names that begin with a dot, and the rename makes the whole file
-            # appear at once.
+            # Spark ignores names that begin with a dot, and the rename makes the whole file appear
+            # at once.
             hidden = self.directory / f".{number:06}.parquet"
             pq.write_table(pa.table({"id": numbers, "amount": numbers}), hidden)
             hidden.rename(self.directory / f"{number:06}.parquet")
@@ -92,19 +92,18 @@ class Landing:
 
 
 class Numbers:
-    """The numbers of the rows in a table to which files are added; each file is read once."""
+    """The row numbers in a growing table; each file is read once."""
 
     def __init__(self, table: Path) -> None:
         self._table = table
         self._read: set[Path] = set()
         self._found: set[int] = set()
-        #: No number below it is missing.
+        #: All numbers below it have been found.
         self._complete = 0
 
     @property
     def largest(self) -> int:
-        """The largest number, -1 without rows. Raises ``TablesDifferError`` if a row is there
-        twice."""
+        """The largest number, -1 without rows. Raises ``TablesDifferError`` for a duplicate."""
         for path in set(committed_files(self._table)) - self._read:
             self._read.add(path)
             numbers = pq.ParquetFile(path).read(["id"])["id"].to_pylist()
@@ -133,8 +132,8 @@ class Lives:
         self._command = weir_run(JOBS / "copy_weir.py", interval=_INTERVAL)
 
     def live(self, number: int) -> float:
-        """One life; milliseconds from its command to its first new row."""
-        # The life before this one is over. It may have read one file that is landed and not counted
+        """Run one life; return the milliseconds from its command to its first new row."""
+        # The previous life has ended. It may have read one file that has landed but is not counted
         # yet, and no other.
         landed_before = self._landing.landed + _ROWS
         begun = time.perf_counter()
@@ -145,7 +144,7 @@ class Lives:
             elapsed_ms = (time.perf_counter() - begun) * 1000
             landed = self._landing.landed
             self._wait(process, lambda: self._table.has_all(landed))
-            # Kills come at different moments between two checkpoints.
+            # Kill at different moments between two checkpoints.
             time.sleep(number % 5 * 0.1)
         return elapsed_ms
 

@@ -1,15 +1,15 @@
-"""How long a stop with savepoint takes under load: ``python -m benchmarks.stopping``.
+"""The duration of a stop with savepoint under load: ``python -m benchmarks.stopping``.
 
 ``weir run`` copies Parquet files to a Delta table, one file a batch, as fast as it can. In the
 middle of that ``weir stop`` is called, and the clock runs from that command until the process of
-``weir run`` is gone. Then ``weir run --from-savepoint`` goes on, and is stopped again. The input
-never ends meanwhile.
+``weir run`` is gone. Then ``weir run --from-savepoint`` resumes the job, which is stopped again.
+The input does not end before the last stop.
 
 ``stopping`` is the longest of these times over all stops; its target is the longest batch of the
-run plus 3 seconds. The start of the ``weir stop`` process itself, about a second, is inside.
+run plus 3 seconds. It includes the start of the ``weir stop`` process itself, about a second.
 
 Proof: after each stop the table must hold each number from 0 up to the end of a file exactly once,
-and more than before: what was committed last and what came first after the resumption meet exactly.
+and more of them than before: the resumed job continues exactly where the stopped one ended.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CONF = (
 
 
 class StopFailedError(Exception):
-    """The table is not what it must be."""
+    """The table does not hold the expected rows."""
 
 
 class Bench:
@@ -87,8 +87,10 @@ class Bench:
             os.utime(path, (1_700_000_000 + number,) * 2)
 
     def stop_once(self) -> float:
-        """Run, stop under load, and check the table; the milliseconds from the command to the end
-        of the process."""
+        """Run, stop under load, and check the table.
+
+        Returns the milliseconds from the stop command to the end of the ``weir run`` process.
+        """
         arguments = [word for setting in _CONF for word in ("--conf", setting)]
         if self._savepoint is not None:
             arguments += ["--from-savepoint", self._savepoint]
@@ -124,12 +126,12 @@ class Bench:
 
     @property
     def longest_batch_ms(self) -> float:
-        """Of all runs."""
+        """The longest batch of all runs."""
         return max(map(float, (self._directory / "batches").read_text().split()))
 
     @property
     def committed(self) -> int:
-        """Rows in the table."""
+        """The number of rows in the table."""
         return self._committed
 
     def _check(self) -> None:
@@ -147,7 +149,7 @@ class Bench:
         self._committed = len(ids)
 
     def _wait_for_rows(self, run: subprocess.Popen[bytes]) -> None:
-        """Until this life has committed some files."""
+        """Wait until this life has committed some files."""
         wanted = self._committed + _FILES_BEFORE_STOP * self._rows
         end = time.monotonic() + _PATIENCE_S
         while self._count() < wanted:

@@ -1,4 +1,4 @@
-"""Reading what each side wrote, with pyarrow, and comparing it as multisets of rows."""
+"""Reads the tables of each side with pyarrow, and compares them as multisets of rows."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ class TablesDifferError(Exception):
 
 
 def read_table(directory: Path, side: Side) -> pa.Table:
-    """The committed rows, sorted. On the plain sides the files are those that Spark's own log
-    names."""
+    """The committed rows, sorted; on the plain sides from the files that Spark's log names."""
     if side is Side.WEIR:
         files = sorted(path for path in directory.glob("*.parquet"))
     else:
@@ -43,8 +42,10 @@ def read_table(directory: Path, side: Side) -> pa.Table:
 
 
 def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
-    """Raises ``TablesDifferError`` unless both have the same rows and these account for all the
-    input."""
+    """Check that both tables have the same rows, and that these account for all of the input.
+
+    Raises ``TablesDifferError``.
+    """
     counted = pc.sum(plain.column("orders")).as_py() or 0
     if counted != input_rows:
         raise TablesDifferError(f"The plain query counted {counted} of {input_rows} rows.")
@@ -55,25 +56,24 @@ def check_same(plain: pa.Table, weir: pa.Table, input_rows: int) -> None:
 
 
 def committed_files(table: Path) -> list[Path]:
-    """The Parquet files of a table without a Delta log that its readers see; none if there is no
-    table yet.
+    """The Parquet files that readers of a table without a Delta log see; none before it exists.
 
-    Those that Spark's log names; without one those in the directory, as ``weir.sinks.Files``
-    commits them.
+    These are the files that Spark's log names, or without a log the files in the directory, as
+    ``weir.sinks.Files`` commits them.
     """
     log = table / "_spark_metadata"
     return files_in_spark_log(log) if log.exists() else sorted(table.glob("*.parquet"))
 
 
 def has_rows(table: Path) -> bool:
-    """Whether a row is committed: Spark commits files without rows as well."""
+    """Whether a row is committed; Spark also commits files without rows."""
     if _has_delta_log(table):
         return int(DeltaTable(table).count()) > 0
     return any(pq.read_metadata(path).num_rows for path in committed_files(table))
 
 
 def read_committed(table: Path, schema: pa.Schema) -> pa.Table:
-    """The rows that the table's readers see, with columns and types of the schema."""
+    """The rows that the table's readers see, with the columns and types of the schema."""
     if _has_delta_log(table):
         found = DeltaTable(table).to_pyarrow_table()
     else:
@@ -90,8 +90,10 @@ def _has_delta_log(table: Path) -> bool:
 
 
 def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
-    """Raises ``TablesDifferError`` if a row that was found is not expected, or is there more
-    often."""
+    """Check that the found rows are expected rows, none of them more often than expected.
+
+    Raises ``TablesDifferError``.
+    """
     surplus = _counted(found) - _counted(expected)
     if surplus:
         row, times = surplus.most_common(1)[0]
@@ -99,7 +101,7 @@ def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
 
 
 def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
-    """How often each row is there."""
+    """How often each row occurs."""
     columns = [
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
         for column in table.columns
@@ -108,7 +110,7 @@ def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:
 
 
 def files_in_spark_log(log: Path) -> list[Path]:
-    """Files of the newest compacted entry and of all entries after it."""
+    """The files of the newest compacted entry and of all entries after it."""
     entries = {
         int(path.name.removesuffix(".compact")): path
         for path in log.iterdir()

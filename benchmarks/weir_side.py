@@ -1,10 +1,9 @@
 """Weir's side: the same query as a job with a checkpoint every second.
 
-The job is unbounded, like the plain query. A watcher waits with Spark's own ``processAllAvailable``
-until all input is processed, asks for a checkpoint at once, as ``weir checkpoint`` does, and stops
-the clock when the sink has committed that checkpoint's epoch. Without the request the last rows
-would wait for the next second's checkpoint, which says something about the interval and nothing
-about cost.
+The job is unbounded, like the plain query. A watcher waits with Spark's ``processAllAvailable``
+until all input is processed, requests a checkpoint at that moment, as ``weir checkpoint`` does, and
+stops the clock when the sink has committed that checkpoint's epoch. Without the request the last
+rows would wait for the next periodic checkpoint, which would measure the interval, not the cost.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: How often a wait looks whether the job has failed meanwhile.
+#: How often a wait checks whether the job has failed.
 _LOOK_S = 0.5
 
 
@@ -45,7 +44,7 @@ def run_weir(spec: RunSpec) -> RunResult:
 
 
 def weir_session(directory: str) -> SparkSession:
-    """A session as every Weir job gets it, made ahead so that the warm-up warms it."""
+    """A session as every Weir job gets it, created early so that the warm-up warms it."""
     return create_session(
         name="benchmark",
         master=MASTER,
@@ -53,13 +52,13 @@ def weir_session(directory: str) -> SparkSession:
         parallelism=None,
         fast_working_directory=True,
         log_file=f"{directory}/spark.log",
-        # Those of a job; an archive would only help before the clock starts.
+        # The options of a job; a class archive would only help before the clock starts.
         java_options=java_options(archive=False),
     )
 
 
 def job_options(output: str) -> RunOptions:
-    """A checkpoint every second; all files below ``output``."""
+    """Options with a checkpoint every second, and all files below ``output``."""
     return RunOptions(
         master=MASTER,
         conf={
@@ -68,7 +67,7 @@ def job_options(output: str) -> RunOptions:
             "execution.checkpointing.dir": f"{output}/checkpoints",
             "execution.checkpointing.savepoint-dir": f"{output}/savepoints",
             "weir.working-dir": f"{output}/work",
-            # A run that was restarted measures something else.
+            # A restarted run measures something else.
             "restart-strategy.type": "none",
             "web.checkpoints.history": "10000",
             "rest.port": "0",
@@ -112,23 +111,23 @@ def _run_job(spec: RunSpec, directory: str, output: str) -> RunResult:
 
 
 class _WatchedFiles(weir.sinks.Files):
-    """The sink, telling which query it belongs to and what it has committed."""
+    """A sink that reports the query it belongs to, and the epochs that it has committed."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, format="parquet")
-        #: The job's session; the frames of ``stage`` have a copy of it, which knows no queries.
+        #: The job's session; the frames of ``stage`` have a copy of it, which lists no queries.
         self.session: SparkSession | None = None
         self.staging = threading.Event()
         self._committed_epoch = 0
         self._committing = threading.Condition()
 
     def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Stage, and tell the watcher that the query runs."""
+        """Stage, and notify the watcher that the query runs."""
         self.staging.set()
         return super().stage(frame, step)
 
     def commit(self, epoch: int, payloads: Sequence[Payload]) -> int:
-        """Commit, and tell the watcher."""
+        """Commit, and notify the watcher."""
         rows = super().commit(epoch, payloads)
         with self._committing:
             self._committed_epoch = epoch
@@ -136,14 +135,14 @@ class _WatchedFiles(weir.sinks.Files):
         return rows
 
     def wait_for(self, epoch: int, over: threading.Event) -> None:
-        """Until the epoch is committed."""
+        """Wait until the epoch is committed."""
         with self._committing:
             while self._committed_epoch < epoch:
                 self._committing.wait(_LOOK_S)
                 check_running(over)
 
     def the_query(self) -> StreamingQuery:
-        """The job's only query, once it is staging."""
+        """The job's only query, once it has begun to stage."""
         if self.session is None:
             raise JobFailedError("The job staged rows before it asked for its source.")
         (query,) = self.session.streams.active

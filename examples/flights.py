@@ -1,5 +1,4 @@
-"""The main example: all flights that left New York City in 2013, into four Delta tables that stand
-at one cut.
+"""The main example: all flights from New York City in 2013, into four consistent Delta tables.
 
 ::
 
@@ -9,19 +8,19 @@ at one cut.
                       +-> with_weather   -> flights_weather
     weather -> hourly_weather --^
 
-The flights are read and cleaned once. What is clean goes to a table and to three steps: each
-carrier's delays are added up by the day, flights that left far too late are picked out, and each
-flight gets the weather of its hour of departure. How late is far too late is a rule, which can be
+The flights are read and cleaned once. The clean flights go to a table and to three steps: one adds
+up each carrier's delays by day, one selects flights that left far too late, and one joins each
+flight with the weather in its hour of departure. How late is far too late is a rule that can be
 changed while the job runs::
 
     weir send flights anomalies_by_rule '{"set": {"minutes": 180}}'
 
-That makes five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator
-takes one checkpoint over all of them, so each flight counts exactly once in every table, however
-often the driver dies, and what all four tables have committed with one checkpoint comes from the
+The job has five streaming queries (``weir plan examples/flights.py`` shows them). One coordinator
+takes each checkpoint over all of them, so each flight counts exactly once in every table, however
+often the driver dies, and the rows that the four tables commit with one checkpoint come from the
 same flights.
 
-Two environment variables say where the data is::
+Two environment variables set the directories of the data::
 
     WEIR_FLIGHTS_LANDING=landing WEIR_FLIGHTS_OUT=out weir run examples/flights.py
 
@@ -44,29 +43,31 @@ if TYPE_CHECKING:
 LANDING = os.environ.get("WEIR_FLIGHTS_LANDING", "landing")
 OUT = os.environ.get("WEIR_FLIGHTS_OUT", "out")
 
-#: As the files have it: numbers that can be missing are floating point there, and the time is text.
+#: The files' schema: numbers that can be missing are floating point, and the time is text.
 FLIGHTS_SCHEMA = """
-    year long, month long, day long, dep_time double, sched_dep_time long, dep_delay double, arr_time double,
-    sched_arr_time long, arr_delay double, carrier string, flight long, tailnum string, origin string, dest string,
-    air_time double, distance long, hour long, minute long, time_hour string
+    year long, month long, day long, dep_time double, sched_dep_time long, dep_delay double,
+    arr_time double, sched_arr_time long, arr_delay double, carrier string, flight long,
+    tailnum string, origin string, dest string, air_time double, distance long, hour long,
+    minute long, time_hour string
 """
 WEATHER_SCHEMA = """
-    origin string, year long, month long, day long, hour long, temp double, dewp double, humid double,
-    wind_dir double, wind_speed double, wind_gust double, precip double, pressure double, visib double,
-    time_hour string
+    origin string, year long, month long, day long, hour long, temp double, dewp double,
+    humid double, wind_dir double, wind_speed double, wind_gust double, precip double,
+    pressure double, visib double, time_hour string
 """
 
-#: How far a watermark stays behind the newest event time seen. It moves between batches only, so
-#: the order of rows and files within a batch never makes a row late. The landing files are cut from
-#: the data in order of event time and Spark takes older files first: a later batch has no earlier
-#: event time, up to ties at the cut. The delay of one day is far more than that needs. (The first
-#: watermark is 1970-01-01: data that begins there would be late at once.) Each source has a
-#: watermark of its own, and the join goes by the lower one, so neither need wait for the other.
+#: How far a watermark lags behind the newest event time seen. It moves between batches only, so the
+#: order of rows and files within a batch never makes a row late. The landing files are cut from the
+#: data in order of event time, and Spark takes older files first: a later batch has no earlier
+#: event time, except for ties at the cut. A delay of one day is far more than that needs. (The
+#: first watermark is 1970-01-01: data that begins there would be late at once.) Each source has a
+#: watermark of its own, and the join uses the lower one, so neither source has to wait for the
+#: other.
 WATERMARK_DELAY = "1 day"
 
-#: A flight that leaves so many minutes late is an anomaly, until the rule is changed. Fewer than
-#: the second never count.
+#: A flight that leaves this many minutes late is an anomaly, until the rule is changed.
 ANOMALY_MINUTES = 120
+#: A flight that leaves fewer minutes late is never an anomaly, whatever the rule.
 LEAST_MINUTES = 60
 
 
@@ -89,12 +90,14 @@ def read_weather(spark: SparkSession) -> DataFrame:
 
 
 def clean(flights: DataFrame) -> DataFrame:
-    """Flights that took place, with whole numbers as integers and the scheduled departure as event
-    time."""
+    """Flights that took place, with integers for whole numbers and an event time.
+
+    The event time is the scheduled departure.
+    """
     from pyspark.sql import functions as F
 
-    # ``time_hour`` is the scheduled departure in UTC, cut to the hour. In seconds, no session's
-    # time zone matters.
+    # ``time_hour`` is the scheduled departure in UTC, truncated to the hour. In seconds, the
+    # session's time zone does not matter.
     departure_s = F.unix_timestamp(F.to_timestamp("time_hour")) + F.col("minute") * 60
     flown = flights.filter("dep_time IS NOT NULL").select(
         F.timestamp_seconds(departure_s).alias("event_time"),
@@ -110,15 +113,14 @@ def clean(flights: DataFrame) -> DataFrame:
         F.col("air_time").cast("int").alias("air_time"),
         F.col("distance").cast("int").alias("distance"),
     )
-    # Only the steps behind this one need the watermark: it travels to them with the rows.
+    # Only the steps downstream need the watermark: it travels to them with the rows.
     return flown.withWatermark("event_time", WATERMARK_DELAY)
 
 
 def hourly_weather(weather: DataFrame) -> DataFrame:
-    """What was observed at each airport in each hour; the beginning of the hour is the event time.
+    """The weather at each airport in each hour; the start of the hour is the event time.
 
-    Of local time an hour comes twice when the clocks go back, of UTC, in which ``time_hour`` is,
-    none does.
+    ``time_hour`` is UTC, so no hour is there twice; in local time one is when the clocks go back.
     """
     from pyspark.sql import functions as F
 
@@ -130,8 +132,10 @@ def hourly_weather(weather: DataFrame) -> DataFrame:
 
 
 def daily_delays(flights: DataFrame) -> DataFrame:
-    """Arrival delays of each carrier on each day (UTC), in whole minutes. A window is written once
-    it is complete."""
+    """Arrival delays of each carrier on each day (UTC), in whole minutes.
+
+    A window is written once it is complete.
+    """
     from pyspark.sql import functions as F
 
     day = F.window("event_time", "1 day")
@@ -149,10 +153,10 @@ def daily_delays(flights: DataFrame) -> DataFrame:
 def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
     """Each flight with the weather at its airport in the hour of its departure.
 
-    An outer join: some hours were never observed, and their flights are written without weather
-    once the watermark says that none can come. The equality of hours finds the observation; the
-    range says the same in a form from which Spark knows when it can forget a row, so that the join
-    remembers some days and not the year.
+    An outer join: some hours have no observation, and their flights are written without weather
+    once the watermark rules out that one can still arrive. The equality of hours finds the
+    observation. The range condition is equivalent, and it tells Spark when a row can be evicted, so
+    that the join keeps a few days in its state, not the whole year.
     """
     from pyspark.sql import functions as F
 
@@ -171,11 +175,10 @@ def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def extreme_delays(flights: DataFrame) -> DataFrame:
-    """Flights that left far too late: how bad it was, and how many of the minutes were made up in
-    the air.
+    """Flights that left far too late, with their severity and the minutes made up in the air.
 
-    A flight that never arrived as planned (it was diverted) has no arrival delay, and so made up an
-    unknown number.
+    A flight that did not arrive as planned (it was diverted) has no arrival delay, so its made-up
+    minutes are null.
     """
     from pyspark.sql import functions as F
 
@@ -195,8 +198,7 @@ def extreme_delays(flights: DataFrame) -> DataFrame:
 
 
 class AnomaliesByRule(RulesOperator):
-    """Lets those flights through that left as late as the rule says, with the rule that held for
-    them."""
+    """Passes on the flights that the rule calls late, together with the limit that applied."""
 
     output_schema = (
         "event_time timestamp, carrier string, flight int, tailnum string, origin string, dest"
@@ -204,7 +206,7 @@ class AnomaliesByRule(RulesOperator):
     )
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """The rules are the same for all rows of a batch."""
+        """Filter a batch; the rules are the same for all of its rows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -235,7 +237,7 @@ flights.transform("daily_delays", daily_delays).sink(
 job.transform("with_weather", [flights, weather], with_weather).sink(
     "flights_weather", weir.sinks.DeltaTable(f"{OUT}/flights_weather")
 )
-# One subtask: so a change of the rule holds from one flight on, in the order of departure.
+# With one subtask, a rule change takes effect at one flight in the order of departure.
 flights.transform("extreme_delays", extreme_delays).process(
     "anomalies_by_rule",
     AnomaliesByRule(),

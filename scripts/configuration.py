@@ -1,6 +1,6 @@
 """Writes docs/CONFIGURATION.md from the table of configuration keys.
 
-``python scripts/configuration.py`` rewrites the page; a test fails while page and table differ.
+``python scripts/configuration.py`` rewrites the page; a test fails if page and table differ.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIGURATION.md"
 
 HEAD = """# Configuration
 
-Keys are Flink's where Flink has them; `spark.*` keys go to the Spark session. Later ones win: `weir.Job(conf={...})`, a
-file (`weir run --config FILE`, lines of `key: value`), `--conf KEY=VALUE`. A key that does not exist, a value that cannot
-be read, and values at odds with each other are refused before anything runs. Written by `scripts/configuration.py` from
-the table that is read.
+Keys are Flink's where Flink has them; `spark.*` keys go to the Spark session. Later ones win:
+`weir.Job(conf={...})`, a file (`weir run --config FILE`, lines of `key: value`), `--conf
+KEY=VALUE`. A key that does not exist, a value that cannot be read, and values at odds with each
+other are refused before anything runs. Written by `scripts/configuration.py` from the table that is
+read.
 
 | key | values | default | |
 | --- | --- | --- | --- |
@@ -25,12 +26,12 @@ the table that is read.
 
 
 def _code(text: str) -> str:
-    """Quoted words as code."""
+    """The text with its quoted words as Markdown code."""
     return re.sub(r"(?<!\w)'([^']+)'", r"`\1`", text)
 
 
 def page() -> str:
-    """The whole page."""
+    """The whole page, as Markdown."""
     rows = (
         f"| `{option.key}` | {_code(option.type.expectation)} | `{option.default}` |"
         f" {_code(option.description)} |"

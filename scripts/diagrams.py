@@ -1,7 +1,7 @@
-"""Draws the state diagrams of docs/ARCHITECTURE.md from the tables that run, as Mermaid text.
+"""Draws the state diagrams of docs/ARCHITECTURE.md as Mermaid text, from the transition tables.
 
-``python scripts/diagrams.py`` rewrites what stands between the markers; a test fails while the page
-and the tables differ.
+The tables are those that the state machines use. ``python scripts/diagrams.py`` rewrites the text
+between the page's markers; a test fails if the page and the tables differ.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ TABLES: dict[str, Mapping[Any, frozenset[Any]]] = {
 
 
 def mermaid(table: Mapping[Any, frozenset[Any]]) -> str:
-    """One table as a Mermaid state diagram: the first state begins, states without moves end."""
+    """One table as a Mermaid state diagram; states without transitions are final.
+
+    The first state of the table is the initial state.
+    """
     order = list(table)
     lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {order[0].name}"]
     for state in order:
@@ -45,7 +48,7 @@ def mermaid(table: Mapping[Any, frozenset[Any]]) -> str:
 
 
 def drawn(page: str) -> str:
-    """The page with every diagram drawn anew."""
+    """The page with every diagram redrawn."""
     for name, table in TABLES.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)

@@ -1,10 +1,9 @@
-"""Writes requirements.lock: the exact versions of everything that development, tests and demo
-install.
+"""Writes requirements.lock: exact versions of all packages for development, tests and demo.
 
 Resolves the project with its ``demo`` extra and its ``dev`` group in an empty virtual environment,
-without installing anything of it, and writes ``name==version`` lines. No index, host or file
-address is recorded, so the lock file works with whatever package index the reader's pip is set up
-to use. Run it with ``make lock``.
+without installing the packages, and writes ``name==version`` lines. No index, host or file address
+is recorded, so the lock file works with whatever package index the reader's pip uses. Run it with
+``make lock``.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-HEADER = """\
-# Exact versions of all that setup installs. Written by `make lock` from pyproject.toml; do not edit by hand.
-"""
+HEADER = (
+    "# Exact versions of all that setup installs. Written by `make lock` from pyproject.toml;"
+    " do not edit by hand.\n"
+)
 
 
 def resolve() -> dict[str, str]:
-    """Versions by package name, without Weir itself."""
+    """The versions of all packages by name, without Weir itself."""
     with tempfile.TemporaryDirectory(prefix="weir-lock-") as scratch:
         subprocess.run([sys.executable, "-m", "venv", scratch], check=True)
         pip = [
@@ -33,7 +33,7 @@ def resolve() -> dict[str, str]:
             "--disable-pip-version-check",
             "--quiet",
         ]
-        # Dependency groups need pip 25.1 or newer; what ships with Python may be older.
+        # Dependency groups need pip 25.1 or newer; the pip that ships with Python may be older.
         subprocess.run([*pip, "install", "--upgrade", "pip"], check=True)
         report = Path(scratch, "report.json")
         command = [*pip, "install", "--dry-run", "--ignore-installed", "--report", str(report)]

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with Weir and everything that its tests and demo need, and sees to it that Java is there.
+# Creates .venv with Weir and all packages that its tests and demo need, and makes sure that Java is
+# installed.
 #
-# Every step is skipped when its result is there already, so running it again costs well under a second. What was
-# installed is remembered in .venv/weir-setup as a checksum over the files that decide it. Needs Python 3.11 or newer
-# and make; as root on a Debian system it installs what else is missing, otherwise it says what to install.
+# A step whose result already exists is skipped, so running the script again takes well under a
+# second. .venv/weir-setup records what was installed, as a checksum over the files that determine
+# it. Needs Python 3.11 or newer and make; as root on a Debian system it installs what else is
+# missing, otherwise it prints what to install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,11 +16,12 @@ java_package=openjdk-17-jre-headless
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
-# apt_install PACKAGE WHY: install a Debian package as root, or say what to install.
+# apt_install PACKAGE WHY: install a Debian package as root, or fail and print what to install.
 apt_updated=no
 apt_install() {
     if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
-        fail "$2 is missing: install it (on Debian and Ubuntu: apt-get install $1) and run 'make setup' again."
+        fail "$2 is missing: install it (on Debian and Ubuntu: apt-get install $1) and run" \
+            "'make setup' again."
     fi
     say "installing $1 ($2 is missing)"
     if [ "$apt_updated" = no ]; then apt-get update -qq; apt_updated=yes; fi
@@ -33,7 +36,8 @@ find_python() {
             return
         fi
     done
-    fail "no Python 3.11 or newer was found: install one, or name it with PYTHON=/path/to/python make setup."
+    fail "no Python 3.11 or newer was found: install one, or name it with" \
+        "PYTHON=/path/to/python make setup."
 }
 
 # java_major JAVA: the major version of a java binary, 0 if it does not run.
@@ -43,27 +47,34 @@ java_major() {
     sed -nE '1,3s/.*version "([0-9]+).*/\1/p' <<<"$text" | head -n 1 | grep . || echo 0
 }
 
-# The same places, in the same order, in which a Spark session looks: JAVA_HOME decides where it is set.
+# Looks for Java where a Spark session does: in JAVA_HOME if that is set, on the PATH otherwise.
 have_java() {
     local java=${JAVA_HOME:+$JAVA_HOME/bin/}java
     [ "$(java_major "$java")" -ge 17 ]
 }
 
-# Follows what is installed: the declared and the pinned dependencies, this script and the interpreter.
+# Changes with what is installed: the declared and the pinned dependencies, this script, the
+# interpreter and the directory.
 fingerprint() {
-    { cat pyproject.toml requirements.lock scripts/setup.sh; "$python" -c 'import sys; print(sys.version)'; pwd; } \
-        | cksum
+    {
+        cat pyproject.toml requirements.lock scripts/setup.sh
+        "$python" -c 'import sys; print(sys.version)'
+        pwd
+    } | cksum
 }
 
 if ! have_java; then
     if [ -n "${JAVA_HOME:-}" ]; then
-        fail "JAVA_HOME=$JAVA_HOME holds no Java 17 or newer: point it to one, or unset it and run 'make setup' again."
+        fail "JAVA_HOME=$JAVA_HOME holds no Java 17 or newer: point it to one, or unset it and" \
+            "run 'make setup' again."
     fi
     apt_install "$java_package" "Java 17 or newer"
-    have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and run again."
+    have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and" \
+        "run again."
 fi
 
-# Setup does not need it to succeed. The packages of the command line come later than it begins.
+# A failure does not fail setup. It runs this code, not the weir command, since the command's
+# packages are installed while it runs.
 make_archive='
 import signal
 import sys
@@ -76,13 +87,18 @@ except UnsupportedEnvironmentError as error:
     print(f"setup: going on without it: {error}", file=sys.stderr)
 '
 
-# warm_up: make the class archive, with which Spark starts in half the time, beside what follows.
+# warm_up: make the class archive, with which Spark starts in half the time, in the background.
 warm_up() {
-    local settled='import sys; from weir.spark.class_archive import is_settled; sys.exit(not is_settled())'
+    local settled='
+import sys
+from weir.spark.class_archive import is_settled
+sys.exit(not is_settled())
+'
     if ! "$venv/bin/python" -c "$settled"; then
-        say "making the class archive, with which Spark starts in half the time (about half a minute)"
+        say "making the class archive, with which Spark starts in half the time" \
+            "(about half a minute)"
         "$venv/bin/python" -c "$make_archive" &
-        # If setup fails or is interrupted, this ends with it.
+        # If setup fails or is interrupted, the background process ends too.
         trap "kill $! 2>/dev/null || true" EXIT
     fi
 }
@@ -104,13 +120,14 @@ version='import sys; print(sys.version)'
 if [ "$("$venv/bin/python" -c "$version" 2>/dev/null)" != "$("$python" -c "$version")" ]; then
     "$python" -m venv --clear "$venv"
 fi
-# Without compiling: a few of the modules are used, and Python compiles those itself.
+# Without compiling: only a few of the modules are used, and Python compiles those itself.
 install() {
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-compile "$@"
 }
-# First what the class archive is made with, so that it is made beside the rest, which takes as long.
+# First the packages that make the class archive: it is made while the rest is installed, which
+# takes as long.
 install -c requirements.lock pyspark pyarrow pandas msgspec tenacity hatchling editables
-# Without build isolation: the build backend is pinned in the lock file like everything else.
+# Without build isolation: the lock file pins the build backend like everything else.
 install --no-deps --no-build-isolation --editable .
 warm_up
 install -r requirements.lock

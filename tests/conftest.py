@@ -1,5 +1,4 @@
-"""What tests of several folders share: one small Spark session, bound to loopback, and made only if
-a test asks.
+"""One small Spark session, bound to loopback, for tests of several folders; made on demand.
 
 There is one JVM for each pytest process, and some settings hold for its whole life. So the session
 is made by Weir's own code, as ``weir run`` makes it, with a maintenance thread of the state store
@@ -18,7 +17,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# No run of a test leaves a process behind that makes a class archive: `make setup` has made it.
+# No test run leaves a process behind that makes a class archive: `make setup` has made it.
 os.environ["WEIR_NO_WARMUP"] = "1"
 
 
@@ -46,8 +45,10 @@ def spark() -> Iterator[SparkSession]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first, so that with two processes neither waits for the other's last one: those
-    that kill processes, then those with a JVM, then the many short ones."""
+    """Run long files first, so that two processes finish together.
+
+    First those that kill processes, then those with a JVM, then the many short ones.
+    """
     ranks: dict[Path, int] = {}
     for item in items:
         rank = (

@@ -1,5 +1,4 @@
-"""The parts of the benchmarks that need no Spark: reading tables, counting processes, saying no
-when a target is missed."""
+"""The parts of the benchmarks that need no Spark: reading tables, counting processes, verdicts."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from deltalake import write_deltalake
 
 
 def test_every_part_of_a_checkpoint_has_its_cost() -> None:
-    """Trigger, acknowledgements and completion each take time, and nothing else is in the whole."""
+    """Trigger, acknowledgements and completion each take time, and add up to the whole."""
     cost = coordinator.measure(10, 1)
     parts = (cost.trigger_s, cost.acknowledge_s, cost.complete_s)
     assert all(part > 0 for part in parts)
@@ -51,7 +50,7 @@ def test_the_coordinator_benchmark_ends_well_only_if_both_targets_are_met(
     value: int,
     code: int,
 ) -> None:
-    """Its last two lines are the verdict, its exit code the sum of it."""
+    """The last two lines are the verdict, and the exit code follows from both."""
     monkeypatch.setattr(coordinator, "_ROUNDS", {1: 2, 2: 2})
     monkeypatch.setattr(coordinator, "SCALING_TARGET", 10**6)
     monkeypatch.setattr(coordinator, "ACKNOWLEDGEMENTS_TARGET", 1)
@@ -71,8 +70,7 @@ def test_the_coordinator_benchmark_ends_well_only_if_both_targets_are_met(
 def test_the_graph_benchmark_ends_well_only_if_both_targets_are_met(
     weir_ms: int, checkpoint_ms: int, met: bool
 ) -> None:
-    """Checkpoints from before the first row do not count, nor does what a batch waited in its
-    planning."""
+    """Checkpoints from before the first row do not count, nor does a batch's wait in planning."""
 
     def result(elapsed_ms: int) -> GraphResult:
         duration_ms = {"triggerExecution": 4_000, "latestOffset": 3_000, "addBatch": 900}
@@ -96,7 +94,7 @@ def test_the_graph_benchmark_ends_well_only_if_both_targets_are_met(
 
 @pytest.mark.parametrize("wrong", ["none", "raw", "minutes"])
 def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong: str) -> None:
-    """A side that writes less has no time."""
+    """The time of a side that lacks rows does not count."""
     write_input(
         tmp_path / "input", InputSize(files=2, rows_per_file=50, keys=5, seconds_per_file=60)
     )
@@ -123,7 +121,7 @@ def test_the_graph_benchmark_sees_a_table_that_lacks_a_row(tmp_path: Path, wrong
 def test_the_start_benchmark_ends_well_only_if_both_targets_are_met(
     weir_ms: float, warm_ms: float, met: bool
 ) -> None:
-    """What counts is the last table; of a graph the first one is shown as well."""
+    """The last table decides; for a graph the first one is shown as well."""
     pair: dict[start.Side, start.FirstRows] = {
         start.Side.PLAIN: {"a": 1_000, "b": 500},
         start.Side.WEIR: {"a": 250, "b": weir_ms},
@@ -141,7 +139,7 @@ def test_the_start_benchmark_ends_well_only_if_both_targets_are_met(
 
 
 def test_a_start_without_a_class_archive_misses_its_target() -> None:
-    """What was not measured cannot be met."""
+    """A target that was not measured is not met."""
     pair: dict[start.Side, start.FirstRows] = {
         start.Side.PLAIN: {"a": 2},
         start.Side.WEIR: {"a": 1},
@@ -161,7 +159,7 @@ def test_the_recovery_is_the_median_of_all() -> None:
 
 
 def test_small_batches_are_compared_pair_by_pair() -> None:
-    """The ratio is the median of the pairs' ratios, and so is what Weir adds."""
+    """The ratio is the median of the pairs' ratios; the added time is that of their differences."""
     lines, met = overhead.small_verdict([300, 200, 100], [120, 90, 80])
     assert lines == ["small_batch_added ms=-110.0", "small_batch ratio=0.450 target=0.45"]
     assert met
@@ -186,7 +184,7 @@ def test_a_batch_behind_a_channel_counts_without_its_planning() -> None:
 
 
 def test_a_process_of_a_query_is_told_from_sparks_workers() -> None:
-    """Workers are what Spark's daemon has forked; any other Python process counts."""
+    """Processes forked by Spark's daemon are workers; any other Python process counts."""
     python = "/usr/bin/python3.11"
 
     def seen(pid: int, parent: int, *command: str, pss: int | None = 1_000_000) -> memory.Seen:
@@ -243,7 +241,7 @@ def _write_as_spark(table: Path, rows: pa.Table) -> None:
 def test_only_committed_rows_of_a_table_are_read(
     tmp_path: Path, write: Callable[[Path, pa.Table], None]
 ) -> None:
-    """Whoever wrote it, and also if a column is in the paths alone."""
+    """This holds for every writer, and for a column that is in the paths alone."""
     rows = pa.table({"id": [1, 2], "key": ["a b", "c"]})
     table = tmp_path / "a table"
     assert committed_files(table) == []
@@ -254,7 +252,7 @@ def test_only_committed_rows_of_a_table_are_read(
 
 
 def test_a_part_of_a_table_may_lack_rows_and_have_none_too_many() -> None:
-    """A row that is expected once may not be there twice."""
+    """A row that is expected once must not be there twice."""
     expected = pa.table({"id": [1, 2, 2], "name": [None, "a", "a"]})
     check_part("the table", expected.slice(1), expected)
     for found in (
@@ -266,7 +264,7 @@ def test_a_part_of_a_table_may_lack_rows_and_have_none_too_many() -> None:
 
 
 def test_recovered_rows_are_complete_and_unique(tmp_path: Path) -> None:
-    """A table is complete when no number is missing; a number that comes twice is an error."""
+    """A table is complete when no number is missing; a duplicate number is an error."""
 
     def add(*numbers: int) -> None:
         pq.write_table(pa.table({"id": numbers}), tmp_path / f"{numbers}.parquet")
@@ -285,7 +283,7 @@ def test_recovered_rows_are_complete_and_unique(tmp_path: Path) -> None:
 
 
 def test_files_are_landed_whole_and_in_order(tmp_path: Path) -> None:
-    """What is counted as landed is there, and the numbers have no gap."""
+    """Every row counted as landed exists, and the numbers have no gap."""
     with Landing(tmp_path / "rows") as landing:
         while landing.landed < 200:
             time.sleep(0.01)
@@ -297,7 +295,7 @@ def test_files_are_landed_whole_and_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.kill
 def test_a_started_process_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    """Also what its death has left without a parent, in a process group of its own."""
+    """Even an orphan in a process group of its own is killed."""
     orphan = "import os, time; os.setpgid(0, 0); time.sleep(600)"
     command = (
         f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {orphan!r}]);"
@@ -315,7 +313,7 @@ def test_a_started_process_ends_with_all_that_it_started(tmp_path: Path) -> None
 
 @pytest.mark.kill
 def test_a_process_that_ended_early_is_an_error_with_its_last_words(tmp_path: Path) -> None:
-    """Instead of a wait without end."""
+    """The benchmark fails with the end of the log instead of waiting for ever."""
     with started(
         [sys.executable, "-c", "print('no room'); raise SystemExit(3)"], tmp_path
     ) as process:

@@ -1,4 +1,4 @@
-"""Configuration: Flink's keys and spellings, and what is said of a mistake."""
+"""Configuration: Flink's keys and spellings, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ def load(tmp_path: Path, text: str, **overrides: str) -> Configuration:
 
 
 def test_without_any_value_the_defaults_are_those_of_the_core() -> None:
-    """The table's texts and the core's values are two spellings of one default."""
+    """The defaults as text in the table are equal to the core's values."""
     assert Configuration({}).checkpoint_config() == CheckpointConfig()
     assert Configuration({}).restart_config() == RestartConfig()
 
 
 def test_every_default_can_be_read_and_given() -> None:
-    """A reference page that is copied into a file changes nothing."""
+    """Copying the defaults from the reference page into a file changes nothing."""
     defaults = {option.key: option.default for option in OPTIONS}
     assert Configuration(defaults).checkpoint_config() == CheckpointConfig()
     assert Configuration(defaults).in_force() == Configuration({}).in_force() == defaults
 
 
 def test_every_option_is_in_the_table_and_described() -> None:
-    """An option that is defined and not listed could not be set."""
+    """An option that is defined but not listed could not be set."""
     from weir.config import options
 
     defined = [value for value in vars(options).values() if isinstance(value, ConfigOption)]
@@ -99,8 +99,7 @@ def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0", "0 s", "disabled", "DISABLED"])
 def test_the_interval_can_be_switched_off(text: str) -> None:
-    """Then there are no periodic checkpoints, and without a strategy of its own the job is not
-    restarted."""
+    """Without periodic checkpoints the job is not restarted, unless a strategy is configured."""
     configuration = Configuration({INTERVAL: text})
     assert configuration.checkpoint_config().interval_ms is None
     assert configuration.restart_config().type is RestartStrategyType.NONE
@@ -118,12 +117,12 @@ def test_the_interval_can_be_switched_off(text: str) -> None:
     ],
 )
 def test_restart_strategies_are_named_as_in_flink(text: str, strategy: RestartStrategyType) -> None:
-    """With Flink's other spellings."""
+    """Flink's other spellings are accepted too."""
     assert Configuration({"restart-strategy.type": text}).restart_config().type is strategy
 
 
 def test_a_wrong_choice_is_refused_with_all_choices() -> None:
-    """Flink has a strategy that Weir has not."""
+    """One of Flink's strategies does not exist in Weir."""
     with pytest.raises(
         ConfigurationError, match="one of 'none', 'fixed-delay', 'exponential-delay'"
     ):
@@ -131,7 +130,7 @@ def test_a_wrong_choice_is_refused_with_all_choices() -> None:
 
 
 def test_every_key_of_the_core_reaches_it() -> None:
-    """Each of its fields takes the value of its key."""
+    """Each field of the core's configuration takes the value of its key."""
     checkpointing = "execution.checkpointing."
     exponential = "restart-strategy.exponential-delay."
     configuration = Configuration(
@@ -209,7 +208,7 @@ def test_every_key_of_the_core_reaches_it() -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_refused_when_it_enters(key: str, text: str) -> None:
-    """Not when it is first used."""
+    """An impossible value is refused when it is read, not when it is first used."""
     with pytest.raises(ConfigurationError, match=f"{key} is '{text}', but must be"):
         Configuration({key: text})
 
@@ -218,14 +217,14 @@ def test_a_value_that_cannot_be_is_refused_when_it_enters(key: str, text: str) -
     "key", ["rest.port", "execution.checkpointing.timeout", "parallelism.default"]
 )
 def test_a_number_of_5000_digits_is_refused_without_all_of_them(key: str) -> None:
-    """Python reads no such number; who reads the sentence would not either."""
+    """Python does not parse such a number, and the message shortens it."""
     with pytest.raises(ConfigurationError, match=f"{key} is '999.*999', but must be") as caught:
         Configuration({key: "9" * 5000})
     assert len(str(caught.value)) < 500
 
 
 def test_booleans_and_optional_integers() -> None:
-    """Any case of letters; a word stands for none."""
+    """Letter case does not matter, and a word stands for None."""
     given = Configuration({"weir.fast-working-directory": "FALSE", "parallelism.default": "8"})
     assert given.value(FAST_WORKING_DIRECTORY) is False
     assert given.value(DEFAULT_PARALLELISM) == 8
@@ -237,7 +236,7 @@ def test_booleans_and_optional_integers() -> None:
 def test_default_directories_are_below_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And URIs stay as they are."""
+    """Default directories become absolute paths, and URIs stay as they are."""
     monkeypatch.chdir(tmp_path)
     assert Configuration({}).value(CHECKPOINT_DIR) == f"{tmp_path}/.weir/checkpoints"
     assert Configuration({}).value(SAVEPOINT_DIR) == f"{tmp_path}/.weir/savepoints"
@@ -264,7 +263,7 @@ def test_default_directories_are_below_the_current_one(
     ],
 )
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant(key: str, meant: str) -> None:
-    """A spelling mistake must not pass for a default."""
+    """A misspelled key must not silently leave the default in force."""
     with pytest.raises(
         ConfigurationError, match=f"no configuration key '{key}': did you mean {meant}[?]"
     ):
@@ -272,7 +271,7 @@ def test_an_unknown_key_is_refused_with_the_one_that_was_meant(key: str, meant: 
 
 
 def test_sparks_keys_are_handed_on(tmp_path: Path) -> None:
-    """Unseen, and without Weir's."""
+    """Spark's keys are passed on unchecked, and Weir's keys are not among them."""
     configuration = load(
         tmp_path, "spark.speculation = true\nspark.speculation.interval: 1s\nrest.port: 0\n"
     )
@@ -284,7 +283,7 @@ def test_sparks_keys_are_handed_on(tmp_path: Path) -> None:
 
 
 def test_a_file_holds_flinks_and_sparks_spelling(tmp_path: Path) -> None:
-    """Colon or equals sign, quotes or none, comments and empty lines."""
+    """A file may use colons or equals signs, quotes, comments and empty lines."""
     configuration = load(
         tmp_path,
         """
@@ -306,13 +305,13 @@ def test_a_file_holds_flinks_and_sparks_spelling(tmp_path: Path) -> None:
 
 
 def test_overrides_win_over_the_file(tmp_path: Path) -> None:
-    """And the rest of the file stays."""
+    """The other keys of the file stay in force."""
     configuration = load(tmp_path, "rest.port: 1\nparallelism.default: 2\n", rest__port="3")
     assert dict(configuration) == {"rest.port": "3", "parallelism.default": "2"}
 
 
 def test_without_a_file_there_are_only_overrides() -> None:
-    """No file is looked for."""
+    """Weir does not search for a default file."""
     assert dict(Configuration.load(None, {"rest.port": "0"})) == {"rest.port": "0"}
 
 
@@ -327,13 +326,13 @@ def test_without_a_file_there_are_only_overrides() -> None:
     ],
 )
 def test_a_file_that_cannot_be_understood_says_where(tmp_path: Path, text: str, words: str) -> None:
-    """With the line or the key."""
+    """The message names the line or the key."""
     with pytest.raises(ConfigurationError, match=words):
         load(tmp_path, text)
 
 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
-    """A file that was named must be read."""
+    """A file that the user names must be readable."""
     with pytest.raises(
         ConfigurationError, match=f"{tmp_path}/nothing cannot be read: No such file"
     ):
@@ -345,15 +344,14 @@ def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("retention", list(RetainExternalized))
 def test_every_retention_of_flink_can_be_configured(retention: RetainExternalized) -> None:
-    """In any case of letters; only RETAIN_ON_CANCELLATION keeps the checkpoints of a cancelled
-    job."""
+    """Letter case does not matter; only RETAIN_ON_CANCELLATION keeps checkpoints at a cancel."""
     key = "execution.checkpointing.externalized-checkpoint-retention"
     assert Configuration({key: retention.value.lower()}).checkpoint_config().retention is retention
     assert retention.deletes_on_cancellation == (retention.name != "RETAIN_ON_CANCELLATION")
 
 
 def test_state_recovery_has_flinks_defaults(tmp_path: Path) -> None:
-    """No path, NO_CLAIM, and no state is left behind unasked."""
+    """The defaults are no path, NO_CLAIM, and no non-restored state allowed."""
     none, given = (
         Configuration({}),
         Configuration(
@@ -379,7 +377,7 @@ def test_state_recovery_has_flinks_defaults(tmp_path: Path) -> None:
 def test_barriers_overtake_records_only_where_unaligned_checkpoints_are_enabled(
     enabled: str, timeout: str, milliseconds: int | None
 ) -> None:
-    """The timeout alone says nothing, as in Flink; without one they overtake at once."""
+    """The timeout alone has no effect, as in Flink; without a timeout barriers overtake at once."""
     configuration = Configuration({UNALIGNED: enabled, ALIGNED_TIMEOUT: timeout})
     assert configuration.checkpoint_config().aligned_timeout_ms == milliseconds
 
@@ -392,13 +390,13 @@ def test_barriers_overtake_records_only_where_unaligned_checkpoints_are_enabled(
     ],
 )
 def test_the_older_names_of_unaligned_keys_lead_to_those_of_today(former: str, key: str) -> None:
-    """Flink's own older names, which a configuration of an old job may have."""
+    """The message for one of Flink's former key names gives the current name."""
     with pytest.raises(ConfigurationError, match=f"did you mean {key}\\?"):
         Configuration({former: "true"})
 
 
 def test_flinks_limits_are_those_of_weir() -> None:
-    """What Flink accepts at its edges is accepted."""
+    """The edge values that Flink accepts are accepted."""
     exponential = "restart-strategy.exponential-delay."
     edges = Configuration(
         {
@@ -470,7 +468,7 @@ def test_flinks_limits_are_those_of_weir() -> None:
 def test_values_at_odds_are_refused_with_both_keys_and_the_way_out(
     values: dict[str, str], first: str, second: str, way_out: str
 ) -> None:
-    """In one sentence, when the configuration is made."""
+    """One sentence names them when the configuration is created."""
     with pytest.raises(ConfigurationError) as caught:
         Configuration(values)
     sentence = str(caught.value)
@@ -481,7 +479,7 @@ def test_values_at_odds_are_refused_with_both_keys_and_the_way_out(
 def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refused(
     tmp_path: Path,
 ) -> None:
-    """Two spellings of one place: what the end of the job clears would be its checkpoints."""
+    """The end of the job clears the working directory, which would be its checkpoints."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "checkpoints")
     for working in ("link", "link/work"):

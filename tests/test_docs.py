@@ -1,4 +1,4 @@
-"""The documents say what the code does, where a test can tell."""
+"""The documents agree with the code, where a test can check that."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def load_script(name: str) -> ModuleType:
 
 
 def test_the_state_diagrams_are_those_of_the_tables_that_run() -> None:
-    """Run ``python scripts/diagrams.py`` after a table has changed."""
+    """The page is up to date; run ``python scripts/diagrams.py`` after a table has changed."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 
     assert load_script("diagrams").drawn(page) == page
 
 
 def test_the_configuration_page_is_that_of_the_table_that_is_read() -> None:
-    """Run ``python scripts/configuration.py`` after a key has changed."""
+    """The page is up to date; run ``python scripts/configuration.py`` after a key has changed."""
     assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == load_script("configuration").page()
 
 
 def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
-    """Docstrings and tests name requirements and rules by numbers: docs/PROTOCOL.md has each of
-    them once."""
+    """Docstrings and tests cite requirements and rules by number; docs/PROTOCOL.md has each of them
+    once."""
     page = (ROOT / "docs" / "PROTOCOL.md").read_text()
     numbers = re.findall(r"^- ([A-GP]\d+)\. ", page.replace("**", ""), re.MULTILINE)
     files = [path for folder in ("src", "tests") for path in (ROOT / folder).rglob("*.py")]
@@ -65,7 +65,7 @@ def test_every_dependency_earns_its_place_in_one_line() -> None:
 
 
 def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
-    """Its steps and names are accepted as they stand there."""
+    """The README's pipeline builds as printed."""
     page = (ROOT / "README.md").read_text()
     code = page.split("```python\n", 1)[1].split("```", 1)[0]
     names: dict[str, Any] = {}

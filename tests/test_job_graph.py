@@ -1,4 +1,4 @@
-"""How steps become vertices, and the sentence for each graph that cannot run (P1, P33)."""
+"""How steps become vertices, and the error message for each graph that cannot run (P1, P33)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class NoSink(Sink):
         return "NoSink()"
 
     def check(self, context: Any) -> None:
-        """Nothing to check."""
+        """Do nothing."""
 
     def open(self, context: Any) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     def stage(self, frame: Any, step: Any) -> None:
-        """Nothing to stage."""
+        """Do nothing."""
 
     def flush(self, payloads: Sequence[Any]) -> list[Any]:
         return list(payloads)
@@ -41,7 +41,7 @@ class NoSink(Sink):
         return None
 
     def clean(self, attempt: int) -> None:
-        """Nothing to clean."""
+        """Do nothing."""
 
 
 def nothing(*_: Any) -> Any:
@@ -55,12 +55,11 @@ def source(job: Job, name: str, *, bounded: bool = False) -> Stream:
 
 
 def names(vertex: Vertex) -> list[str]:
-    """The steps of a vertex in their order."""
+    """The names of a vertex's steps, in order."""
     return [step.name for step in vertex.steps]
 
 
 # -- chaining
-# ----------------------------------------------------------------------------------------------
 
 
 def test_steps_with_one_producer_and_one_consumer_are_one_vertex() -> None:
@@ -87,7 +86,7 @@ def test_a_source_can_have_a_sink_itself() -> None:
 
 
 def test_several_sinks_on_one_step_are_one_vertex() -> None:
-    """Each step's rows go to all of them, in the order in which they were added."""
+    """The step's rows go to all of its sinks, in the order in which they were added."""
     job = Job("orders")
     clean = source(job, "orders").transform("clean", nothing)
     clean.sink("b", NoSink())
@@ -108,7 +107,7 @@ def test_inputs_come_before_the_step_that_reads_them_in_their_order() -> None:
 
 
 def test_a_union_is_a_step_of_its_own() -> None:
-    """It is named after its inputs, or as one likes."""
+    """A union is named after its inputs, or as the user specifies."""
     job = Job("orders")
     first, second, third = (source(job, name) for name in ("a", "b", "c"))
     first.union(second).union(third, name="all").sink("out", NoSink())
@@ -118,8 +117,7 @@ def test_a_union_is_a_step_of_its_own() -> None:
 
 
 def test_two_chains_are_two_vertices_and_may_differ_in_being_bounded() -> None:
-    """Bounded and unbounded chains live beside each other, in the order of their definition
-    (P33)."""
+    """Bounded and unbounded chains coexist, in the order of their definition (P33)."""
     job = Job("orders")
     source(job, "history", bounded=True).sink("one", NoSink())
     source(job, "live").transform("clean", nothing).sink("two", NoSink())
@@ -130,7 +128,7 @@ def test_two_chains_are_two_vertices_and_may_differ_in_being_bounded() -> None:
 
 
 def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
-    """The metadata of checkpoints names them by kind and name; state is found by the name alone."""
+    """Checkpoint metadata names operators by kind and name; state is found by the name alone."""
     job = Job("orders")
     source(job, "orders").transform("clean", nothing).sink("out", NoSink())
     (vertex,) = job.vertices()
@@ -143,8 +141,8 @@ def test_operators_of_a_vertex_are_its_steps_and_sinks() -> None:
 
 
 def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
-    """A step that is renamed under its uid is the same operator of the same vertex; people see the
-    new name."""
+    """A step renamed under its uid stays the same operator of the same vertex, with the new name
+    for display."""
 
     def built(*, name: str) -> Job:
         job = Job("orders")
@@ -176,14 +174,14 @@ def test_a_uid_takes_the_place_of_the_name_where_state_is_found() -> None:
 
 
 def test_a_union_without_a_name_stays_the_same_when_an_input_is_renamed() -> None:
-    """Its name is made of those of its inputs, its id of their ids."""
+    """The union's name is made from the names of its inputs, and its id from their ids."""
     job = Job("orders")
     union = job.source("bills", nothing, uid="orders").union(source(job, "returns"))
     assert (union.name, union.uid) == ("union-bills-returns", "union-orders-returns")
 
 
 def test_the_state_partitions_of_a_vertex_are_those_that_its_steps_ask_for() -> None:
-    """None if none asks; a step that begins a chain of its own may ask for another number."""
+    """None if no step asks for a number; a step that starts a new chain may ask for another one."""
     job = Job("orders")
     clean = (
         source(job, "orders").transform("clean", nothing, parallelism=2).transform("more", nothing)
@@ -207,12 +205,11 @@ def test_functions_and_sinks_are_kept_by_name_and_nothing_runs() -> None:
     assert job.conf == {"parallelism.default": "2"}
 
 
-# -- sentences
-# ----------------------------------------------------------------------------------------------
+# -- error messages
 
 
 def test_a_job_needs_a_name() -> None:
-    """Spaces are no name."""
+    """A name of spaces is refused."""
     with pytest.raises(PipelineError, match="A job needs a name"):
         Job("  ")
 
@@ -226,12 +223,12 @@ def test_a_name_that_could_not_be_a_file_name_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "0", "A-b_c.d", "x" * 100])
 def test_letters_digits_and_some_signs_make_a_name(name: str) -> None:
-    """Up to one hundred of them."""
+    """A name has up to one hundred characters."""
     assert source(Job("orders"), name).name == name
 
 
 def test_a_name_is_given_once() -> None:
-    """Also between a step and a sink: state is found by name."""
+    """A step and a sink may not share a name either, since state is found by name."""
     job = Job("orders")
     stream = source(job, "orders")
     with pytest.raises(
@@ -243,7 +240,7 @@ def test_a_name_is_given_once() -> None:
 
 
 def test_a_uid_is_given_once_among_names_and_uids() -> None:
-    """A step may have its own name for uid, and no other step's name or uid."""
+    """A step's uid may be its own name, but not another step's name or uid."""
     job = Job("orders")
     stream = job.source("orders", nothing, uid="orders").transform("clean", nothing, uid="c")
     for name, uid in (("c", None), ("sums", "c"), ("sums", "clean"), ("sums", "orders")):
@@ -256,7 +253,7 @@ def test_a_uid_is_given_once_among_names_and_uids() -> None:
 
 
 def test_steps_of_one_vertex_must_agree_on_their_state_partitions() -> None:
-    """They share one query; the sentence says how they need not."""
+    """The steps share one query; the message says how to separate them."""
     job = Job("orders")
     clean = source(job, "orders").transform("clean", nothing, parallelism=2)
     clean.transform("sums", nothing, parallelism=5).sink("out", NoSink())
@@ -268,7 +265,7 @@ def test_steps_of_one_vertex_must_agree_on_their_state_partitions() -> None:
 
 @pytest.mark.parametrize("parallelism", [0, -1, True, "2"])
 def test_a_parallelism_is_a_number_from_one_on(parallelism: Any) -> None:
-    """Anything else is refused with the step's name."""
+    """Anything else is refused, and the message names the step."""
     stream = source(Job("orders"), "orders")
     with pytest.raises(PipelineError, match="Step 'clean' asks for a parallelism of"):
         stream.transform("clean", nothing, parallelism=parallelism)
@@ -285,13 +282,13 @@ def test_a_name_that_was_refused_leaves_the_job_as_it_was() -> None:
 
 
 def test_a_job_without_a_source_is_refused() -> None:
-    """There is nothing to begin with."""
+    """Without a source a job has nothing to read."""
     with pytest.raises(PipelineError, match="has no source"):
         Job("orders").vertices()
 
 
 def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
-    """By name, whether it is a source or a later step."""
+    """The message names the step, whether it is a source or a later step."""
     job = Job("orders")
     stream = source(job, "orders").transform("clean", nothing)
     with pytest.raises(PipelineError, match="'clean' goes nowhere"):
@@ -303,7 +300,7 @@ def test_a_step_whose_output_goes_nowhere_is_refused() -> None:
 
 
 def shape(job: Job) -> dict[str, tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
-    """The vertices: steps, sinks and the vertices whose channels are read, by name."""
+    """By vertex name: its steps, its sinks, and the vertices whose channels it reads."""
     return {
         vertex.name: ([step.name for step in vertex.steps], vertex.sinks, vertex.inputs)
         for vertex in job.vertices()
@@ -311,7 +308,7 @@ def shape(job: Job) -> dict[str, tuple[list[str], tuple[str, ...], tuple[str, ..
 
 
 def test_a_step_that_feeds_a_further_step_and_a_sink_ends_a_vertex() -> None:
-    """One query has one output (P1)."""
+    """A query has one output (P1)."""
     job = Job("orders")
     clean = source(job, "orders").transform("clean", nothing)
     clean.sink("all", NoSink())
@@ -327,7 +324,7 @@ class Pass(Operator):
 
 
 def test_rows_of_a_python_operator_meet_others_through_a_channel() -> None:
-    """Spark numbers the partitions of a union through, and partition i has to be subtask i (P6)."""
+    """Spark renumbers the partitions of a union, but partition i must be subtask i (P6)."""
     job = Job("orders")
     scored = source(job, "orders").process("score", Pass()).transform("some", nothing)
     scored.union(source(job, "returns").process("judge", Pass()), name="all").sink("out", NoSink())
@@ -339,7 +336,7 @@ def test_rows_of_a_python_operator_meet_others_through_a_channel() -> None:
 
 
 def test_python_operators_behind_one_another_share_a_query() -> None:
-    """Each has a shuffle of its own."""
+    """Each operator has a shuffle of its own."""
     job = Job("orders")
     stream = source(job, "orders").process("score", Pass()).process("judge", Pass(), parallelism=3)
     stream.sink("out", NoSink())
@@ -362,14 +359,14 @@ def test_python_operators_behind_one_another_share_a_query() -> None:
     ],
 )
 def test_what_is_no_operator_is_refused(options: dict[str, Any], says: str) -> None:
-    """With what to pass."""
+    """The message says what to pass."""
     stream = source(Job("orders"), "orders")
     with pytest.raises(PipelineError, match=says):
         stream.process("score", **({"operator": Pass()} | options))
 
 
 def test_two_operators_do_not_share_a_coordinator() -> None:
-    """It keeps the state of one."""
+    """A coordinator keeps the state of one operator."""
     rules = BroadcastRules()
     stream = source(Job("orders"), "orders").process("score", Pass(), coordinator=rules)
     with pytest.raises(PipelineError, match="make an instance for each"):
@@ -377,7 +374,7 @@ def test_two_operators_do_not_share_a_coordinator() -> None:
 
 
 def test_a_step_that_feeds_two_further_steps_ends_a_vertex() -> None:
-    """Each of them reads its channel, also where they meet again (P1)."""
+    """Each of the two steps reads its channel, even if their outputs are joined again (P1)."""
     job = Job("orders")
     orders = source(job, "orders")
     one, two = orders.transform("one", nothing), orders.transform("two", nothing)
@@ -389,7 +386,7 @@ def test_a_step_that_feeds_two_further_steps_ends_a_vertex() -> None:
 
 
 def test_several_sinks_need_no_channel() -> None:
-    """A batch is written to each."""
+    """Each batch is written to every sink."""
     job = Job("orders")
     orders = source(job, "orders")
     orders.sink("a", NoSink())
@@ -406,7 +403,7 @@ def test_a_step_that_reads_one_stream_twice_needs_no_channel() -> None:
 
 
 def test_a_chain_begins_where_the_user_says_so() -> None:
-    """As in Flink: the step is chained with what follows, not with what comes before."""
+    """As in Flink, the step is chained with the next step, not with the previous one."""
     job = Job("orders")
     step = source(job, "orders").transform("clean", nothing).start_new_chain()
     step.transform("sums", nothing).sink("out", NoSink())
@@ -417,7 +414,7 @@ def test_a_chain_begins_where_the_user_says_so() -> None:
 
 
 def test_a_step_that_does_not_chain_is_a_vertex_of_its_own() -> None:
-    """On both sides."""
+    """The chain ends before and after the step."""
     job = Job("orders")
     step = source(job, "orders").transform("clean", nothing).disable_chaining()
     step.transform("sums", nothing).sink("out", NoSink())
@@ -425,14 +422,13 @@ def test_a_step_that_does_not_chain_is_a_vertex_of_its_own() -> None:
 
 
 def test_a_source_has_no_chain_to_begin() -> None:
-    """It begins one anyway; a mistake is said."""
+    """A source always starts a chain, so the call is refused as a mistake."""
     with pytest.raises(PipelineError, match="'orders' is a source"):
         source(Job("orders"), "orders").start_new_chain()
 
 
 def test_bounded_and_unbounded_sources_meet_behind_channels() -> None:
-    """They cannot share a query (P33), so each has one of its own, and the bounded one may end
-    early."""
+    """They cannot share a query (P33), so each has its own, and the bounded one may end early."""
     job = Job("orders")
     history, live = source(job, "history", bounded=True), source(job, "live")
     history.union(live, name="all").sink("out", NoSink())
@@ -463,8 +459,8 @@ def file_source(*, bounded: bool = False) -> FileSource:
 
 
 def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
-    """Only its readers end its records: be it a source of Spark's, one of the same kind, or a
-    channel."""
+    """Only its readers end its records, so it is not combined with a Spark source, another source
+    with readers, or a channel."""
     job = Job("orders")
     files, other = job.source("files", file_source()), job.source("other", file_source())
     files.union(other, name="both").union(source(job, "live"), name="all").sink("out", NoSink())
@@ -479,8 +475,8 @@ def test_a_source_with_readers_shares_a_vertex_with_no_other_input() -> None:
 
 
 def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> None:
-    """Its label says so, by which a checkpoint finds it again; and the source says whether it is
-    bounded."""
+    """Its label, by which a checkpoint finds it again, marks it as a source; the source says
+    whether it is bounded."""
     job = Job("orders")
     stream = job.source("in", file_source(bounded=True), parallelism=3, uid="files")
     stream.transform("clean", nothing).sink("out", NoSink())
@@ -493,7 +489,7 @@ def test_a_source_with_readers_is_a_source_and_chained_with_what_follows() -> No
 
 
 def test_what_a_source_cannot_be_given_is_refused() -> None:
-    """Spark has its own parallelism, and a ``FileSource`` its own end."""
+    """A Spark source takes no parallelism, and a ``FileSource`` takes no ``bounded``."""
     job = Job("orders")
     with pytest.raises(PipelineError, match="'live' is read by Spark"):
         job.source("live", nothing, parallelism=2)
@@ -510,7 +506,7 @@ def test_a_transformation_needs_an_input() -> None:
 
 
 def test_an_input_that_is_no_stream_is_refused() -> None:
-    """Such as a DataFrame, or the name of a step; its type is named."""
+    """A DataFrame or the name of a step is refused, and the message names its type."""
     job = Job("orders")
     with pytest.raises(PipelineError, match="is a str, not a stream"):
         job.transform("enrich", ["orders"], nothing)  # type: ignore[list-item]
@@ -519,20 +515,20 @@ def test_an_input_that_is_no_stream_is_refused() -> None:
 
 
 def test_a_stream_of_another_job_is_refused() -> None:
-    """Both jobs are named."""
+    """The message names both jobs."""
     stream = source(Job("returns"), "returns")
     with pytest.raises(PipelineError, match="of job 'orders' reads 'returns' of job 'returns'"):
         Job("orders").transform("clean", stream, nothing)
 
 
 def test_a_sink_that_is_no_sink_is_refused() -> None:
-    """Such as a path."""
+    """A path is refused."""
     with pytest.raises(PipelineError, match=r"sink 'out' is a str: pass one of weir\.sinks"):
         source(Job("orders"), "orders").sink("out", "out/orders")  # type: ignore[arg-type]
 
 
 def test_a_graph_is_checked_without_a_job() -> None:
-    """The graph itself holds the laws, so that whoever builds one is held to them."""
+    """The graph itself checks its laws, however it was built."""
     graph = JobGraph()
     graph.add(GraphStep(name="orders", kind=StepKind.SOURCE))
     graph.add(GraphStep(name="out", kind=StepKind.SINK, inputs=("orders",)))

@@ -1,5 +1,4 @@
-"""The lease of one run: taken at the start, renewed, given back, and noticed when somebody else has
-it (P20)."""
+"""The lease of one run: acquired, renewed, released, and watched for a takeover (P20)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ PATIENCE_S = 20.0
 
 
 class TickingClock:
-    """A wall clock that moves with each look."""
+    """A wall clock that advances with each reading."""
 
     def __init__(self) -> None:
         self._now_ms = 1_700_000_000_000
@@ -37,7 +36,7 @@ class TickingClock:
 
 
 class WatchedLease(Lease):
-    """Tells when it is written, and fails when a test says so."""
+    """Signals each write, and fails when a test asks for it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(LocalFileSystem(), str(directory), JOB)
@@ -54,7 +53,7 @@ class WatchedLease(Lease):
             self.written.release()
 
     def wait_written(self) -> None:
-        """Until it was written once more."""
+        """Wait until the lease is written again."""
         assert self.written.acquire(timeout=PATIENCE_S)
 
 
@@ -78,7 +77,7 @@ class World:
         )
 
     def read(self) -> LeaseRecord:
-        """What is on disk."""
+        """The lease on disk."""
         record = self.lease.read()
         assert record is not None
         return record
@@ -90,14 +89,14 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    """A keeper that is stopped with the test."""
+    """A keeper that is stopped at the end of the test."""
     made = World(tmp_path)
     yield made
     made.keeper.stop()
 
 
 def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: World) -> None:
-    """Before the attempt began it already names this process and its REST server, as alive."""
+    """Before the attempt begins, the lease already names this live process and its REST server."""
     world.keeper.start()
     record = world.read()
     assert (record.attempt, record.rest_address) == (3, "http://127.0.0.1:8081")
@@ -105,7 +104,7 @@ def test_the_lease_is_taken_at_the_start_for_the_attempt_that_will_come(world: W
 
 
 def test_the_lease_is_renewed_and_follows_the_attempt(world: World) -> None:
-    """A restarted job holds it under its new attempt."""
+    """A restarted job holds the lease under its new attempt."""
     world.keeper.start()
     first = world.read()
     world.attempt = 5
@@ -117,14 +116,14 @@ def test_the_lease_is_renewed_and_follows_the_attempt(world: World) -> None:
 
 
 def test_the_lease_is_given_back(world: World) -> None:
-    """Who runs the command again is not held up until the timeout."""
+    """The next run of the command does not have to wait for the timeout."""
     world.keeper.start()
     world.keeper.stop()
     assert world.lease.read() is None
 
 
 def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World, tmp_path: Path) -> None:
-    """And is left as it is."""
+    """The lease on disk stays unchanged."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
     world.keeper.stop()
@@ -137,11 +136,10 @@ def test_a_lease_of_a_newer_attempt_refuses_the_start(world: World, tmp_path: Pa
 
 
 def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) -> None:
-    """The run is told once, renews no more, and gives nothing back that is not its own."""
+    """The run is notified once, stops renewing, and does not release another run's lease."""
     world.keeper.start()
     newer = replace(world.read(), attempt=9)
-    # A renewal that is under way can overwrite the other's lease, which that one then renews, as
-    # here.
+    # A renewal in progress can overwrite the other's lease, which the other then renews, as here.
     deadline = time.monotonic() + PATIENCE_S
     while not world.lost_event.wait(0.05) and time.monotonic() < deadline:
         assert world.lease.write(newer) is Recorded.WON
@@ -152,7 +150,7 @@ def test_a_takeover_is_noticed_and_the_lease_of_the_other_stays(world: World) ->
 
 
 def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
-    """The job log decides, so a disk that is away for a moment ends nothing."""
+    """The job log decides, so a disk that is gone for a moment does not end the run."""
     world.keeper.start()
     world.lease.errors = [StorageError("away")] * 2
     for _ in range(4):
@@ -162,7 +160,7 @@ def test_a_renewal_that_fails_is_tried_again(world: World) -> None:
 
 
 def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> None:
-    """A job that could not begin leaves the lease of a live driver alone."""
+    """A job that could not start leaves the lease of a live driver alone."""
     record = LeaseRecord(
         attempt=3,
         host="h",
@@ -178,7 +176,7 @@ def test_a_keeper_that_was_never_started_gives_nothing_back(world: World) -> Non
 
 
 def test_a_renewal_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
-    """The lease runs out by itself then."""
+    """The lease then expires by itself."""
     world = World(tmp_path, timeout_ms=200)
     reached, gate = threading.Event(), threading.Event()
 

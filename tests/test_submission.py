@@ -1,5 +1,7 @@
-"""Which job id a name stands for, and whether it may run: the table of ``weir.run.submission``, row
-by row (P19, P20)."""
+"""Which job id a name refers to, and whether it may run (P19, P20).
+
+The tests follow the table of ``weir.run.submission`` row by row.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ def base(tmp_path: Path) -> str:
 
 
 def run(base: str, name: str = NAME, sink: FakeSink | None = None, **options: object) -> Submission:
-    """Run the command, as far as the submission goes."""
+    """Run the command up to the submission."""
     claims = bool(options.pop("claims", False))
     return submit(
         name=name,
@@ -102,7 +104,7 @@ def record(
 
 
 def hold_lease(submission: Submission, base: str, *, age_ms: int = 0) -> None:
-    """This very process as a live driver."""
+    """Write a lease that shows this process as a live driver."""
     lease = LeaseRecord(
         attempt=1,
         host=socket.gethostname(),
@@ -121,7 +123,7 @@ def make_savepoint(
     kind: SnapshotKind = SnapshotKind.SAVEPOINT,
     checkpoint_id: int = 7,
 ) -> str:
-    """A savepoint, or a checkpoint, without state files."""
+    """Write a savepoint, or a checkpoint, without state files."""
     task = TaskState(vertex="v", position=-1, operators=(OperatorState(operator_id="v", name="v"),))
     checkpoint = CompletedCheckpoint(
         job_id=job_id,
@@ -141,11 +143,10 @@ def make_savepoint(
 
 
 # -- the table
-# ----------------------------------------------------------------------------------------------
 
 
 def test_a_name_that_never_ran_is_a_new_job(base: str) -> None:
-    """Without a record a new id is drawn, and it is found again by the name."""
+    """Without a record a new id is drawn, and the name then refers to it."""
     submission = run(base)
     assert (submission.record, submission.from_savepoint) == (None, None)
     assert not submission.has_finished
@@ -155,7 +156,7 @@ def test_a_name_that_never_ran_is_a_new_job(base: str) -> None:
 
 
 def test_two_names_are_two_jobs(base: str) -> None:
-    """Ids are drawn for each name."""
+    """Each name gets its own id."""
     assert run(base).job_id != run(base, "returns").job_id
 
 
@@ -168,7 +169,7 @@ def test_a_job_that_died_before_its_first_record_goes_on_under_its_id(base: str)
 
 @pytest.mark.parametrize("status", [RecordStatus.RUNNING, RecordStatus.FAILED])
 def test_a_running_or_failed_job_goes_on(base: str, status: RecordStatus) -> None:
-    """The same id and the newest record, from which the newest completed checkpoint is found."""
+    """The run keeps the id and finds the newest completed checkpoint in the newest record."""
     first = run(base)
     record(first, status)
     again = run(base)
@@ -179,14 +180,14 @@ def test_a_running_or_failed_job_goes_on(base: str, status: RecordStatus) -> Non
 
 
 def test_a_stopped_job_refuses_and_names_its_savepoint(base: str) -> None:
-    """What was stopped with a savepoint goes on from it on request only."""
+    """A job stopped with a savepoint resumes from it only on request."""
     record(run(base), RecordStatus.STOPPED, savepoint="/savepoints/savepoint-1")
     with pytest.raises(JobEndedError, match="--from-savepoint /savepoints/savepoint-1"):
         run(base)
 
 
 def test_a_finished_job_says_so(base: str) -> None:
-    """Nothing is run, and that is no error."""
+    """Nothing is run, and that is not an error."""
     first = run(base)
     record(first, RecordStatus.FINISHED)
     again = run(base)
@@ -195,7 +196,7 @@ def test_a_finished_job_says_so(base: str) -> None:
 
 
 def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> None:
-    """The newest of its retained checkpoints is the way on."""
+    """The message names the newest retained checkpoint to resume from."""
     references = tuple(
         CheckpointReference(checkpoint_id=n, path=f"/c/chk-{n}", checksum=f"sha256:{0:064x}")
         for n in (4, 5)
@@ -206,21 +207,20 @@ def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> N
 
 
 def test_a_cancelled_job_without_checkpoints_can_only_begin_anew(base: str) -> None:
-    """There is nothing to name but --fresh."""
+    """The message can only name --fresh."""
     record(run(base), RecordStatus.CANCELED)
     with pytest.raises(JobEndedError, match="was cancelled: start anew with --fresh"):
         run(base)
 
 
 # -- live drivers
-# ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{}, {"fresh": True}])
 def test_a_live_driver_is_left_alone_and_its_address_is_named(
     base: str, options: dict[str, bool]
 ) -> None:
-    """A fresh lease refuses, also with --fresh."""
+    """A current lease refuses the run, even with --fresh."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
     hold_lease(first, base)
@@ -229,7 +229,7 @@ def test_a_live_driver_is_left_alone_and_its_address_is_named(
 
 
 def test_a_takeover_goes_on_though_a_driver_is_alive(base: str) -> None:
-    """With --takeover the lease is no hindrance: the job log fences the other driver."""
+    """With --takeover the lease does not matter: the job log fences the other driver."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
     hold_lease(first, base)
@@ -244,13 +244,12 @@ def test_a_lease_that_was_not_renewed_in_time_holds_nobody_up(base: str) -> None
     assert run(base).job_id == first.job_id
 
 
-# -- beginning anew
-# ----------------------------------------------------------------------------------------------
+# -- starting over
 
 
 @pytest.mark.parametrize("status", list(RecordStatus))
 def test_fresh_draws_a_new_id_whatever_ran_before(base: str, status: RecordStatus) -> None:
-    """Ids never repeat, and the name stands for the new job from then on (P19)."""
+    """Ids never repeat, and the name refers to the new job from then on (P19)."""
     first = run(base)
     record(first, status, savepoint="/s" if status is RecordStatus.STOPPED else None)
     fresh = run(base, fresh=True)
@@ -260,7 +259,7 @@ def test_fresh_draws_a_new_id_whatever_ran_before(base: str, status: RecordStatu
 
 
 def test_a_savepoint_begins_a_new_job(base: str, tmp_path: Path) -> None:
-    """--from-savepoint draws a new id, also for a job that was stopped."""
+    """--from-savepoint draws a new id, even for a stopped job."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     first = run(base)
     record(first, RecordStatus.STOPPED, savepoint=savepoint)
@@ -272,8 +271,8 @@ def test_a_savepoint_begins_a_new_job(base: str, tmp_path: Path) -> None:
 def test_the_same_savepoint_again_continues_the_run_that_it_began(
     base: str, tmp_path: Path
 ) -> None:
-    """However its path is spelled; the savepoint stays the restore point until the first checkpoint
-    (P40)."""
+    """The spelling of its path does not matter; the savepoint stays the restore point until the
+    first checkpoint (P40)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     record(began, RecordStatus.RUNNING)
@@ -287,8 +286,8 @@ def test_the_same_savepoint_again_continues_the_run_that_it_began(
 def test_a_savepoint_that_was_moved_continues_the_run_that_it_began(
     base: str, tmp_path: Path
 ) -> None:
-    """It is known by the checksum of its metadata, and read where it is now; that outlives the
-    option (P20, P40)."""
+    """It is identified by the checksum of its metadata and read at its new path, even in a later
+    run without the option (P20, P40)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     moved = str(Path(savepoint).rename(tmp_path / "moved"))
@@ -297,7 +296,7 @@ def test_a_savepoint_that_was_moved_continues_the_run_that_it_began(
 
 
 def test_a_linked_savepoint_continues_the_run_that_it_began(base: str, tmp_path: Path) -> None:
-    """Through a link it is the same one."""
+    """A link leads to the same savepoint."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     (tmp_path / "link").symlink_to(savepoint)
     began = run(base, from_savepoint=savepoint)
@@ -307,7 +306,7 @@ def test_a_linked_savepoint_continues_the_run_that_it_began(base: str, tmp_path:
 def test_a_savepoint_that_the_job_has_claimed_and_deleted_still_names_the_run_that_it_began(
     base: str, tmp_path: Path
 ) -> None:
-    """The same command is run again by whoever supervises the job."""
+    """The job's supervisor runs the same command again."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     shutil.rmtree(savepoint)
@@ -315,7 +314,7 @@ def test_a_savepoint_that_the_job_has_claimed_and_deleted_still_names_the_run_th
 
 
 def test_another_savepoint_at_the_same_path_begins_a_new_job(base: str, tmp_path: Path) -> None:
-    """The path alone says nothing."""
+    """The path alone does not identify a savepoint."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     make_savepoint(tmp_path / "savepoint", job_id="e" * 32)
@@ -323,7 +322,6 @@ def test_another_savepoint_at_the_same_path_begins_a_new_job(base: str, tmp_path
 
 
 # -- targets that have rows
-# ----------------------------------------------------------------------------------------
 
 
 def written_by(job_id: str, name: str = NAME) -> FakeSink:
@@ -346,8 +344,8 @@ def written_by(job_id: str, name: str = NAME) -> FakeSink:
 def test_the_same_command_in_another_directory_is_refused_and_told_where_the_records_are(
     base: str,
 ) -> None:
-    """The volume is not mounted, or the path was relative: nothing is known of the name, and the
-    table has its rows."""
+    """If the volume is not mounted, or the path was relative, the name is unknown but the table
+    has the job's rows."""
     with pytest.raises(DuplicatesError, match=f"/volume/checkpoints/{'a' * 32}"):
         run(base, sink=written_by("a" * 32))
     assert JobNames(FILES, base).lookup(NAME) is None
@@ -356,7 +354,7 @@ def test_the_same_command_in_another_directory_is_refused_and_told_where_the_rec
 def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_nothing(
     base: str,
 ) -> None:
-    """The job that the name stands for goes on, as it would have (P20)."""
+    """The name still refers to the old job, which can continue (P20)."""
     first = run(base)
     record(first, RecordStatus.RUNNING)
     with pytest.raises(DuplicatesError, match="--accept-duplicates"):
@@ -370,8 +368,8 @@ def test_a_fresh_start_over_the_rows_of_its_namesake_is_refused_and_changes_noth
 def test_an_older_savepoint_started_again_over_the_rows_of_later_generations_is_refused(
     base: str, tmp_path: Path
 ) -> None:
-    """The command from the shell's history would double all that they wrote; the newest generation
-    goes on (P21)."""
+    """The command from the shell's history would duplicate all rows of the later generations; the
+    newest generation continues (P21)."""
     older = make_savepoint(tmp_path / "older")
     first = run(base, from_savepoint=older)
     second = run(base, from_savepoint=make_savepoint(tmp_path / "newer", job_id=first.job_id))
@@ -383,7 +381,7 @@ def test_an_older_savepoint_started_again_over_the_rows_of_later_generations_is_
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_doubled_rows_are_had_for_the_asking(base: str, tmp_path: Path, *, fresh: bool) -> None:
-    """--accept-duplicates is the word."""
+    """--accept-duplicates allows the start."""
     savepoint = None if fresh else make_savepoint(tmp_path / "savepoint")
     run(
         base,
@@ -395,7 +393,7 @@ def test_doubled_rows_are_had_for_the_asking(base: str, tmp_path: Path, *, fresh
 
 
 def test_a_target_that_is_not_fit_leaves_the_job_that_the_name_stands_for_alone(base: str) -> None:
-    """It is checked before the old job is ended."""
+    """The target is checked before the old job is ended."""
 
     class Unfit(FakeSink):
         def check(self, context: SinkContext) -> None:
@@ -408,8 +406,8 @@ def test_a_target_that_is_not_fit_leaves_the_job_that_the_name_stands_for_alone(
 
 
 def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_path: Path) -> None:
-    """The directory and its ``_metadata`` are one savepoint, so the second continues what the first
-    began (P20)."""
+    """The directory and its ``_metadata`` are one savepoint, so naming the file continues the run
+    that the directory began (P20)."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     assert run(base, from_savepoint=f"{savepoint}/_metadata").job_id == began.job_id
@@ -418,8 +416,8 @@ def test_the_metadata_file_of_a_savepoint_names_the_savepoint(base: str, tmp_pat
 def test_a_savepoint_is_known_by_what_it_is_and_not_by_the_link_that_names_it(
     base: str, tmp_path: Path
 ) -> None:
-    """A link that was moved to another savepoint names another one, and the restore point stays
-    what it was (P20, P40)."""
+    """A link that now points to another savepoint names that one, and the restore point of the
+    first run stays the same (P20, P40)."""
     first = make_savepoint(tmp_path / "first")
     second = make_savepoint(tmp_path / "second", checkpoint_id=8)
     latest = tmp_path / "latest"
@@ -436,8 +434,8 @@ def test_a_savepoint_is_known_by_what_it_is_and_not_by_the_link_that_names_it(
 
 
 def test_a_checkpoint_of_a_job_that_lives_cannot_be_claimed(base: str, tmp_path: Path) -> None:
-    """Its driver refers to these files in what it takes next (MISSION A11); as a start without
-    --claim it is fine."""
+    """Its driver's next checkpoints refer to these files (MISSION A11); without --claim it is a
+    valid start."""
     origin = run(base, name="origin")
     chk = Path(origin.storage.checkpoint_directory(7))
     checkpoint = make_savepoint(chk, origin.job_id, SnapshotKind.CHECKPOINT)
@@ -455,7 +453,7 @@ def test_a_checkpoint_of_a_job_that_lives_cannot_be_claimed(base: str, tmp_path:
 
 
 def test_the_checkpoint_of_a_job_that_is_taken_over_can_be_claimed(base: str) -> None:
-    """Its driver is fenced before anything is deleted; a savepoint needs nobody's leave (P17,
+    """Its driver is fenced before anything is deleted; a savepoint can always be claimed (P17,
     P20)."""
     origin = run(base)
     chk = make_savepoint(
@@ -471,7 +469,7 @@ def test_the_checkpoint_of_a_job_that_is_taken_over_can_be_claimed(base: str) ->
 
 
 def test_a_directory_without_metadata_cannot_be_claimed(base: str, tmp_path: Path) -> None:
-    """Whatever lies there is no snapshot, and stays."""
+    """A directory that is not a snapshot is left alone."""
     (tmp_path / "mine").mkdir()
     with pytest.raises(CheckpointNotFoundError, match="has no file _metadata"):
         run(base, from_savepoint=str(tmp_path / "mine"), claims=True)
@@ -496,7 +494,7 @@ def test_another_savepoint_begins_another_job(base: str, tmp_path: Path) -> None
 
 
 def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: Path) -> None:
-    """Both options together: a new id, and the savepoint as its restore point."""
+    """Both options together give a new id, with the savepoint as its restore point."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
     fresh = run(base, from_savepoint=savepoint, fresh=True)
@@ -507,14 +505,14 @@ def test_fresh_with_the_same_savepoint_begins_from_it_anew(base: str, tmp_path: 
 def test_a_savepoint_that_is_not_there_is_refused_before_an_id_is_drawn(
     base: str, tmp_path: Path
 ) -> None:
-    """The name stands for no job afterwards."""
+    """The name refers to no job afterwards."""
     with pytest.raises(CheckpointNotFoundError):
         run(base, from_savepoint=str(tmp_path / "nowhere"))
     assert JobNames(FILES, base).lookup(NAME) is None
 
 
 def test_a_damaged_savepoint_is_refused_before_an_id_is_drawn(base: str, tmp_path: Path) -> None:
-    """One changed byte is named, and the name stands for no job."""
+    """One changed byte is reported, and the name refers to no job."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     metadata = Path(savepoint, "_metadata")
     metadata.write_bytes(metadata.read_bytes().replace(b'"attempt":1', b'"attempt":2'))
@@ -524,7 +522,7 @@ def test_a_damaged_savepoint_is_refused_before_an_id_is_drawn(base: str, tmp_pat
 
 
 def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_path: Path) -> None:
-    """Once the run has checkpoints of its own, the savepoint may be deleted, and the same command
+    """Once the run has checkpoints of its own, the savepoint may be deleted and the same command
     still works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     began = run(base, from_savepoint=savepoint)
@@ -536,8 +534,7 @@ def test_the_savepoint_of_a_run_that_goes_on_is_not_read_again(base: str, tmp_pa
     assert run(base, from_savepoint=savepoint).job_id == began.job_id
 
 
-# -- the job that the name stood for
-# --------------------------------------------------------------------------------
+# -- the previous job of the name
 
 
 def log_of(submission: Submission) -> JobLog:
@@ -546,7 +543,7 @@ def log_of(submission: Submission) -> JobLog:
 
 
 def begin(submission: Submission) -> JobLogWriter:
-    """A driver of the submitted job begins an attempt."""
+    """Begin an attempt, as a driver of the submitted job."""
     log = log_of(submission)
     return log.begin_attempt(
         after=log.newest(),
@@ -558,7 +555,7 @@ def begin(submission: Submission) -> JobLogWriter:
 
 
 def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
-    """A driver completes a checkpoint."""
+    """Record a completed checkpoint, as a driver."""
     path = f"/c/chk-{checkpoint_id}"
     return writer.append(
         kind=RecordKind.CHECKPOINT_COMPLETED,
@@ -577,7 +574,7 @@ def complete(writer: JobLogWriter, checkpoint_id: int) -> Recorded:
 def test_a_driver_of_the_old_id_is_fenced_when_the_name_gets_a_new_one(
     base: str, tmp_path: Path, begins_from: str
 ) -> None:
-    """Alive or asleep, it completes no checkpoint more, which it would commit beside the new job
+    """Alive or asleep, it completes no more checkpoints, which it would commit beside the new job
     (P17)."""
     old = run(base)
     driver = begin(old)
@@ -593,7 +590,7 @@ def test_a_driver_of_the_old_id_is_fenced_when_the_name_gets_a_new_one(
 def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkpoints(
     base: str,
 ) -> None:
-    """They stay on disk, and a further attempt of the old id would have had the next number."""
+    """The checkpoints stay on disk, and the record has the number of the old id's next attempt."""
     old = run(base)
     driver = begin(old)
     complete(driver, 4)
@@ -609,8 +606,8 @@ def test_the_record_that_ends_the_old_job_names_the_new_one_and_keeps_its_checkp
 def test_a_command_that_is_about_to_run_the_old_id_is_refused(
     base: str, status: RecordStatus | None
 ) -> None:
-    """It looked before the name got a new id, and begins after: the sentence names the job that is
-    in its place."""
+    """The command looked before the name got a new id and begins after; the message names the job
+    that replaced the old one."""
     old = run(base)
     if status is not None:
         record(old, status)
@@ -623,7 +620,7 @@ def test_a_command_that_is_about_to_run_the_old_id_is_refused(
     "status", [RecordStatus.STOPPED, RecordStatus.FINISHED, RecordStatus.CANCELED]
 )
 def test_a_job_that_has_ended_is_left_as_it_is(base: str, status: RecordStatus) -> None:
-    """Nobody runs it any more, and how it ended stays on record."""
+    """It no longer runs, and its last record stays unchanged."""
     old = run(base)
     record(old, status)
     before = log_of(old).newest()
@@ -634,8 +631,8 @@ def test_a_job_that_has_ended_is_left_as_it_is(base: str, status: RecordStatus) 
 def test_a_driver_that_completes_a_checkpoint_meanwhile_is_fenced_all_the_same(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number was taken between the look and the record: the next one is won, with that
-    checkpoint in it."""
+    """The ending record's number was taken in between; it wins the next number, and keeps that
+    checkpoint."""
     old = run(base)
     driver = begin(old)
     look = JobLog.newest
@@ -660,7 +657,7 @@ def test_a_driver_that_completes_a_checkpoint_meanwhile_is_fenced_all_the_same(
 def test_if_the_old_job_cannot_be_ended_the_name_stays_with_it(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A driver that nobody could fence must not get company."""
+    """No second job may run beside a driver that could not be fenced."""
     old = run(base)
     begin(old)
 
@@ -677,7 +674,7 @@ def test_if_the_old_job_cannot_be_ended_the_name_stays_with_it(
 def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
     base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkpoints: bool
 ) -> None:
-    """The old job is ended and none came in its place: the sentence names where to go on from, and
+    """The old job is ended and no new one replaced it; the message names where to resume from, and
     --fresh works."""
     savepoint = make_savepoint(tmp_path / "savepoint")
     old = run(base, from_savepoint=savepoint)
@@ -694,12 +691,11 @@ def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
     assert run(base, fresh=True).job_id != old.job_id
 
 
-# -- two at once
-# ----------------------------------------------------------------------------------------------
+# -- concurrent commands
 
 
 def at_once(count: int, function: Callable[[], Submission]) -> list[Submission | WeirError]:
-    """The outcomes of calls that begin at the same moment."""
+    """The outcomes of calls that start at the same moment."""
     barrier = threading.Barrier(count)
     outcomes: list[Submission | WeirError] = []
 
@@ -721,8 +717,7 @@ def at_once(count: int, function: Callable[[], Submission]) -> list[Submission |
 def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_id(
     base: str,
 ) -> None:
-    """The name record arbitrates: the others are refused, or came later and found the job that is
-    there."""
+    """The name record arbitrates: the others are refused, or came later and found that job."""
     outcomes = at_once(6, lambda: run(base))
     ids = {outcome.job_id for outcome in outcomes if isinstance(outcome, Submission)}
     assert len(ids) == 1
@@ -735,7 +730,7 @@ def test_of_commands_that_start_a_new_job_at_once_all_that_go_on_have_the_same_i
 def test_a_name_that_another_command_took_in_between_is_refused(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the look and the record another command drew an id: this one says so and ends."""
+    """Another command drew an id between the look and the record; this one says so and ends."""
     lookup = JobNames.lookup
 
     def slow(self: JobNames, name: str) -> object:
@@ -750,8 +745,7 @@ def test_a_name_that_another_command_took_in_between_is_refused(
 
 
 def test_a_new_jobs_directory_is_its_owners_alone(base: str) -> None:
-    """From before the first thing that is written there, and so is that of a job which the new one
-    supersedes."""
+    """It is private before anything is written to it, as is the directory of a superseded job."""
     first = run(base)
     second = run(base, fresh=True)
     for submission in (first, second):

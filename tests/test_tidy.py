@@ -1,9 +1,8 @@
-"""The style guide as tests: layers, sizes, banned calls and words that must not be left behind.
+"""The style guide as tests: layers, sizes, banned calls, and markers of unfinished work.
 
-Everything is read from the syntax trees, so that nothing has to be imported and a rule is broken by
-a line, whether or not a test runs through it. Each law is a function that returns its breaches; the
-first tests show on small samples that the laws can see a breach at all, the others that the project
-has none.
+The laws read the syntax trees, so that nothing has to be imported and every line counts, whether or
+not a test runs it. Each law is a function that returns its breaches. The first tests show on small
+samples that the laws detect breaches, the others that the project has none.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 
-#: What each layer may import beside itself. ``top`` is everything else directly in ``weir``: the
-#: user's API, command line, REST, demo; it may import all.
+#: The layers that each layer may import besides itself. ``top`` is everything else directly in
+#: ``weir``: the user's API, command line, demo; it may import all layers.
 LOWER = {"errors", "core"}
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
@@ -71,7 +70,7 @@ LAYERS: dict[str, set[str]] = {
     "job": LOWER | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run"},
 }
 
-#: Modules that the core must not import: there the clock, ids, chance and I/O come in from outside.
+#: Modules that the core must not import: time, ids, randomness and I/O are passed into it.
 BANNED_IN_CORE = {
     "asyncio", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "socket",
     "subprocess", "tempfile", "threading", "time", "uuid",
@@ -82,7 +81,7 @@ BANNED_CLOCKS = {"datetime.now", "datetime.utcnow", "datetime.today", "date.toda
 MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 70
 
-#: Spelled in two parts, so that this file does not breach its own law.
+#: Spelled in two parts, so that this file does not break its own law.
 UNFINISHED = re.compile("|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")))
 FOREIGN = re.compile(
     "|".join(
@@ -100,15 +99,13 @@ FOREIGN = re.compile(
 
 
 def python_files(*folders: str) -> list[Path]:
-    """All Python files of some of the project's folders, sorted; a link to an example is no
-    source."""
+    """All Python files in some of the project's folders, sorted, without symbolic links."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(path for path in found if not path.is_symlink())
 
 
 def project_files() -> Iterator[Path]:
-    """Every text file of the project; what tools leave behind and hidden folders but .ci are passed
-    over."""
+    """Every text file of the project, without tools' output and hidden folders other than .ci."""
     passed_over = {"build", "dist", "__pycache__", "spark-warehouse", "metastore_db"}
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [
@@ -127,7 +124,7 @@ def parse(path: Path) -> ast.Module:
 
 
 def shown(path: Path) -> str:
-    """The path as the reader knows it."""
+    """The path relative to the project, for messages."""
     return str(path.relative_to(ROOT))
 
 
@@ -140,7 +137,7 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Every node that can run: all but what stands under ``if TYPE_CHECKING``."""
+    """Every node that can run: all except those under ``if TYPE_CHECKING``."""
     for child in ast.iter_child_nodes(tree):
         if is_type_checking(child):
             assert isinstance(child, ast.If)
@@ -153,7 +150,7 @@ def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
-    """Line and full name of each module imported at run time, also inside functions."""
+    """Line and full name of each module imported at run time, including inside functions."""
     for node in runtime_nodes(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -170,8 +167,10 @@ def imports(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
 
 
 def module_name(path: Path) -> str:
-    """``weir.core.types`` for its file; a package counts as a module inside itself, for relative
-    imports."""
+    """The name of a file's module, such as ``weir.core.types``.
+
+    For relative imports a package counts as a module inside itself.
+    """
     return ".".join(path.relative_to(SRC).with_suffix("").parts)
 
 
@@ -196,7 +195,7 @@ def wrong_arrows(tree: ast.AST, module: str) -> Iterator[str]:
 
 
 def spark_imports(tree: ast.AST, module: str) -> Iterator[str]:
-    """Imports of Spark outside the one folder that may have them."""
+    """Imports of Spark outside the one folder where they are allowed."""
     if layer(module) == "spark":
         return
     for line, name in imports(tree, module):
@@ -205,7 +204,7 @@ def spark_imports(tree: ast.AST, module: str) -> Iterator[str]:
 
 
 def impurities(tree: ast.AST, module: str) -> Iterator[str]:
-    """Clocks, chance, threads, logs and I/O in the core."""
+    """Uses of clocks, randomness, threads, logs and I/O in the core."""
     for line, name in imports(tree, module):
         if name.split(".")[0] in BANNED_IN_CORE:
             yield f"{module}:{line} imports {name}: in the core it must come in from outside"
@@ -220,8 +219,7 @@ def impurities(tree: ast.AST, module: str) -> Iterator[str]:
 
 
 def long_functions(tree: ast.AST) -> Iterator[str]:
-    """Functions above the limit, docstring included; a signature is a declaration and does not
-    count."""
+    """Functions longer than the limit, docstring included, signature not included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.body[0].lineno + 1
@@ -241,7 +239,7 @@ def wordless_tests(tree: ast.AST) -> Iterator[str]:
 
 
 def source_breaches(law: str) -> list[str]:
-    """Breaches of one of the laws above in all of ``src``."""
+    """All breaches in ``src`` of one of the laws above."""
     check = {"arrows": wrong_arrows, "spark": spark_imports, "pure": impurities}[law]
     files = python_files("src/weir/core") if law == "pure" else python_files("src")
     return [breach for path in files for breach in check(parse(path), module_name(path))]
@@ -283,7 +281,7 @@ def test_the_law_of_purity_sees_what_it_should(code: str, seen: bool) -> None:
 
 
 def test_the_other_laws_see_what_they_should() -> None:
-    """A long function, a test without a sentence and a late import of Spark are each seen."""
+    """A long function, a test without a docstring and a late import of Spark are each seen."""
     assert list(long_functions(ast.parse("def f():\n" + "    x = 1\n" * 71)))
     assert not list(long_functions(ast.parse("def f(\n    y,\n):\n" + "    x = 1\n" * 70)))
     assert list(wordless_tests(ast.parse("def test_x():\n    pass")))
@@ -293,7 +291,7 @@ def test_the_other_laws_see_what_they_should() -> None:
 
 
 def import_graph() -> dict[str, set[str]]:
-    """Which modules of Weir each module imports at run time, also inside functions."""
+    """The modules of Weir that each module imports at run time, including inside functions."""
     modules = {module_name(path).removesuffix(".__init__"): path for path in python_files("src")}
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
@@ -310,7 +308,7 @@ def import_graph() -> dict[str, set[str]]:
 
 
 def test_no_two_modules_import_each_other() -> None:
-    """Neither modules nor folders import each other in a circle, also not inside functions."""
+    """Neither modules nor folders import each other in a cycle, not even inside functions."""
     graph = import_graph()
     assert len(graph) > 100 and graph["weir.job"]
     TopologicalSorter(graph).prepare()
@@ -329,17 +327,18 @@ def test_imports_point_one_way() -> None:
 
 
 def test_the_command_line_loads_no_library_that_takes_long() -> None:
-    """A start waits for none of them: each is loaded where it is needed, beside the JVM."""
+    """Slow libraries do not delay the start: each is loaded where it is needed, beside the JVM."""
     code = (
         "import sys, weir, weir.cli.run; weir.Job, weir.sinks, weir.sources, weir.operators;"
-        " print(sorted({'numpy', 'pandas', 'pyarrow', 'pyspark', 'starlette'} & sys.modules.keys()))"
+        " print(sorted({'numpy', 'pandas', 'pyarrow', 'pyspark', 'starlette'}"
+        " & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 def test_only_the_spark_folder_imports_spark() -> None:
-    """No module outside weir/spark imports pyspark or py4j at run time, not even late."""
+    """No module outside weir/spark imports pyspark or py4j at run time, not even in a function."""
     assert source_breaches("spark") == []
 
 
@@ -374,13 +373,13 @@ def test_source_files_and_functions_stay_short() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    """Every Python file of the project begins with a docstring."""
+    """Every Python file of the project starts with a docstring."""
     files = python_files("src", "tests", "examples", "benchmarks", "scripts")
     assert [shown(path) for path in files if not ast.get_docstring(parse(path))] == []
 
 
 def test_every_test_says_in_one_line_what_holds() -> None:
-    """Every test function has a docstring of exactly one line."""
+    """Every test function has a docstring of exactly one paragraph."""
     breaches = [
         f"{shown(path)}: {breach}"
         for path in python_files("tests")
@@ -390,14 +389,14 @@ def test_every_test_says_in_one_line_what_holds() -> None:
 
 
 def test_test_files_have_names_of_their_own() -> None:
-    """No two test files of different folders share a name: pytest tells them apart by it."""
+    """No two test files share a name, even in different folders: pytest identifies them by it."""
     names = [path.name for path in python_files("tests") if path.name.startswith("test_")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []
 
 
 def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> None:
-    """No file of the project has a note for later, names a package registry's host, or a path of
-    one machine."""
+    """No file of the project has a note for later, a package registry's host, or a path of one
+    machine."""
     breaches = []
     for path in project_files():
         try:
@@ -411,7 +410,7 @@ def test_nothing_is_left_unfinished_or_names_a_place_outside_the_project() -> No
 
 
 def test_the_source_knows_no_pickle() -> None:
-    """No module in src imports pickle or its kin: nothing read back from disk or network may run
+    """No module in src imports pickle or a similar module: data from disk or network must not run
     code."""
     banned = {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
     breaches = [

@@ -1,2 +1,1 @@
-"""Scripts and pipelines that the benchmarks run as a user does: with ``python FILE`` and
-``weir run FILE``."""
+"""Scripts and pipelines that the benchmarks run with ``python FILE`` and ``weir run FILE``."""

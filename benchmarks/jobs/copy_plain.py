@@ -1,7 +1,7 @@
 """Plain Spark's side of ``benchmarks/start.py``: one query from files to files.
 
 ``python copy_plain.py KEY=VALUE...`` takes Spark's settings. The environment variable
-``WEIR_BENCH_LANDING`` says where the input is; table and checkpoint are in the working directory.
+``WEIR_BENCH_LANDING`` is the input directory; table and checkpoint are in the working directory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Weir's side of ``benchmarks/start.py``: the same query as ``copy_plain.py`` as a job.
+"""Weir's side of ``benchmarks/start.py``: the query of ``copy_plain.py``, as a job.
 
-``weir run copy_weir.py``. The environment variable ``WEIR_BENCH_LANDING`` says where the input is;
-the table is in the working directory.
+``weir run copy_weir.py`` runs it. The environment variable ``WEIR_BENCH_LANDING`` is the input
+directory; the table is in the working directory.
 """
 
 from __future__ import annotations

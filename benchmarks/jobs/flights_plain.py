@@ -1,10 +1,9 @@
-"""Plain Spark's side of ``benchmarks/start.py`` for ``examples/flights.py``: four queries in one
-session.
+"""The flights on plain Spark, for ``benchmarks/start.py``: four queries in one session.
 
-``python flights_plain.py KEY=VALUE...`` takes Spark's settings; the environment variables of the
-example say where the data is. Each query reads the landing files itself, since plain Spark has
-nothing that several queries can read from a common step. The anomalies are picked by a constant in
-place of a rule that can be changed.
+It is the counterpart of ``examples/flights.py``. ``python flights_plain.py KEY=VALUE...`` takes
+Spark's settings; the environment variables of the example set the directories of the data. Each
+query reads the landing files itself, since in plain Spark several queries cannot read the output of
+a common step. A constant selects the anomalies, in place of a rule that can be changed.
 """
 
 from __future__ import annotations
@@ -24,14 +23,15 @@ LANDING = os.environ.get("WEIR_FLIGHTS_LANDING", "landing")
 OUT = os.environ.get("WEIR_FLIGHTS_OUT", "out")
 
 _FLIGHTS = """
-    year long, month long, day long, dep_time double, sched_dep_time long, dep_delay double, arr_time double,
-    sched_arr_time long, arr_delay double, carrier string, flight long, tailnum string, origin string, dest string,
-    air_time double, distance long, hour long, minute long, time_hour string
+    year long, month long, day long, dep_time double, sched_dep_time long, dep_delay double,
+    arr_time double, sched_arr_time long, arr_delay double, carrier string, flight long,
+    tailnum string, origin string, dest string, air_time double, distance long, hour long,
+    minute long, time_hour string
 """
 _WEATHER = """
-    origin string, year long, month long, day long, hour long, temp double, dewp double, humid double,
-    wind_dir double, wind_speed double, wind_gust double, precip double, pressure double, visib double,
-    time_hour string
+    origin string, year long, month long, day long, hour long, temp double, dewp double,
+    humid double, wind_dir double, wind_speed double, wind_gust double, precip double,
+    pressure double, visib double, time_hour string
 """
 _INTEGERS = (
     "flight",
@@ -66,7 +66,7 @@ def read_flights(spark: SparkSession) -> DataFrame:
 
 
 def read_weather(spark: SparkSession) -> DataFrame:
-    """What was observed at each airport in each hour."""
+    """The weather at each airport in each hour."""
     landed = (
         spark.readStream.schema(_WEATHER)
         .option("maxFilesPerTrigger", 2)
@@ -114,7 +114,7 @@ def anomalies(flights: DataFrame) -> DataFrame:
 
 
 def start_query(name: str, frame: DataFrame, *partition_by: str) -> None:
-    """Write a stream to the table of its name."""
+    """Write a stream to the table of that name."""
     writer = frame.writeStream.format("parquet").partitionBy(*partition_by)
     writer.option("checkpointLocation", f"{OUT}/_checkpoints/{name}").start(f"{OUT}/{name}")
 

@@ -1,5 +1,4 @@
-"""The job of ``benchmarks/memory.py``: as many queries as ``WEIR_BENCH_QUERIES`` says, each from a
-source to a sink."""
+"""The job of ``benchmarks/memory.py``: ``WEIR_BENCH_QUERIES`` queries from sources to sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world that every attack begins in."""
+"""Fixtures of the world that every attack starts in."""
 
 from __future__ import annotations
 

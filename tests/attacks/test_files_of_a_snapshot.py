@@ -1,5 +1,4 @@
-"""A savepoint whose files are not what they seem: links, pipes, other content, and Spark's own logs
-with a purpose."""
+"""A savepoint with forged files: links, pipes, other content, and crafted Spark logs."""
 
 from __future__ import annotations
 
@@ -23,26 +22,28 @@ from weir.storage.local import LocalFileSystem
 
 
 def refused(world: World, reader: Callable[[World], None], match: str) -> None:
-    """The reader says what is wrong; nothing is written or deleted but the directories that a
-    restore has begun to fill."""
+    """Check that the reader reports the forgery.
+
+    Only directories that a restore has started to fill are touched.
+    """
     with world.untouched(but=(world.work,)), pytest.raises(CheckpointDamagedError, match=match):
         reader(world)
 
 
 def forge(world: World, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what the metadata says."""
+    """Change the metadata's fields."""
     forged = copy.deepcopy(world.fields)
     change(forged)
     world.write(forged)
 
 
 def set_entry(world: World, task: int, key: str, text: str) -> None:
-    """Give a task of the savepoint another entry."""
+    """Replace an entry of a task in the savepoint."""
     forge(world, lambda forged: forged["tasks"][task]["entries"].update({key: text}))
 
 
 def first_file(world: World, task: int = 0) -> Path:
-    """Where the first file of a task lies."""
+    """The path of a task's first file."""
     return world.snapshot / str(world.fields["tasks"][task]["files"][0]["path"])
 
 
@@ -50,8 +51,7 @@ def first_file(world: World, task: int = 0) -> Path:
 
 
 def test_a_state_file_that_is_a_link_to_a_file_of_the_user_is_refused(world: World) -> None:
-    """Even if size and checksum are those of the other file: it would travel into the job's own
-    checkpoints."""
+    """Even if size and checksum match the other file: it would enter the job's own checkpoints."""
     gold = b"gold"
     first_file(world).unlink()
     first_file(world).symlink_to(world.home / "precious")
@@ -61,7 +61,7 @@ def test_a_state_file_that_is_a_link_to_a_file_of_the_user_is_refused(world: Wor
 
 
 def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: World) -> None:
-    """The last name is a plain file, and the one before it is not a directory of the savepoint."""
+    """The last name is a plain file, but a directory above it is not one of the savepoint's."""
     (world.snapshot / "sub").symlink_to(world.home)
     gold = {"path": "sub/precious", "size": 4, "checksum": f"crc32:{zlib.crc32(b'gold'):08x}"}
     forge(world, lambda forged: forged["tasks"][0]["files"][0].update(gold))
@@ -71,8 +71,8 @@ def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: 
 def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_write(
     world: World,
 ) -> None:
-    """As ``operators/score`` in a query's directory, workers would write the state of later batches
-    into it."""
+    """For example ``operators/score`` in a query's directory: workers would write later state into
+    it."""
     (world.snapshot / "trap").symlink_to(world.home)
     trap = {"key": "operators/score", "path": "trap", "size": 0, "checksum": "crc32:00000000"}
     forge(world, lambda forged: forged["tasks"][-1]["files"].append(trap))
@@ -80,7 +80,7 @@ def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_wri
 
 
 def test_a_link_is_never_given_a_second_name(world: World) -> None:
-    """Whatever was checked before: only a plain file is linked."""
+    """Whatever was checked before: only plain files are linked."""
     (world.snapshot / "link").symlink_to(world.home / "precious")
     with world.untouched(), pytest.raises(StorageError, match="no plain file"):
         LocalFileSystem().link_or_copy(str(world.snapshot / "link"), str(world.work / "x"))
@@ -95,7 +95,7 @@ def test_a_copy_of_staged_output_that_is_a_link_is_refused(world: World) -> None
 
 
 def test_operator_state_that_is_a_link_is_not_shown(world: World) -> None:
-    """``weir inspect --operator`` would print another file."""
+    """``weir inspect --operator`` would print a different file."""
     first_file(world, -1).unlink()
     first_file(world, -1).symlink_to(world.home / "precious")
     for reader in (read, inspect_operator):
@@ -118,7 +118,7 @@ def test_a_pipe_or_a_device_in_place_of_the_metadata_does_not_hold_up_the_reader
 
 
 def test_a_pipe_in_place_of_a_state_file_does_not_hold_up_a_restore(world: World) -> None:
-    """It has no size, and one that is said to be empty is still no plain file."""
+    """It has no size, and one that claims to be empty is still not a plain file."""
     first_file(world).unlink()
     os.mkfifo(first_file(world))
     with world.untouched(), pytest.raises(CheckpointDamagedError, match="has 0 bytes"):
@@ -130,7 +130,7 @@ def test_a_pipe_in_place_of_a_state_file_does_not_hold_up_a_restore(world: World
 
 
 def test_other_content_of_the_same_size_is_damage_for_every_reader_of_it(world: World) -> None:
-    """The checksum of each file is in the metadata, and is looked at before the file is used."""
+    """The metadata has each file's checksum, which is verified before the file is used."""
     for task in (0, -1):
         place = first_file(world, task)
         place.write_bytes(b"x" * place.stat().st_size)
@@ -144,11 +144,12 @@ def test_other_content_of_the_same_size_is_damage_for_every_reader_of_it(world: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "v1", "v1\n", "v1\n[]", "v1\n{", 'v1\n{"batchWatermarkMs":"now"}', 'v1\n{"batchWatermarkMs":-1}',
-     'v1\n{"conf":[]}', 'v1\n{"conf":{"a":1}}', "v1\n" + "[" * 100_000, 'v1\n{"batchWatermarkMs":1e999}'],
+    ["", "v1", "v1\n", "v1\n[]", "v1\n{", 'v1\n{"batchWatermarkMs":"now"}',
+     'v1\n{"batchWatermarkMs":-1}', 'v1\n{"conf":[]}', 'v1\n{"conf":{"a":1}}',
+     "v1\n" + "[" * 100_000, 'v1\n{"batchWatermarkMs":1e999}'],
 )  # fmt: skip
 def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: str) -> None:
-    """For whoever looks at it, before Spark sees it."""
+    """For every reader, before Spark sees it."""
     set_entry(world, 0, "offsets/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
         refused(world, READERS[name][0], "what cannot be")
@@ -157,11 +158,12 @@ def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: s
 @pytest.mark.parametrize(
     "text",
     ["", "v1\n", "v1\n[]", 'v1\n{"nextBatchWatermarkMs":-5}', 'v1\n{"stateUniqueIds":{"0":7}}',
-     'v1\n{"stateUniqueIds":{"../..":[["a"]]}}', 'v1\n{"stateUniqueIds":{"0":[["../../home/precious"]]}}',
+     'v1\n{"stateUniqueIds":{"../..":[["a"]]}}',
+     'v1\n{"stateUniqueIds":{"0":[["../../home/precious"]]}}',
      'v1\n{"stateUniqueIds":{"x":[["a"]]}}', 'v1\n{"stateUniqueIds":{"0":[[null]]}}'],
 )  # fmt: skip
 def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: str) -> None:
-    """Ids of the state become names of files that a snapshot reads and copies."""
+    """State ids become names of files that a snapshot reads and copies."""
     set_entry(world, 0, "commits/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
         refused(world, READERS[name][0], "what cannot be")
@@ -181,8 +183,8 @@ def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: s
     ],
 )
 def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, text: str) -> None:
-    """Spark would run a batch that the attacker has planned, and read the files that it names into
-    the table."""
+    """Spark would run a batch planned by the attacker and read the files it names into the
+    table."""
     set_entry(world, 0, key, text)
     refused(world, restore, "what cannot be")
 
@@ -199,7 +201,7 @@ def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, 
     ],
 )
 def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) -> None:
-    """Large entries of sources' logs are files; all others are in the metadata."""
+    """Only large entries of source logs are files; all others are in the metadata."""
     handle = world.fields["tasks"][0]["files"][0]
     forge(world, lambda forged: forged["tasks"][0]["files"].append({**handle, "key": key}))
     refused(world, restore, "what cannot be")
@@ -216,8 +218,7 @@ def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) 
 def test_an_offset_log_entry_cannot_make_spark_load_a_class(
     world: World, key: str, value: str
 ) -> None:
-    """Spark goes on with the settings in its newest entry, and makes objects of the classes that
-    they name."""
+    """Spark takes the settings from its newest entry and instantiates the classes they name."""
     before = world.fields["tasks"][0]["entries"]["offsets/3"]
     version, metadata, *rest = before.split("\n")
     changed = json.loads(metadata)
@@ -228,7 +229,7 @@ def test_an_offset_log_entry_cannot_make_spark_load_a_class(
 
 @pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9" * 5_000, "null"])
 def test_an_output_watermark_that_is_no_time_is_damage(world: World, text: str) -> None:
-    """Consumers would be told of it."""
+    """Consumers would receive it."""
     set_entry(world, -1, "weir-output-watermark", text)
     refused(world, restore, "what cannot be")
 
@@ -244,11 +245,12 @@ def state_directory(world: World) -> QueryDirectory:
 
 @pytest.mark.parametrize(
     "files",
-    [b"no zip", {"sstFiles": [{"dfsSstFileName": "../../../../home/precious"}]}, {"sstFiles": [{"dfsSstFileName": ".."}]},
-     {"logFiles": [{"dfsLogFileName": "/etc/passwd"}]}, {"sstFiles": [{}]}, {"sstFiles": 7}, "[" * 100_000, ""],
+    [b"no zip", {"sstFiles": [{"dfsSstFileName": "../../../../home/precious"}]},
+     {"sstFiles": [{"dfsSstFileName": ".."}]}, {"logFiles": [{"dfsLogFileName": "/etc/passwd"}]},
+     {"sstFiles": [{}]}, {"sstFiles": 7}, "[" * 100_000, ""],
 )  # fmt: skip
 def test_a_state_snapshot_cannot_name_files_elsewhere(world: World, files: Any) -> None:
-    """What it names is copied into the job's next checkpoint."""
+    """The files it names are copied into the job's next checkpoint."""
     directory = state_directory(world)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as packed:
@@ -262,7 +264,7 @@ def test_a_state_snapshot_cannot_name_files_elsewhere(world: World, files: Any) 
 
 
 def test_a_state_snapshot_that_unpacks_without_end_is_refused(world: World) -> None:
-    """A small archive may hold a list of files that fills the memory."""
+    """A small archive may contain a list of files that fills the memory."""
     directory = state_directory(world)
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
@@ -289,7 +291,7 @@ def test_a_state_snapshot_that_unpacks_without_end_is_refused(world: World) -> N
     ],
 )
 def test_operator_metadata_cannot_name_a_schema_elsewhere(world: World, body: Any) -> None:
-    """Spark reads the schemas of ``transformWithState`` from the full paths that stand there."""
+    """Spark reads the schemas of ``transformWithState`` from the full paths in it."""
     directory = state_directory(world)
     place = Path(directory.file("state/0/_metadata/v2/0"))
     place.parent.mkdir(parents=True)
@@ -333,7 +335,8 @@ def test_operator_state_cannot_lie_in_files_elsewhere(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "7", '{"score":7}', '{"score":{}}', '{"../x":{"parallelism":1,"lists":{},"groups":{}}}', "[" * 100_000,
+    ["", "[]", "7", '{"score":7}', '{"score":{}}',
+     '{"../x":{"parallelism":1,"lists":{},"groups":{}}}', "[" * 100_000,
      '{"score":{"parallelism":100000000,"lists":{},"groups":{}}}',
      '{"score":{"parallelism":1,"lists":{"-1":{}},"groups":{}}}'],
 )  # fmt: skip
@@ -346,7 +349,7 @@ def test_an_entry_of_operators_that_is_none_is_damage(world: World, text: str) -
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04N.", b"\xff" * 40, b"\x91" * 100_000])
 def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: bytes) -> None:
-    """They are MessagePack and Arrow streams, and Arrow believes what a stream says of itself."""
+    """They are MessagePack and Arrow streams, and Arrow trusts what a stream claims."""
     kept = json.loads(world.fields["tasks"][-1]["entries"]["weir-operators"])
     for place in ("lists", "groups"):
         changed = copy.deepcopy(kept)
@@ -361,12 +364,13 @@ def test_lists_and_keyed_state_that_are_none_are_damage(world: World, data: byte
 
 @pytest.mark.parametrize(
     "payload",
-    [{"files": ["/etc/passwd"]}, {"keys": ["../../home/precious"]}, {"keys": ["in-flight/query/other.parquet"]},
-     {"keys": ["commits/4"]}, {}, {"keys": 7}, {"keys": [], "files": ["/etc/passwd"]}],
+    [{"files": ["/etc/passwd"]}, {"keys": ["../../home/precious"]},
+     {"keys": ["in-flight/query/other.parquet"]}, {"keys": ["commits/4"]}, {}, {"keys": 7},
+     {"keys": [], "files": ["/etc/passwd"]}],
 )  # fmt: skip
 def test_a_segment_in_flight_is_made_of_files_of_the_snapshot(
     world: World, payload: dict[str, Any]
 ) -> None:
-    """A restored consumer reads them first of all."""
+    """A restored consumer reads them first."""
     forge(world, lambda forged: forged["tasks"][-1]["in_flight"][0].update(payload=payload))
     refused(world, restore, "what cannot be")

@@ -1,8 +1,7 @@
-"""Metadata mutated at random, with its checksum made right again, for every reader: for what nobody
-thought of.
+"""Randomly mutated metadata with a corrected checksum, for every reader: attacks nobody thought of.
 
-The law: a reader ends with its answer or with a ``WeirError``, and nothing outside of the places
-that it may write to is written or deleted. The start is the recorded savepoint.
+The law: a reader ends with its answer or with a ``WeirError``, and nothing is written or deleted
+outside the places it may write to. The recorded savepoint is the starting point.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ from tests.attacks.world import READERS, RECORDED, World, fields, framed
 from weir.errors import WeirError
 from weir.storage.metadata import decode, encode
 
-#: Strings that once led somewhere, and values of every type.
+#: Strings that once led to other places, and values of every type.
 HOSTILE = st.sampled_from(
     [
-        "../home/precious", "/etc/passwd", "a/../../b", "..", "", "a\0b", "~", "'", "`", "\x1b[2J", "0" * 32, "savepoint",
-        "_metadata", "file:///etc/passwd", "offsets/9", "weir-operators", "score", "crc32:00000000", "v1\n{}",
-        'v1\n{"stateUniqueIds":{"0":[[]]}}', "CHECKPOINT", "SYNC_SAVEPOINT", "{}", "[]", "7", "x" * 3_000,
+        "../home/precious", "/etc/passwd", "a/../../b", "..", "", "a\0b", "~", "'", "`", "\x1b[2J",
+        "0" * 32, "savepoint", "_metadata", "file:///etc/passwd", "offsets/9", "weir-operators",
+        "score", "crc32:00000000", "v1\n{}", 'v1\n{"stateUniqueIds":{"0":[[]]}}', "CHECKPOINT",
+        "SYNC_SAVEPOINT", "{}", "[]", "7", "x" * 3_000,
     ]
 )  # fmt: skip
 VALUES = (
@@ -49,7 +49,7 @@ with tempfile.TemporaryDirectory() as _directory:
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every container with each of its keys, JSON texts in entries left alone."""
+    """Every container with each of its keys; JSON texts in entries are left alone."""
     if isinstance(value, dict | list):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key
@@ -58,7 +58,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    """The recorded fields after one or two changes, most of them of names and texts."""
+    """The recorded fields after one or two changes, mostly of names and texts."""
     forged = copy.deepcopy(FIELDS)
     for _ in range(draw(st.integers(1, 2))):
         everywhere = list(places(forged))
@@ -88,20 +88,20 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def mutated_text(draw: st.DrawFn, text: str) -> str:
-    """A text with a part replaced: names, numbers and the JSON of Spark's logs in it."""
+    """A text with a part replaced: names, numbers, and the JSON of Spark's logs in it."""
     begin = draw(st.integers(0, len(text)))
     end = draw(st.integers(begin, min(len(text), begin + 20)))
     return text[:begin] + draw(HOSTILE | st.text(max_size=4)) + text[end:]
 
 
 def hold_the_law(body: bytes) -> None:
-    """For every reader, each with the forged savepoint as it came."""
+    """Check the law for every reader, each with a fresh copy of the forged savepoint."""
     # Nothing here has to survive a crash.
     with tempfile.TemporaryDirectory() as directory, mock.patch("os.fsync"):
         world = World(Path(directory))
         for reader, allowed in READERS.values():
             if not (world.snapshot / "_metadata").exists():
-                # The one before has deleted it, as it may.
+                # The previous reader may have deleted it.
                 shutil.rmtree(world.snapshot, ignore_errors=True)
                 shutil.copytree(RECORDED, world.snapshot)
                 fields(world.snapshot)
@@ -119,8 +119,7 @@ def hold_the_law(body: bytes) -> None:
 def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
     forged: dict[str, Any],
 ) -> None:
-    """Values of other types, names that lead elsewhere, fields that are gone, new or there
-    twice."""
+    """Values of other types, names that lead elsewhere, fields missing, added or duplicated."""
     hold_the_law(msgspec.json.encode(forged, order="sorted"))
 
 
@@ -129,7 +128,7 @@ def test_whatever_the_fields_say_every_reader_answers_or_says_what_is_wrong(
 def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(
     draw: st.DataObject,
 ) -> None:
-    """Bytes flipped, cut out and put in."""
+    """Bytes flipped, removed and inserted."""
     body = msgspec.json.encode(FIELDS, order="sorted")
     begin = draw.draw(st.integers(0, len(body)))
     end = draw.draw(st.integers(begin, min(len(body), begin + 8)))
@@ -139,7 +138,7 @@ def test_whatever_the_bytes_are_every_reader_answers_or_says_what_is_wrong(
 @given(mutated())
 @settings(max_examples=100, deadline=None)
 def test_what_is_decoded_can_be_written_and_decoded_again(forged: dict[str, Any]) -> None:
-    """What a job takes over from a savepoint becomes part of its own checkpoints."""
+    """A job copies parts of a savepoint into its own checkpoints."""
     try:
         found = decode(framed(msgspec.json.encode(forged, order="sorted")), "/s")
     except WeirError:

@@ -1,5 +1,4 @@
-"""A prepared ``_metadata`` with a right checksum, whose names and numbers are none that Weir would
-have written."""
+"""A crafted ``_metadata`` with a correct checksum and names and numbers that Weir never writes."""
 
 from __future__ import annotations
 
@@ -15,13 +14,15 @@ from tests.attacks.world import READERS, World, framed
 from weir.errors import CheckpointDamagedError, WeirError
 from weir.storage.metadata import decode
 
-#: Names that lead somewhere else, or that no file can have.
+#: Names that lead elsewhere, or that no file can have.
 PATHS = [
-    "..", "../home/precious", "a/../../b", "/etc/passwd", "a/../../../home/precious", "", ".", "a//b", "a/", "/", "a\0b",
-    "a\nb", "\x1b[2Jgone", "a\\..\\b", "a" * 5_000, "~", "offsets/../../../home/precious",
+    "..", "../home/precious", "a/../../b", "/etc/passwd", "a/../../../home/precious", "", ".",
+    "a//b", "a/", "/", "a\0b", "a\nb", "\x1b[2Jgone", "a\\..\\b", "a" * 5_000, "~",
+    "offsets/../../../home/precious",
 ]  # fmt: skip
 JOB_IDS = [
-    "../../home", "", "0" * 31, "0" * 32 + "\n", "A" * 32, "../" + "0" * 29, "x'; drop table state; --",
+    "../../home", "", "0" * 31, "0" * 32 + "\n", "A" * 32, "../" + "0" * 29,
+    "x'; drop table state; --",
 ]  # fmt: skip
 NAMES = [
     "../../x",
@@ -42,7 +43,7 @@ NAMES = [
 
 
 def every_reader_refuses(world: World, change: Callable[[dict[str, Any]], None]) -> None:
-    """The forged savepoint is damaged for whoever reads it, and nothing at all is touched."""
+    """Check that the forged savepoint is damaged for every reader, and that nothing is touched."""
     forged = copy.deepcopy(world.fields)
     change(forged)
     world.write(forged)
@@ -56,7 +57,7 @@ def every_reader_refuses(world: World, change: Callable[[dict[str, Any]], None])
 
 
 def test_the_savepoint_as_it_was_recorded_is_read_by_all(world: World) -> None:
-    """Else the attacks would prove nothing."""
+    """Otherwise the attacks would prove nothing."""
     for name, (reader, allowed) in READERS.items():
         if name in ("claim", "dispose"):
             continue
@@ -67,7 +68,7 @@ def test_the_savepoint_as_it_was_recorded_is_read_by_all(world: World) -> None:
 
 @pytest.mark.parametrize("reader", ["claim", "dispose"])
 def test_the_savepoint_as_it_was_recorded_is_deleted_as_a_whole(world: World, reader: str) -> None:
-    """And nothing beside it."""
+    """Nothing next to it is deleted."""
     with world.untouched(but=(world.snapshot,)):
         READERS[reader][0](world)
     assert not world.snapshot.exists()
@@ -75,19 +76,19 @@ def test_the_savepoint_as_it_was_recorded_is_deleted_as_a_whole(world: World, re
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_entry_cannot_be_named_so_that_it_is_written_elsewhere(world: World, path: str) -> None:
-    """``entries`` are written below the query's directory by their names."""
+    """``entries`` are written below the query's directory under their names."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["entries"].update({path: "mine"}))
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_state_file_cannot_have_a_key_that_leads_elsewhere(world: World, path: str) -> None:
-    """Files are linked below the query's directory by their keys."""
+    """Files are linked below the query's directory under their keys."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(key=path))
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if path != "~"])
 def test_a_state_file_cannot_lie_outside_of_its_savepoint(world: World, path: str) -> None:
-    """Handles are relative, and may not leave the directory in which the metadata was found."""
+    """Handles are relative, and must stay in the directory of the metadata."""
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["files"][0].update(path=path))
 
 
@@ -114,7 +115,7 @@ def test_a_copy_of_staged_output_cannot_lie_outside_either(world: World, path: s
 def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(
     world: World, path: str
 ) -> None:
-    """Else a claim of it would delete the job's log, or what the user has beside it."""
+    """Otherwise a claim would delete the job's log or the user's files next to it."""
 
     def change(forged: dict[str, Any]) -> None:
         forged["kind"] = "CHECKPOINT"
@@ -131,7 +132,7 @@ def test_a_checkpoint_has_no_files_but_in_its_own_and_in_shared_directories(
 
 @pytest.mark.parametrize("job_id", JOB_IDS)
 def test_a_job_id_is_32_digits_and_no_path(world: World, job_id: str) -> None:
-    """Sinks make directories and transaction ids of it."""
+    """Sinks build directories and transaction ids from it."""
     every_reader_refuses(world, lambda forged: forged.update(job_id=job_id))
 
 
@@ -139,7 +140,7 @@ def test_a_job_id_is_32_digits_and_no_path(world: World, job_id: str) -> None:
 def test_vertices_operators_sinks_and_channels_have_names_that_a_step_can_have(
     world: World, name: str
 ) -> None:
-    """They become directories, names of files, options and words on a terminal."""
+    """They become directories, file names, options and words on a terminal."""
     for change in (
         lambda forged: forged["tasks"][-1].update(vertex=name),
         lambda forged: forged["tasks"][-1].update(inputs=[name]),
@@ -160,7 +161,7 @@ def test_vertices_operators_sinks_and_channels_have_names_that_a_step_can_have(
     "number", [-2, -(2**63), 2**63, 2**64, 10**30, 1.5, "1", None, True, [], {}]
 )
 def test_ids_sizes_positions_and_times_are_numbers_within_bounds(world: World, number: Any) -> None:
-    """Neither negative ones nor such as no disk, clock or log can have."""
+    """Neither negative nor larger than any disk, clock or log allows."""
     for change in (
         lambda forged: forged.update(checkpoint_id=number),
         lambda forged: forged.update(attempt=number),
@@ -180,7 +181,7 @@ def test_ids_sizes_positions_and_times_are_numbers_within_bounds(world: World, n
 
 
 def test_a_number_of_5000_digits_is_damage(world: World) -> None:
-    """Python refuses to convert it, with an error of its own."""
+    """Python refuses to convert it, with an exception of its own."""
     body = msgspec.json.encode(world.fields, order="sorted").replace(
         b'"attempt":1,', b'"attempt":' + b"9" * 5_000 + b","
     )
@@ -193,7 +194,7 @@ def test_a_number_of_5000_digits_is_damage(world: World) -> None:
 def test_what_is_nested_without_end_is_damage_wherever_it_stands(
     world: World, depth: int, brackets: tuple[str, str]
 ) -> None:
-    """A reader that walks through it would exhaust the stack."""
+    """A reader that walks it would exhaust the stack."""
     deep = brackets[0] * depth + "1" + brackets[1] * depth
     for place in ('"hook_states":{"a":{"b":%s},', '"coordinator_states":{"score":{"b":%s},'):
         name = place[: place.index("{")].encode()
@@ -212,7 +213,7 @@ def test_what_is_nested_without_end_is_damage_wherever_it_stands(
 
 @pytest.mark.parametrize("key", ["job_id", "tasks", "kind"])
 def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
-    """Two readers of the file would take it for two different checkpoints."""
+    """Two readers of the file would see two different checkpoints."""
     body = msgspec.json.encode(world.fields, order="sorted")
     value = msgspec.json.encode(world.fields[key])
     double = body.replace(
@@ -224,7 +225,7 @@ def test_a_field_that_is_there_twice_is_damage(world: World, key: str) -> None:
 
 
 def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
-    """The same text has one spelling, so that the checksum stands for the content."""
+    """Each text has one spelling, so that the checksum stands for the content."""
     body = msgspec.json.encode(world.fields, order="sorted").replace(
         b'"score"', b'"sc\\u006fre"', 1
     )
@@ -233,7 +234,7 @@ def test_a_name_that_is_spelled_with_escapes_is_damage(world: World) -> None:
 
 
 def test_one_key_for_two_files_is_damage(world: World) -> None:
-    """The one would be verified, and the other one used."""
+    """One file would be verified and the other one used."""
     other = world.fields["tasks"][0]["files"][1]
     every_reader_refuses(
         world, lambda forged: forged["tasks"][0]["files"][0].update(key=other["key"])
@@ -241,7 +242,7 @@ def test_one_key_for_two_files_is_damage(world: World) -> None:
 
 
 def test_one_path_with_two_checksums_is_damage(world: World) -> None:
-    """The last one would be verified, and count for both."""
+    """The last one would be verified and count for both."""
     other = world.fields["tasks"][0]["files"][1]
     every_reader_refuses(
         world, lambda forged: forged["tasks"][0]["files"][0].update(path=other["path"])
@@ -249,18 +250,18 @@ def test_one_path_with_two_checksums_is_damage(world: World) -> None:
 
 
 def test_a_file_and_an_entry_of_one_name_are_damage(world: World) -> None:
-    """One of them would take the place of the other."""
+    """One would replace the other."""
     key = world.fields["tasks"][0]["files"][0]["key"]
     every_reader_refuses(world, lambda forged: forged["tasks"][0]["entries"].update({key: "mine"}))
 
 
 def test_two_states_of_one_vertex_are_damage(world: World) -> None:
-    """The one would be checked against the pipeline, and the other one restored."""
+    """One would be checked against the pipeline and the other one restored."""
     every_reader_refuses(world, lambda forged: forged["tasks"].append(forged["tasks"][0]))
 
 
 def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(world: World) -> None:
-    """There ``/`` becomes ``~``, and one of the files would be lost without a word."""
+    """``/`` becomes ``~`` there, and one of the files would be silently lost."""
 
     def change(forged: dict[str, Any]) -> None:
         handle = forged["tasks"][0]["files"][0]
@@ -273,7 +274,7 @@ def test_keys_that_make_one_name_of_a_file_in_the_next_checkpoint_are_refused(wo
     "checksum", ["", "crc32:", "crc32:0badcafe\n", "md5:00000000", "crc32:0BADCAFE", "../x"]
 )
 def test_a_checksum_of_another_form_is_damage(world: World, checksum: str) -> None:
-    """It could never be right, or would be taken for one that is."""
+    """It could never match, or would match something else."""
     every_reader_refuses(
         world, lambda forged: forged["tasks"][0]["files"][0].update(checksum=checksum)
     )
@@ -285,7 +286,7 @@ def test_a_checksum_of_another_form_is_damage(world: World, checksum: str) -> No
 def test_a_pickle_or_an_archive_in_place_of_the_metadata_is_damage(
     world: World, data: bytes
 ) -> None:
-    """It is JSON or nothing."""
+    """Only JSON is accepted."""
     (world.snapshot / "_metadata").write_bytes(data)
     for reader, _ in READERS.values():
         with world.untouched(but=(world.root / "checkpoints",)), pytest.raises(WeirError):

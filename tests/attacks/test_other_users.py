@@ -1,4 +1,4 @@
-"""What another user of the machine may see of a job: nothing of what is in its state."""
+"""What other users of the machine can see of a job: nothing of its state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from weir.storage.local import LocalFileSystem
 
 @pytest.fixture(autouse=True)
 def umask() -> Iterator[None]:
-    """The usual one, which lets everybody read."""
+    """The usual umask, which lets everybody read."""
     before = os.umask(0o022)
     yield
     os.umask(before)
@@ -25,7 +25,7 @@ def umask() -> Iterator[None]:
 def test_the_working_directory_has_the_same_state_and_is_closed_too(
     tmp_path: Path, private: bool, mode: int
 ) -> None:
-    """That of the job alone: what lies above it may be shared with other jobs and users."""
+    """Only the job's own directory: its parents may be shared with other jobs and users."""
     working = tmp_path / "work" / "job"
     make_working_directory(LocalFileSystem(), str(working), private=private)
     assert working.stat().st_mode & 0o777 == mode
@@ -46,7 +46,7 @@ def test_the_working_directory_has_the_same_state_and_is_closed_too(
 def test_executors_that_may_be_other_users_are_known(
     master: str | None, conf: dict[str, str], is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they are, the working directory has to be left open to them."""
+    """For those, the working directory has to stay open."""
     from pyspark import SparkContext
 
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)

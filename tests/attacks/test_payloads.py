@@ -1,4 +1,4 @@
-"""What sinks, file sources and hooks are given back from a checkpoint that somebody else wrote."""
+"""What sinks, file sources and hooks get back from a checkpoint written by somebody else."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ OF_DELTA = {
     "schema": SCHEMA,
     "flushed": True,
     "files": [
-        {"path": "part-0.parquet", "size": 4, "partition": {}, "rows": 1, "statistics": "{}", "modified_ms": 1}
+        {"path": "part-0.parquet", "size": 4, "partition": {}, "rows": 1, "statistics": "{}",
+         "modified_ms": 1}
     ],
 }  # fmt: skip
-#: A path to somewhere else, in each form that a part of a staged path can have.
+#: A path that leads elsewhere, in each form that a part of a staged path can have.
 ELSEWHERE = [
     "../../home/documents",
     "/etc",
@@ -50,7 +51,7 @@ ELSEWHERE = [
 
 
 def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The payload with an attack in each of its fields."""
+    """The payload with an attack in each field."""
     found: list[tuple[str, dict[str, Any]]] = []
     for one in ELSEWHERE:
         found.append((f"directory {one!r}", {**payload, "directory": one}))
@@ -77,7 +78,7 @@ def changes(payload: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def attack(world: World, sink: Sink, payload: dict[str, Any]) -> None:
-    """No method that is given the payload does anything with it."""
+    """Check that no method acts on the payload."""
     calls: list[Callable[[], object]] = [
         lambda: sink.commit(7, [payload]),
         lambda: sink.staged_files(payload),
@@ -100,7 +101,7 @@ def opened(world: World, sink: Sink) -> Sink:
 def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
     world: World, what: str, payload: dict[str, Any]
 ) -> None:
-    """A commit renames what the payload names, and deletes the directory that it names."""
+    """A commit renames files and deletes a directory that the payload names."""
     assert what
     attack(world, opened(world, Files(str(world.table), format="json")), payload)
 
@@ -109,15 +110,14 @@ def test_a_files_sink_moves_and_deletes_nothing_but_what_it_has_staged(
 def test_a_delta_sink_adds_and_deletes_nothing_but_what_it_has_staged(
     world: World, what: str, payload: dict[str, Any]
 ) -> None:
-    """A commit makes what the payload names part of the table, and deletes the directory of an
-    empty step."""
+    """A commit adds the payload's files to the table and deletes the directory of an empty step."""
     assert what
     attack(world, opened(world, DeltaTable(str(world.table))), payload)
 
 
 @pytest.mark.parametrize("one", ELSEWHERE)
 def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(world: World, one: Any) -> None:
-    """What was restored and not flushed is flushed with the next checkpoint."""
+    """Restored payloads that were not flushed are flushed with the next checkpoint."""
     for sink, payload in (
         (Files(str(world.table), format="json"), OF_FILES),
         (DeltaTable(str(world.table)), OF_DELTA),
@@ -129,7 +129,7 @@ def test_no_sink_syncs_or_reads_a_file_outside_of_its_target(world: World, one: 
 
 
 def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) -> None:
-    """Its staging directory is named by the payload."""
+    """The payload names its staging directory."""
     for sink, payload in (
         (Files(str(world.table), format="json"), OF_FILES),
         (DeltaTable(str(world.table)), OF_DELTA),
@@ -147,7 +147,7 @@ def test_an_epoch_without_rows_deletes_no_directory_of_the_user(world: World) ->
 def test_a_schema_that_is_none_is_refused_before_the_table_is_touched(
     world: World, schema: str
 ) -> None:
-    """It comes with the payload, and decides how a new table is made."""
+    """It comes with the payload and decides how a new table is created."""
     sink = opened(world, DeltaTable(str(world.table)))
     with world.untouched(), pytest.raises(SinkError, match="schema"):
         sink.commit(7, [{**OF_DELTA, "schema": schema}])
@@ -168,7 +168,7 @@ def test_a_function_of_the_users_is_given_values_or_nothing(world: World) -> Non
 
 
 def test_staged_output_is_put_back_into_the_table_alone(world: World) -> None:
-    """A restore copies it out of the savepoint to where the payload says that it was staged."""
+    """A restore copies it from the savepoint to the staging path in the payload."""
     for directory in ("../../home", "/etc", "x"):
         forged = copy.deepcopy(world.fields)
         forged["tasks"][-1]["committables"][0]["payload"]["directory"] = directory
@@ -179,7 +179,7 @@ def test_staged_output_is_put_back_into_the_table_alone(world: World) -> None:
 
 
 def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> None:
-    """A savepoint's rows are committed under the id of the job that it was taken of."""
+    """A savepoint's rows are committed under the id of the job that took it."""
     world.write({**world.fields, "job_id": "../../../home/documents/x"})
     with world.untouched(), pytest.raises(CheckpointDamagedError):
         restore(world)
@@ -195,7 +195,7 @@ def test_a_job_id_does_not_lead_the_ledger_of_a_sink_elsewhere(world: World) -> 
 def test_a_file_source_reads_no_file_outside_of_its_directory(
     world: World, where: str, name: Any
 ) -> None:
-    """What a checkpoint calls discovered is handed to the readers by its name."""
+    """Readers get files by the names that the checkpoint lists as discovered."""
     forged = copy.deepcopy(world.fields)
     forged["coordinator_states"]["in"][where] = [[name, 1, 1]] if where == "discovered" else [name]
     world.write(forged)
@@ -205,20 +205,20 @@ def test_a_file_source_reads_no_file_outside_of_its_directory(
 
 @pytest.mark.parametrize(
     "state",
-    [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]}, {"assigned": {"a": 1}},
-     {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
+    [{"listed": "yes"}, {"discovered": 7}, {"discovered": [["a", -1, 1]]}, {"discovered": [["a"]]},
+     {"assigned": {"a": 1}}, {"rejected": -1}, {"rejects": [{"file": 1}]}, {"rejects": 7}],
 )  # fmt: skip
 def test_a_state_of_a_file_source_that_is_none_is_refused(
     world: World, state: dict[str, Any]
 ) -> None:
-    """By name, and not with an exception in the middle of a job."""
+    """With a message that names it, not with an exception in the middle of a job."""
     world.write({**world.fields, "coordinator_states": {"in": state}})
     with world.untouched(), pytest.raises(CoordinatorError):
         find_files(world)
 
 
 def test_a_path_below_the_table_is_written_as_it_was_staged(world: World) -> None:
-    """What is right still works: the row of the savepoint is in the table, once."""
+    """Valid input still works: the savepoint's row is in the table once."""
     restore(world)
     committed: Path = world.table / f"{STAGED}-4-0.json"
     assert committed.read_text() == '{"id":1}\n'

@@ -1,4 +1,4 @@
-"""A checkpoint directory that somebody else has prepared: job log, names, lease and ids."""
+"""A crafted checkpoint directory: job log, names, lease and ids."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ from weir.storage.numbered_log import NumberedLog
 JOB = "0123456789abcdef" * 2
 FILES = LocalFileSystem()
 RECORD: dict[str, Any] = {
-    "number": 1, "kind": "checkpoint-completed", "version": 1, "job_id": JOB, "job_name": "orders", "attempt": 1,
-    "writer": "w", "timestamp_ms": 1, "status": "running", "completed": 7,
+    "number": 1, "kind": "checkpoint-completed", "version": 1, "job_id": JOB, "job_name": "orders",
+    "attempt": 1, "writer": "w", "timestamp_ms": 1, "status": "running", "completed": 7,
     "checkpoints": [{"checkpoint_id": 7, "path": "/c/chk-7", "checksum": "sha256:" + "0" * 64}],
-    "savepoint": None, "restored_from": None, "claimed": False, "failure": None, "superseded_by": None,
+    "savepoint": None, "restored_from": None, "claimed": False, "failure": None,
+    "superseded_by": None,
 }  # fmt: skip
 NAME: dict[str, Any] = {"job_id": JOB, "name": "orders", "generation": 1, "from_savepoint": None}
 LEASE: dict[str, Any] = {
-    "attempt": 1, "host": "elsewhere", "pid": 7, "pid_started": 1.0, "rest_address": "http://127.0.0.1:8081",
-    "timestamp_ms": 4_000_000_000_000, "timeout_ms": 1_000,
+    "attempt": 1, "host": "elsewhere", "pid": 7, "pid_started": 1.0,
+    "rest_address": "http://127.0.0.1:8081", "timestamp_ms": 4_000_000_000_000, "timeout_ms": 1_000,
 }  # fmt: skip
-#: What no number, name or path can be.
+#: Values that no number, name or path can have.
 TEXTS = ("", "../../home", "a\0b")
 NONSENSE: list[Any] = [None, -1, 2**63, 10**30, 1.5, "", "../../home", "a\0b", [], {}, True]
 
@@ -53,7 +54,7 @@ def base(world: World) -> Path:
 
 
 def start(world: World) -> None:
-    """``weir run``, up to the decision which job it is."""
+    """``weir run`` up to the decision which job it runs."""
     submit(
         name="orders",
         options=RunOptions(),
@@ -65,7 +66,7 @@ def start(world: World) -> None:
 
 
 def changes(record: dict[str, Any], **fitting: tuple[Any, ...]) -> list[Any]:
-    """The record with nonsense in each field, save what fits there."""
+    """The record with nonsense in each field, except where the value is valid."""
     return [
         pytest.param({**record, field: value}, id=f"{field}={value!r}")
         for field, before in record.items()
@@ -116,13 +117,14 @@ def test_a_job_record_with_nonsense_in_it_is_damaged(world: World, record: dict[
 
 @pytest.mark.parametrize(
     "reference",
-    [{"checkpoint_id": 0}, {"checkpoint_id": -1}, {"path": "relative"}, {"path": "../x"}, {"path": "a\0"}, {"path": None},
-     {"checksum": "sha256:0"}, {"checksum": ""}, {"checksum": "md5:" + "0" * 64}],
+    [{"checkpoint_id": 0}, {"checkpoint_id": -1}, {"path": "relative"}, {"path": "../x"},
+     {"path": "a\0"}, {"path": None}, {"checksum": "sha256:0"}, {"checksum": ""},
+     {"checksum": "md5:" + "0" * 64}],
 )  # fmt: skip
 def test_a_checkpoint_in_a_job_record_has_an_id_a_place_and_a_checksum(
     world: World, reference: dict[str, Any]
 ) -> None:
-    """Else an empty checksum would stand for any content."""
+    """Otherwise an empty checksum would match any content."""
     changed = {**RECORD["checkpoints"][0], **reference}
     put(base(world) / JOB / "log" / f"{1:020}", {**RECORD, "checkpoints": [changed]})
     with pytest.raises(StorageError, match="is damaged"):
@@ -140,8 +142,7 @@ def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(
 
 
 def test_a_record_under_another_number_is_damaged(world: World) -> None:
-    """An old record that was copied to a new number would bring back checkpoints that are
-    deleted."""
+    """An old record copied to a new number would bring back deleted checkpoints."""
     put(base(world) / JOB / "log" / f"{9:020}", RECORD)
     with pytest.raises(StorageError, match="it is the record of number 1"):
         JobLog(FILES, str(base(world) / JOB / "log")).newest()
@@ -149,7 +150,7 @@ def test_a_record_under_another_number_is_damaged(world: World) -> None:
 
 @pytest.mark.parametrize("number", ["9" * 20, f"{2**62 + 1:020}"])
 def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: str) -> None:
-    """No later record could be seen, so two drivers would both hold the job (PROTOCOL P17)."""
+    """Later records would be invisible, so two drivers would both hold the job (PROTOCOL P17)."""
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / number, {**RECORD, "number": 1})
     put(base(world) / JOB / "ids" / number, b"")
@@ -161,7 +162,7 @@ def test_a_number_above_all_others_does_not_hide_the_log(world: World, number: s
 
 
 def test_names_in_other_digits_are_no_entries_of_a_log(world: World) -> None:
-    """Python takes them for numbers, and would look for the entry under another name."""
+    """Python parses them as numbers and would look for the entry under another name."""
     put(base(world) / JOB / "log" / f"{1:020}", RECORD)
     put(base(world) / JOB / "log" / ("\u0669" * 20), RECORD)
     assert NumberedLog(FILES, str(base(world) / JOB / "log")).newest_number() == 1
@@ -172,7 +173,7 @@ def test_names_in_other_digits_are_no_entries_of_a_log(world: World) -> None:
 
 @pytest.mark.parametrize("record", changes(NAME, from_savepoint=(None,)))
 def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
-    """A new run writes "superseded" into the log of the job that the name stood for."""
+    """A new run writes "superseded" into the log of the job that the name pointed to."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", record)
     with (
         world.untouched(but=(base(world),)),
@@ -183,14 +184,14 @@ def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict
 
 @pytest.mark.parametrize("data", GARBAGE)
 def test_a_name_record_that_is_none_is_damaged(world: World, data: bytes) -> None:
-    """And nothing is run under the name."""
+    """No job runs under the name."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", data)
     with pytest.raises(StorageError, match="is damaged"):
         start(world)
 
 
 def test_the_record_of_another_name_does_not_count(world: World) -> None:
-    """Copied over, it would let one job write into the directory of another one."""
+    """A copy would let one job write into another job's directory."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", {**NAME, "name": "payroll"})
     with pytest.raises(StorageError, match="it is generation 1 of the name 'payroll'"):
         JobNames(FILES, str(base(world))).lookup("orders")
@@ -201,7 +202,7 @@ def test_the_record_of_another_name_does_not_count(world: World) -> None:
 
 @pytest.mark.parametrize("record", changes(LEASE, pid_started=(-1, 2**63, 10**30, 1.5)))
 def test_a_lease_with_nonsense_in_it_is_damaged(world: World, record: dict[str, Any]) -> None:
-    """Its process is looked for, and its times are compared."""
+    """Weir looks up its process and compares its times."""
     put(base(world) / JOB / "lease", record)
     with world.untouched(), pytest.raises(StorageError, match=r"The lease .* is damaged"):
         Lease(FILES, str(base(world)), JOB).read()
@@ -209,7 +210,7 @@ def test_a_lease_with_nonsense_in_it_is_damaged(world: World, record: dict[str, 
 
 @pytest.mark.parametrize("data", GARBAGE)
 def test_a_lease_that_is_none_is_damaged(world: World, data: bytes) -> None:
-    """And says how to get rid of it."""
+    """The error says how to get rid of it."""
     put(base(world) / JOB / "lease", data)
     with pytest.raises(StorageError, match="delete the file"):
         Lease(FILES, str(base(world)), JOB).read()
@@ -217,19 +218,19 @@ def test_a_lease_that_is_none_is_damaged(world: World, data: bytes) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["http://user:secret@evil.example", "http://evil.example/path?x=1", "file:///etc/passwd", "javascript:alert(1)",
-     "http://a b", "http://a\x1b[2J", "http://a\nb", "http://", "//evil.example"],
+    ["http://user:secret@evil.example", "http://evil.example/path?x=1", "file:///etc/passwd",
+     "javascript:alert(1)", "http://a b", "http://a\x1b[2J", "http://a\nb", "http://",
+     "//evil.example"],
 )  # fmt: skip
 def test_the_address_in_a_lease_is_host_and_port_alone(world: World, address: str) -> None:
-    """It is printed, and people copy it."""
+    """It is printed, and users copy it."""
     put(base(world) / JOB / "lease", {**LEASE, "rest_address": address})
     with pytest.raises(StorageError, match=r"rest_address"):
         Lease(FILES, str(base(world)), JOB).read()
 
 
 def test_nobody_connects_to_the_address_in_a_lease(world: World) -> None:
-    """A crafted one cannot make the client send anything to elsewhere: it only stands in a
-    message."""
+    """A crafted address causes no request: it only appears in a message."""
     connected = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.3)
@@ -253,7 +254,7 @@ def test_nobody_connects_to_the_address_in_a_lease(world: World) -> None:
 
 
 def test_a_whole_prepared_directory_is_refused_with_one_sentence_each(world: World) -> None:
-    """Whatever of it is read first."""
+    """Whichever part is read first."""
     for file in (f"names/{directory_name('orders')}/{1:020}", f"{JOB}/log/{1:020}", f"{JOB}/lease"):
         put(base(world) / file, b"\x80\x04N.")
         with pytest.raises(WeirError) as caught:

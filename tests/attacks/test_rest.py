@@ -1,8 +1,7 @@
-"""What was tried against the REST server of a job: each test is one attack, and its name says how
-it ends.
+"""Attacks on a job's REST server: each test is one attack, and its name gives the outcome.
 
 The attackers: a page in the user's browser, another user of the machine, a client that sends too
-much or nothing at all, and whoever can choose the address that a command speaks to.
+much or nothing at all, and whoever can choose the address that a command connects to.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ JOB = f"/v1/jobs/{JOB_ID}"
 TOKEN = "a-token-of-thirty-two-characters"
 JSON = "application/json"
 
-#: Every request that changes something, with what is sent.
+#: Every request that changes something, with its body.
 CHANGES = [
     ("PATCH", f"{JOB}?mode=cancel", b""),
     ("POST", f"{JOB}/checkpoints", b"{}"),
@@ -55,7 +54,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[tuple[FakeGateway, str]]:
-    """A server as it is by default, for all tests that change nothing in it, with its job."""
+    """A server with default settings and its job, for tests that change nothing in it."""
     gateway = FakeGateway()
     server = RestServer(gateway, port=0)
     yield gateway, server.start()
@@ -70,7 +69,7 @@ def gateway(plain: tuple[FakeGateway, str]) -> FakeGateway:
 
 @pytest.fixture
 def start(gateway: FakeGateway) -> Iterator[StartServer]:
-    """Starts a server with these ``RestSecurity`` fields, and gives its address."""
+    """Start a server with these ``RestSecurity`` fields; return its address."""
     running: list[RestServer] = []
 
     def start_one(bind_address: str = "127.0.0.1", **security: object) -> str:
@@ -97,8 +96,7 @@ def http(plain: tuple[FakeGateway, str], gateway: FakeGateway) -> Iterator[httpx
 def send(
     http: httpx.Client, method: str, path: str, body: bytes = b"", **headers: str
 ) -> httpx.Response:
-    """A request with these headers; underscores stand for hyphens. A body is JSON unless told
-    otherwise."""
+    """Send a request with these headers (underscores for hyphens); a body is JSON unless stated."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if body:
         sent.setdefault("content-type", JSON)
@@ -106,13 +104,13 @@ def send(
 
 
 def is_refused(response: httpx.Response, status: int = 403) -> bool:
-    """Whether the answer is a refusal in one sentence, of Flink's shape."""
+    """Whether the answer is a one-sentence refusal in Flink's format."""
     (sentence,) = response.json()["errors"]
     return response.status_code == status and sentence.endswith((".", ")."))
 
 
 def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
-    """What a server answers to raw bytes, until it closes the connection or says nothing more."""
+    """What a server answers to raw bytes until it closes the connection or stays silent."""
     url = httpx.URL(address)
     with closing(
         socket.create_connection((url.host, url.port or 80), timeout=wait_s)
@@ -128,8 +126,7 @@ def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
         return answer
 
 
-# -- a page in the user's browser
-# ----------------------------------------------------------------------------------------
+# -- a page in the user's browser ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -138,7 +135,7 @@ def talk(address: str, *parts: bytes, wait_s: float = 5.0) -> bytes:
 def test_a_page_whose_name_is_rebound_to_this_machine_reads_and_changes_nothing(
     http: httpx.Client, gateway: FakeGateway, host: str
 ) -> None:
-    """DNS rebinding: the browser calls loopback, takes it for the page's own server, and says so in
+    """DNS rebinding: the browser connects to loopback as the page's own server, with that name in
     Host."""
     assert is_refused(send(http, "GET", "/v1/jobs/overview", host=host))
     for method, path, body in CHANGES:
@@ -150,19 +147,19 @@ def test_a_page_whose_name_is_rebound_to_this_machine_reads_and_changes_nothing(
     "host", ["127.0.0.1", "127.0.0.1:9", "localhost", "LOCALHOST:8081", "[::1]:8081"]
 )
 def test_every_name_of_loopback_is_answered(http: httpx.Client, host: str) -> None:
-    """Also through a tunnel, whose port is another one."""
+    """Also through a tunnel with another port."""
     assert send(http, "GET", "/v1/jobs/overview", host=host).status_code == 200
 
 
 def test_a_name_that_is_configured_is_answered(start: StartServer) -> None:
-    """weir.rest.allowed-hosts: with it a proxy can pass requests on as they came."""
+    """weir.rest.allowed-hosts: lets a proxy pass requests on unchanged."""
     with httpx.Client(base_url=start(allowed_hosts=("weir.example",)), trust_env=False) as http:
         assert send(http, "GET", "/v1/jobs", host="Weir.example:443").status_code == 200
         assert is_refused(send(http, "GET", "/v1/jobs", host="evil.example"))
 
 
 def test_two_hosts_in_one_request_are_refused(http: httpx.Client) -> None:
-    """A proxy before the server could go by the other one."""
+    """A proxy in front of the server could use the other one."""
     head = b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"
     assert b" 400 " in talk(str(http.base_url), head).split(b"\r\n")[0]
 
@@ -172,8 +169,8 @@ def test_two_hosts_in_one_request_are_refused(http: httpx.Client) -> None:
 def test_a_request_that_another_site_makes_is_refused(
     http: httpx.Client, gateway: FakeGateway, site: str, mode: str
 ) -> None:
-    """Images, scripts, frames, forms and fetch: browsers name the site of the page, also for a page
-    on another port."""
+    """Images, scripts, frames, forms and fetch: browsers name the page's site, also for another
+    port."""
     headers = {"sec-fetch-site": site, "sec-fetch-mode": mode, "sec-fetch-dest": "image"}
     assert is_refused(send(http, "GET", "/v1/jobs/overview", **headers))
     for method, path, body in CHANGES:
@@ -189,7 +186,7 @@ def test_a_request_that_another_site_makes_is_refused(
 def test_a_request_with_the_origin_of_another_page_is_refused(
     http: httpx.Client, gateway: FakeGateway, origin: str
 ) -> None:
-    """Browsers that do not send Sec-Fetch-Site send Origin with whatever can change something."""
+    """Browsers without Sec-Fetch-Site send Origin with every request that can change something."""
     for method, path, body in CHANGES:
         assert is_refused(send(http, method, path, body, origin=origin))
     assert gateway.calls == []
@@ -198,8 +195,7 @@ def test_a_request_with_the_origin_of_another_page_is_refused(
 def test_the_servers_own_pages_and_typed_addresses_are_answered(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """And so is a link that somebody follows here: nothing that it opens can be read by the page
-    that has it."""
+    """So is a link to it that somebody follows: the linking page cannot read the answer."""
     own = str(http.base_url).rstrip("/")
     same = {"sec-fetch-site": "same-origin", "origin": own}
     assert send(http, "PATCH", f"{JOB}?mode=cancel", **same).status_code == 202
@@ -220,8 +216,7 @@ def test_the_servers_own_pages_and_typed_addresses_are_answered(
 def test_a_form_changes_nothing(
     http: httpx.Client, gateway: FakeGateway, content_type: str
 ) -> None:
-    """A page can send forms and plain text without asking, so neither is taken for JSON, whatever
-    it holds."""
+    """Pages can send forms and plain text without a preflight, so neither is parsed as JSON."""
     for method, path, body in CHANGES:
         assert is_refused(
             send(http, method, path, body or b"{}", **{"content-type": content_type}), 415
@@ -238,8 +233,7 @@ def test_an_empty_form_cancels_nothing(http: httpx.Client, gateway: FakeGateway)
 
 
 def test_no_get_changes_anything(http: httpx.Client, gateway: FakeGateway) -> None:
-    """What an image or a link can ask for has no effect; Flink's own GETs that cancel and stop do
-    not exist."""
+    """Images and links can only send GETs; Flink's GETs that cancel and stop do not exist here."""
     for path in (
         "yarn-cancel",
         "yarn-stop",
@@ -255,8 +249,7 @@ def test_no_get_changes_anything(http: httpx.Client, gateway: FakeGateway) -> No
 
 
 def test_no_answer_allows_other_pages_to_read_it(http: httpx.Client) -> None:
-    """A page that asks beforehand is refused, and every answer tells browsers to show it to nobody
-    else."""
+    """A preflight is refused, and every answer tells browsers not to share it."""
     asked = {"origin": "http://evil.example", "access-control-request-method": "PATCH"}
     assert is_refused(send(http, "OPTIONS", f"{JOB}?mode=cancel", **asked))
     for answer in (
@@ -271,8 +264,8 @@ def test_no_answer_allows_other_pages_to_read_it(http: httpx.Client) -> None:
 
 
 def test_command_lines_are_answered_as_ever(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Flink's sends a charset, and `{}` with every GET and PATCH; curl sends no body, or says that
-    it is JSON."""
+    """Flink's sends a charset, and `{}` with every GET and PATCH; curl sends no body, or declares
+    JSON."""
     flink = {"content-type": "application/json; charset=UTF-8", "connection": "close"}
     assert send(http, "GET", "/v1/jobs/overview", b"{}", **flink).status_code == 200
     assert send(http, "PATCH", f"{JOB}?mode=cancel", b"{}", **flink).status_code == 202
@@ -281,8 +274,7 @@ def test_command_lines_are_answered_as_ever(http: httpx.Client, gateway: FakeGat
     assert [name for name, _ in gateway.calls] == ["cancel", "cancel", "checkpoint"]
 
 
-# -- another user of the machine, and the network
-# ------------------------------------------------------------------------
+# -- another user of the machine, and the network --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +293,7 @@ def test_command_lines_are_answered_as_ever(http: httpx.Client, gateway: FakeGat
 def test_without_the_token_nothing_is_read_or_changed(
     start: StartServer, gateway: FakeGateway, sent: str | None
 ) -> None:
-    """Not the version, not the list of paths, not even whether there is such a job."""
+    """Not the version, not the list of paths, not even whether such a job exists."""
     headers = {} if sent is None else {"authorization": sent}
     with httpx.Client(base_url=start(token=TOKEN), trust_env=False) as http:
         for method, path, body in [*CHANGES, ("GET", "/v1/config", b""), ("GET", "/nothing", b"")]:
@@ -320,7 +312,7 @@ def test_without_the_token_nothing_is_read_or_changed(
 
 
 def test_two_tokens_are_none(start: StartServer) -> None:
-    """Whoever adds a header in between does not get to choose."""
+    """Someone who adds a header on the way must not choose the token."""
     with httpx.Client(base_url=start(token=TOKEN), trust_env=False) as http:
         both = [("authorization", f"Bearer {TOKEN}"), ("authorization", "Bearer other")]
         assert is_refused(http.get("/v1/jobs", headers=both), 401)
@@ -329,15 +321,14 @@ def test_two_tokens_are_none(start: StartServer) -> None:
 
 @pytest.mark.parametrize("bind_address", ["0.0.0.0", "::"])
 def test_a_server_that_others_can_reach_does_not_start_without_a_token(bind_address: str) -> None:
-    """The sentence says both ways out, and the port is free again."""
+    """The error gives both ways out, and the port is free again."""
     server = RestServer(FakeGateway(), bind_address=bind_address, port=0)
     with pytest.raises(RestError, match=r"rest\.authentication\.token-file.*127\.0\.0\.1"):
         server.bind()
 
 
 def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    """And so is one whose token file cannot be used: what is configured is what the run's server
-    has."""
+    """So is a run whose token file is unusable: the run's server gets what is configured."""
     job = weir.Job("orders")
     job.source("orders", lambda spark: spark).sink("out", weir.sinks.Files(str(tmp_path / "out")))
     file = tmp_path / "token"
@@ -367,8 +358,7 @@ def test_a_run_that_others_could_reach_is_refused_before_spark_starts(tmp_path: 
 
 @pytest.mark.parametrize("bind_address", ["0.0.0.0", ""])
 def test_with_a_token_it_listens_anywhere(start: StartServer, bind_address: str) -> None:
-    """It is then called by any address of the machine, but by no name that nobody configured, and
-    not by none."""
+    """Any address of the machine then reaches it, but only configured names do."""
     address = start(bind_address, token=TOKEN)
     with httpx.Client(
         base_url=address, trust_env=False, headers={"authorization": f"Bearer {TOKEN}"}
@@ -381,8 +371,7 @@ def test_with_a_token_it_listens_anywhere(start: StartServer, bind_address: str)
 def test_the_token_is_shown_nowhere(
     start: StartServer, gateway: FakeGateway, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not in the configuration that REST shows, not in errors, not in what is logged or printed of
-    values."""
+    """Neither in the configuration shown by REST nor in errors, logs or printed values."""
     caplog.set_level(logging.DEBUG)
     configuration = Configuration({"rest.authentication.token": TOKEN})
     assert TOKEN not in str(configuration.in_force())
@@ -408,7 +397,7 @@ def test_tokens_that_could_be_guessed_are_refused() -> None:
 
 
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """They may have it already."""
+    """Someone may have read it already."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o644)
@@ -420,7 +409,7 @@ def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 40, b"two words of a token"])
 def test_a_token_file_without_a_token_is_one_sentence(tmp_path: Path, content: bytes) -> None:
-    """An empty one would let everybody in; what it holds is not shown."""
+    """An empty one would admit everybody; its content is not shown."""
     file = tmp_path / "token"
     file.write_bytes(content)
     file.chmod(0o600)
@@ -430,7 +419,7 @@ def test_a_token_file_without_a_token_is_one_sentence(tmp_path: Path, content: b
 
 
 def test_a_token_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
-    """With a new token in it, which the next run finds again."""
+    """It contains a new token, which the next run finds."""
     file = tmp_path / "token"
     made = tokens.read_or_make_token(str(file))
     assert len(made) >= 32
@@ -442,8 +431,7 @@ def test_a_token_file_is_made_for_its_owner_alone(tmp_path: Path) -> None:
 
 
 def test_a_link_in_place_of_the_token_file_is_not_written_through(tmp_path: Path) -> None:
-    """A link to nowhere, left by another user, would have the token made where that one can read
-    it."""
+    """A dangling link left by another user would put the token where that user can read it."""
     (tmp_path / "token").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RestError, match="cannot be read"):
         tokens.read_or_make_token(str(tmp_path / "token"))
@@ -451,8 +439,8 @@ def test_a_link_in_place_of_the_token_file_is_not_written_through(tmp_path: Path
 
 
 def test_commands_of_the_jobs_owner_find_the_token(start: StartServer, home: Path) -> None:
-    """In a file that is theirs alone, and is gone with the server; localhost is found like the
-    address itself."""
+    """In a file that only they can read and that is deleted with the server; localhost counts as
+    its address."""
     server = RestServer(FakeGateway(), port=0, security=RestSecurity(token=TOKEN))
     address = server.start()
     assert [job.name for job in client.list_jobs(address)] == ["orders"]
@@ -469,7 +457,7 @@ def test_commands_of_the_jobs_owner_find_the_token(start: StartServer, home: Pat
 def test_other_ways_to_give_the_token(
     start: StartServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an argument, and in the environment."""
+    """As an argument and in the environment."""
     address = start(token=TOKEN)
     for file in (home / "state").rglob("*.json"):
         file.unlink()
@@ -491,7 +479,7 @@ def test_what_a_dead_job_left_is_given_to_nobody(start: StartServer, home: Path)
 
 
 def test_what_others_left_in_place_of_the_token_is_not_used(start: StartServer, home: Path) -> None:
-    """A file that others can write to, a link, and one that is no entry at all."""
+    """A file that others can write to, a link, and something that is not an entry."""
     address = start(token=TOKEN)
     (file,) = (home / "state").rglob("*.json")
     file.chmod(0o620)
@@ -506,8 +494,7 @@ def test_what_others_left_in_place_of_the_token_is_not_used(start: StartServer, 
     assert tokens.find_own_server(address) is None
 
 
-# -- whoever chooses the address that a command speaks to
-# -----------------------------------------------------------------
+# -- whoever chooses the address that a command speaks to ------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -516,7 +503,7 @@ def test_what_others_left_in_place_of_the_token_is_not_used(start: StartServer, 
 def test_a_token_is_not_sent_where_it_can_be_read_on_the_way(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address of somebody else's lease, say: without HTTPS it must be on this machine."""
+    """For example to the address in a forged lease: without HTTPS it must be on this machine."""
     monkeypatch.setenv(client.TOKEN_VARIABLE, TOKEN)
     with pytest.raises(RestError, match="token is not sent") as told:
         client.list_jobs(address)
@@ -525,14 +512,14 @@ def test_a_token_is_not_sent_where_it_can_be_read_on_the_way(
 
 @pytest.mark.parametrize("token", ["short", "ü" * 20, "two\nlines of a header", "x" * 15 + "\x00"])
 def test_a_token_that_is_none_is_not_sent(start: StartServer, token: str) -> None:
-    """It could not be one, and may be a password that was pasted into the wrong place."""
+    """It cannot be valid, and may be a password pasted into the wrong place."""
     with pytest.raises(RestError, match="as the token") as told:
         client.list_jobs(start(token=TOKEN), token=token)
     assert token not in str(told.value)
 
 
 def test_a_server_of_another_port_does_not_get_the_token_of_this_one(start: StartServer) -> None:
-    """What the owner's job left is for its own address, whatever server answers on another."""
+    """The token of the owner's job is for its own address, whatever listens on another port."""
     start(token=TOKEN)
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -548,22 +535,20 @@ def test_a_server_of_another_port_does_not_get_the_token_of_this_one(start: Star
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         for token in (None, TOKEN):
-            # A redirect leads nowhere, with or without a token.
+            # Redirects are not followed, with or without a token.
             with pytest.raises(RestError, match="status 307"):
                 client.list_jobs(f"http://127.0.0.1:{other.getsockname()[1]}", token=token)
         thread.join(10)
     assert [TOKEN.encode() in request for request in asked] == [False, True]
 
 
-# -- HTTPS
-# ----------------------------------------------------------------------------------------------
+# -- HTTPS -----------------------------------------------------------------------------------------
 
 CERTIFICATE, KEY = (Path(__file__).with_name(f"localhost.{kind}") for kind in ("crt", "key"))
 
 
 def test_over_https_nothing_is_said_in_clear(start: StartServer, gateway: FakeGateway) -> None:
-    """The address says so, a client that knows the certificate is answered, and one that does not
-    sends nothing."""
+    """A client that knows the certificate is answered, and one that does not sends nothing."""
     address = start(token=TOKEN, certificate=str(CERTIFICATE), key=str(KEY))
     assert address.startswith("https://127.0.0.1:")
     gateway.prepared = [completed(7, "/data/chk-7")]
@@ -577,7 +562,7 @@ def test_over_https_nothing_is_said_in_clear(start: StartServer, gateway: FakeGa
 
 
 def test_old_versions_of_tls_are_refused(start: StartServer) -> None:
-    """From 1.2 on."""
+    """TLS 1.2 is the minimum."""
     url = httpx.URL(start(certificate=str(CERTIFICATE), key=str(KEY)))
     context = ssl.create_default_context(cafile=str(CERTIFICATE))
     with pytest.deprecated_call():
@@ -590,7 +575,7 @@ def test_old_versions_of_tls_are_refused(start: StartServer) -> None:
 
 
 def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
-    """Before the port is taken: no file, no certificate in it, or another one's key."""
+    """Before the port is bound: no file, no certificate in it, or a key that does not match."""
     other = tmp_path / "empty.pem"
     other.write_text("")
     for certificate, key in ((tmp_path / "none", KEY), (other, KEY), (CERTIFICATE, other)):
@@ -603,12 +588,11 @@ def test_a_certificate_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> No
         client.list_jobs("https://127.0.0.1:1", ca_file=str(other))
 
 
-# -- too much, too slow, and nonsense
-# ------------------------------------------------------------------------------------
+# -- too much, too slow, and nonsense --------------------------------------------------------------
 
 
 def test_a_body_without_end_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Whether its length is said beforehand, or it comes in chunks that never say."""
+    """Whether its length is declared or it arrives in endless chunks."""
     body = b'{"request":{"x":"' + b"x" * guard.MAX_BODY + b'"}}'
     for content in (body, iter([body[:1_000_000], body[1_000_000:]])):
         response = http.post(
@@ -629,7 +613,7 @@ def test_a_large_body_that_is_allowed_is_taken(http: httpx.Client, gateway: Fake
 def test_a_body_that_does_not_come_is_not_waited_for(
     http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client is told, and the connection is closed."""
+    """The client gets an error, and the connection is closed."""
     monkeypatch.setattr(guard, "BODY_S", 0.2)
     head = (
         f"POST {JOB}/stop HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length:"
@@ -644,8 +628,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 def test_a_client_that_says_next_to_nothing_is_cut_off(
     start: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing at all, or one byte of a header after the other: both hold a file descriptor of the
-    driver."""
+    """Nothing at all, or one header byte at a time: both hold one of the driver's file
+    descriptors."""
     monkeypatch.setattr(connections, "STALL_S", 0.4)
     address = start()
     began = time.monotonic()
@@ -662,7 +646,7 @@ def test_a_client_that_says_next_to_nothing_is_cut_off(
 
 
 def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it asked for is not kept for it for ever."""
+    """The server does not keep the response forever."""
     monkeypatch.setattr(connections, "STALL_S", 0.4)
     lost: list[None] = []
     lose = connections.BoundedProtocol.connection_lost
@@ -690,7 +674,7 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_connections_are_counted(start: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those beyond the bound are closed at once, and when others end there is room again."""
+    """Those above the limit are closed at once; when others end, there is room again."""
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     address = start()
     url = httpx.URL(address)
@@ -709,7 +693,7 @@ def test_connections_are_counted(start: StartServer, monkeypatch: pytest.MonkeyP
 
 
 def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
-    """A path and headers of many kilobytes; much more than that is not even read."""
+    """A path and headers of many kilobytes; far beyond that nothing is even read."""
     assert is_refused(send(http, "GET", f"/v1/jobs/{'x' * 9_000}"), 414)
     assert is_refused(send(http, "GET", f"/v1/jobs?{'x' * 9_000}"), 414)
     assert is_refused(send(http, "GET", "/v1/jobs", cookie="x" * 20_000), 431)
@@ -732,7 +716,7 @@ def test_a_head_without_end_is_refused(http: httpx.Client) -> None:
     ],
 )
 def test_an_id_that_is_none_is_one_sentence(http: httpx.Client, path: str, ids: str) -> None:
-    """Not a trace, and not longer than a line, however many digits it has."""
+    """No traceback, and no more than a line, however many digits the id has."""
     answer = http.get(path.format(ids))
     assert is_refused(answer, answer.status_code) or answer.json()["errors"][0].startswith(
         "Not Found: "
@@ -760,7 +744,7 @@ def test_an_id_that_is_none_is_one_sentence(http: httpx.Client, path: str, ids: 
 def test_a_body_that_is_nonsense_is_one_sentence(
     http: httpx.Client, gateway: FakeGateway, body: bytes
 ) -> None:
-    """Not UTF-8, half a character, a path with a zero byte, brackets without end: 400 each."""
+    """Not UTF-8, half a character, a path with a zero byte, endless brackets: 400 each."""
     answer = send(http, "POST", f"{JOB}/savepoints", body)
     assert answer.status_code == 400
     assert len(answer.json()["errors"]) == 1
@@ -770,7 +754,7 @@ def test_a_body_that_is_nonsense_is_one_sentence(
 
 
 def test_bytes_that_are_no_request_are_refused(http: httpx.Client) -> None:
-    """And the next client is answered."""
+    """The next client is answered."""
     for junk in (
         b"\x00" * 100,
         b"GET\r\n\r\n",
@@ -782,7 +766,7 @@ def test_bytes_that_are_no_request_are_refused(http: httpx.Client) -> None:
 
 
 def test_a_disposal_of_something_else_deletes_nothing(http: httpx.Client, tmp_path: Path) -> None:
-    """A directory of the user's, and what a link out of a savepoint leads to."""
+    """Neither a directory of the user's nor what a link in a savepoint points to."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("mine")

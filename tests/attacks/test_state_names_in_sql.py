@@ -1,4 +1,4 @@
-"""Names of state variables come with a snapshot, and become columns and views of Spark's SQL."""
+"""Names of state variables come with a snapshot and become columns and views in Spark SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_of_a_store_is_a_value_and_no_expression(spark: SparkSession, name: str) -> None:
-    """``weir inspect --json`` puts it into a column."""
+    """``weir inspect --json`` puts it in a column."""
     (row,) = with_store(spark.range(1), name).collect()
     assert (row["store"], row["id"]) == (name, 0)
     assert len(list(rows_as_json(with_store(spark.range(2), name), None))) == 2
@@ -29,7 +29,7 @@ def test_the_name_of_a_store_is_a_value_and_no_expression(spark: SparkSession, n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_name_of_a_view_is_a_name_whatever_is_in_it(spark: SparkSession, name: str) -> None:
-    """``weir inspect --sql`` makes a view of each store."""
+    """``weir inspect --sql`` creates a view for each store."""
     quoted = name.replace("`", "``")
     answer = query_frames({name: spark.range(3)}, f"select count(*) as n from `{quoted}`")
     assert answer.collect()[0]["n"] == 3

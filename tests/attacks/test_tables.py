@@ -1,5 +1,4 @@
-"""A Delta table whose log somebody else has written, as far as Weir reads it
-(``weir.read_consistent``)."""
+"""A Delta table whose log was written by somebody else, as read by ``weir.read_consistent``."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from weir.errors import StorageError
 from weir.sinks.delta_log import TableLog
 
 INFO: dict[str, Any] = {
-    "timestamp": 1, "weir.job.id": JOB, "weir.job.name": "orders", "weir.job.directory": "", "weir.sink": "out",
-    "weir.checkpoint.id": "7",
+    "timestamp": 1, "weir.job.id": JOB, "weir.job.name": "orders", "weir.job.directory": "",
+    "weir.sink": "out", "weir.checkpoint.id": "7",
 }  # fmt: skip
 
 
 @pytest.fixture
 def table(world: World) -> Path:
-    """A table of one version, which a job has committed as checkpoint 7."""
+    """A table of one version that a job has committed as checkpoint 7."""
     path = world.root / "delta"
     write_deltalake(str(path), pa.table({"id": pa.array([1], pa.int64())}))
     commit(path, INFO)
@@ -32,7 +31,7 @@ def table(world: World) -> Path:
 
 
 def commit(table: Path, info: Any) -> None:
-    """Let the newest commit say this of itself."""
+    """Replace the newest commit's description of itself."""
     entry = table / "_delta_log" / f"{0:020}.json"
     lines = [
         line for line in entry.read_text().splitlines() if "commitInfo" not in json.loads(line)
@@ -41,25 +40,26 @@ def commit(table: Path, info: Any) -> None:
 
 
 def test_the_table_as_it_was_committed_is_read(table: Path) -> None:
-    """Else the attacks would prove nothing."""
+    """Otherwise the attacks would prove nothing."""
     assert weir.read_consistent({"out": str(table)}).checkpoint_id == 7
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"weir.job.id": "../../home"}, {"weir.job.id": None}, {"weir.job.id": 7}, {"weir.sink": "../x"},
-        {"weir.sink": "a'b"},
-        {"weir.checkpoint.id": "-1"}, {"weir.checkpoint.id": 7}, {"weir.checkpoint.id": "9" * 5_000},
-        {"weir.checkpoint.id": "\u0667"}, {"weir.checkpoint.id": ""}, {"weir.job.directory": "relative/x"},
-        {"weir.job.directory": "a\0"}, {"weir.job.directory": 7}, {"timestamp": "now"}, {"timestamp": -1},
-        {"timestamp": 10**30}, {"weir.job.name": None},
+        {"weir.job.id": "../../home"}, {"weir.job.id": None}, {"weir.job.id": 7},
+        {"weir.sink": "../x"}, {"weir.sink": "a'b"},
+        {"weir.checkpoint.id": "-1"}, {"weir.checkpoint.id": 7},
+        {"weir.checkpoint.id": "9" * 5_000}, {"weir.checkpoint.id": "\u0667"},
+        {"weir.checkpoint.id": ""}, {"weir.job.directory": "relative/x"},
+        {"weir.job.directory": "a\0"}, {"weir.job.directory": 7}, {"timestamp": "now"},
+        {"timestamp": -1}, {"timestamp": 10**30}, {"weir.job.name": None},
     ],
 )  # fmt: skip
 def test_a_commit_with_nonsense_about_its_job_is_refused(
     world: World, table: Path, change: dict[str, Any]
 ) -> None:
-    """Ids and directory say which records are read."""
+    """Ids and directory decide which records are read."""
     commit(table, {**INFO, **change})
     with world.untouched(), pytest.raises(StorageError, match="The log of table 'out'"):
         weir.read_consistent({"out": str(table)})
@@ -67,7 +67,7 @@ def test_a_commit_with_nonsense_about_its_job_is_refused(
 
 @pytest.mark.parametrize("field", ["weir.job.id", "weir.job.name", "weir.sink"])
 def test_a_commit_that_says_only_half_is_refused(world: World, table: Path, field: str) -> None:
-    """It calls itself one of Weir's."""
+    """It claims to be one of Weir's."""
     commit(table, {name: value for name, value in INFO.items() if name != field})
     with world.untouched(), pytest.raises(StorageError, match="The log of table 'out'"):
         weir.read_consistent({"out": str(table)})
@@ -75,7 +75,7 @@ def test_a_commit_that_says_only_half_is_refused(world: World, table: Path, fiel
 
 @pytest.mark.parametrize("info", [{"timestamp": "x", "any": [1]}, {"userMetadata": None}])
 def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) -> None:
-    """It is no commit of Weir's, and that is all."""
+    """It is not one of Weir's commits."""
     commit(table, info)
     with pytest.raises(StorageError, match="No job of Weir has written"):
         weir.read_consistent({"out": str(table)})
@@ -97,7 +97,7 @@ def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) 
 def test_an_entry_of_the_log_that_is_none_is_refused(
     world: World, table: Path, line: bytes
 ) -> None:
-    """delta-rs may have passed over it, since it reads checkpoints too."""
+    """delta-rs may have skipped it, since it also reads checkpoints."""
     log = TableLog("out", str(table), None)
     entry = table / "_delta_log" / f"{0:020}.json"
     entry.write_bytes(entry.read_bytes() + b"\n" + line)
@@ -112,7 +112,7 @@ def test_an_entry_of_the_log_that_is_none_is_refused(
 def test_the_directory_that_a_commit_names_is_only_looked_at(
     world: World, table: Path, directory: str
 ) -> None:
-    """Without a session no request goes to elsewhere; the cut falls back on the tables alone."""
+    """Without a session no request leaves the machine; the cut falls back to the tables alone."""
     commit(table, {**INFO, "weir.job.directory": directory})
     with world.untouched():
         cut = weir.read_consistent({"out": str(table)})

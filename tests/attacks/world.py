@@ -1,9 +1,8 @@
-"""What the attacks have in common: a recorded savepoint, a way to forge one with a right checksum,
-and all that reads one.
+"""Shared by the attacks: a recorded savepoint, its forgery with a valid checksum, and its readers.
 
-``recorded/`` is a savepoint that Weir has taken of a windowed aggregation on real Spark. ``fields``
-adds to it what other jobs have: a Python operator with a coordinator, a file source, a sink with
-rows to commit, a segment in flight and a hook.
+``recorded/`` is a savepoint that Weir took of a windowed aggregation on real Spark. ``fields`` adds
+what other jobs have: a Python operator with a coordinator, a file source, a sink with rows to
+commit, a segment in flight and a hook.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ STAGED = f"{JOB[:8]}-out-1"
 
 
 class World:
-    """A savepoint that came from elsewhere, a place to restore it to, and a home that nobody may
-    touch."""
+    """A foreign savepoint, a place to restore it to, and a home that must stay untouched."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +69,7 @@ class World:
         self.write(self.fields)
 
     def write(self, fields: Any) -> None:
-        """Forge the metadata, with a right checksum."""
+        """Forge the metadata, with a valid checksum."""
         self.write_body(msgspec.json.encode(fields, order="sorted"))
 
     def write_body(self, body: bytes) -> None:
@@ -79,14 +77,14 @@ class World:
         (self.snapshot / "_metadata").write_bytes(framed(body))
 
     def stage(self) -> None:
-        """Put the sink's staged file where its job left it."""
+        """Put the sink's staged file where its job had it."""
         place = self.table / "_weir" / "staged" / STAGED / "4" / "part-0.c000.json"
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text('{"id":1}\n')
 
     @contextmanager
     def untouched(self, *, but: tuple[Path, ...] = ()) -> Iterator[None]:
-        """Nothing below the root is written or deleted meanwhile, save in these directories."""
+        """Check that nothing below the root is written or deleted, except in these directories."""
         before = self._contents(but)
         yield
         after = self._contents(but)
@@ -104,20 +102,19 @@ class World:
 
 
 def framed(body: bytes) -> bytes:
-    """A ``_metadata`` file with this checkpoint in it."""
+    """A ``_metadata`` file that contains this checkpoint."""
     checksum = hashlib.sha256(b"weir-checkpoint 1\n" + body).hexdigest()
     head = f'{{"format":"weir-checkpoint","version":1,"checksum":"sha256:{checksum}","checkpoint":'
     return head.encode() + body + b"}\n"
 
 
 def inline(data: bytes) -> dict[str, str]:
-    """A location that holds the bytes itself."""
+    """A location that contains the bytes itself."""
     return {"inline": base64.b64encode(data).decode()}
 
 
 def fields(snapshot: Path) -> dict[str, Any]:
-    """What the metadata says, as JSON; the files that are added to the recorded ones are
-    written."""
+    """The metadata as JSON; writes the files that are added to the recorded ones."""
     recorded: dict[str, Any] = json.loads((RECORDED / "_metadata").read_bytes())["checkpoint"]
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema({"key": pa.string(), "value": pa.int64()})) as writer:
@@ -143,10 +140,12 @@ def fields(snapshot: Path) -> dict[str, Any]:
         "entries": {
             "metadata": '{"id":"5a0e7d0c-9c6e-4a6d-9b38-1b1b6ad4c6a1"}',
             "offsets/3": (
-                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":3}'
+                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}'
+                '\n{"control":3}'
             ),
             "offsets/4": (
-                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}\n{"control":4}'
+                'v1\n{"batchWatermarkMs":0,"conf":{"spark.sql.shuffle.partitions":"1"}}'
+                '\n{"control":4}'
             ),
             "commits/4": 'v1\n{"nextBatchWatermarkMs":0}',
             "weir-operators": json.dumps({"score": kept}),
@@ -206,8 +205,7 @@ def _put(snapshot: Path, key: str, data: bytes) -> dict[str, Any]:
     }
 
 
-# -- all that reads a snapshot, as far as it runs without Spark
-# -----------------------------------------------------
+# -- all that reads a snapshot, as far as it runs without Spark ------------------------------------
 
 
 def inspect(world: World) -> None:
@@ -226,15 +224,14 @@ def inspect_operator(world: World) -> None:
 
 
 def read(world: World) -> None:
-    """``weir.read_savepoint``: its figures, and what Python operators keep."""
+    """``weir.read_savepoint``: its figures, and the state of Python operators."""
     with read_savepoint(str(world.snapshot)) as savepoint:
         for operator in savepoint.operators:
             savepoint.operator_state(operator.uid)
 
 
 def restore(world: World) -> None:
-    """What a job does that goes on from it: check, fill the queries' directories, commit what was
-    pending."""
+    """Restore as a job does: check, fill the queries' directories, commit pending output."""
     checkpoint = world.storage.read(str(world.snapshot))
     world.storage.verify(checkpoint)
     operators = {
@@ -284,7 +281,7 @@ def _commit_again(world: World, checkpoint: Any) -> None:
 
 
 def find_files(world: World) -> None:
-    """The file source's enumerator, and the names that it gives to readers."""
+    """The file source's enumerator and the names that it gives to readers."""
     checkpoint = world.storage.read(str(world.snapshot))
     enumerator = FileEnumerator(
         str(world.landing),
@@ -306,7 +303,7 @@ def find_files(world: World) -> None:
 
 
 class _Context:
-    """Of a coordinator with one subtask."""
+    """The context of a coordinator with one subtask."""
 
     current_parallelism = 1
 
@@ -321,12 +318,11 @@ class _Context:
         self.soon.append(run)
 
     def call_async(self, *_: object) -> None:
-        """Nothing is found."""
+        """Find nothing."""
 
 
 def consistent_reading(world: World) -> None:
-    """What ``read_consistent`` reads of a job's records; its newest checkpoint is the forged
-    one."""
+    """Read what ``read_consistent`` reads of a job's records; the newest checkpoint is forged."""
     data = (world.snapshot / "_metadata").read_bytes()
     log = JobLog(LocalFileSystem(), world.storage.log_directory)
     newest = log.newest()
@@ -349,7 +345,7 @@ def consistent_reading(world: World) -> None:
 
 
 def claim(world: World) -> None:
-    """A claimed snapshot is deleted once it is subsumed."""
+    """Claim a snapshot, which deletes it once it is subsumed."""
     world.storage.discard_claimed(str(world.snapshot), 0)
 
 
@@ -358,7 +354,7 @@ def dispose(world: World) -> None:
     world.storage.dispose_savepoint(str(world.snapshot))
 
 
-#: Each reader, and the directories that it may write to.
+#: Each reader and the directories that it may write to.
 READERS: dict[str, tuple[Callable[[World], None], Callable[[World], tuple[Path, ...]]]] = {
     "inspect": (inspect, lambda world: ()),
     "inspect --operator": (inspect_operator, lambda world: ()),

@@ -1,4 +1,4 @@
-"""A REST server over a fake job, on a free port, and a way to run the command line against it."""
+"""A REST server for a fake job, on a free port, and a way to run the command line against it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""``weir`` with a fake runner, as a process of its own: the job runs until it is suspended, or for
-ever.
+"""``weir`` with a fake runner, as a process of its own: the job runs until it is suspended.
 
-With the argument ``deaf`` first, the job does not react when it is suspended.
+With ``deaf`` as the first argument, the job does not react to a suspension and runs for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ DEAF = sys.argv.pop(1) == "deaf"
 
 
 class Gateway(FakeGateway):
-    """Knows when it was suspended."""
+    """Records when it is suspended."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +35,7 @@ class Gateway(FakeGateway):
 
 
 def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
-    """Submits a job that ends when it is suspended."""
+    """Submit a job that ends when it is suspended."""
     gateway = Gateway()
     listener.submitted(JOB_ID, gateway, "http://127.0.0.1:1")
     gateway.suspended.wait()

@@ -21,7 +21,7 @@ Answer = tuple[int, bytes]
 
 
 class Stub(ThreadingHTTPServer):
-    """Answers with what it was given, in order, and remembers the requests."""
+    """Sends the given answers, in order, and records the requests."""
 
     def __init__(self, answers: list[Answer]) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def stub() -> Iterator[Callable[[list[Answer]], Stub]]:
-    """Starts a stub server with these answers; status 0 closes the connection without one."""
+    """Starts a stub server with these answers; status 0 closes the connection without an answer."""
     running: list[Stub] = []
 
     def start(answers: list[Answer]) -> Stub:
@@ -96,13 +96,13 @@ def overview(*jobs: tuple[str, str]) -> Answer:
 def test_an_unavailable_server_and_a_lost_connection_are_tried_again(
     stub: MakeStub, status: int
 ) -> None:
-    """Both may be over a moment later."""
+    """Both failures may be temporary."""
     server = stub([(status, b""), overview((JOB_ID, "orders"))])
     assert [job.name for job in client.list_jobs(server.url)] == ["orders"]
 
 
 def test_another_error_is_not_tried_again(stub: MakeStub) -> None:
-    """A refusal would be repeated."""
+    """The server would refuse again."""
     server = stub([(500, b'{"errors":["broken for a reason"]}')])
     with pytest.raises(RestError, match=r"^broken for a reason$"):
         client.list_jobs(server.url)
@@ -110,7 +110,7 @@ def test_another_error_is_not_tried_again(stub: MakeStub) -> None:
 
 
 def test_a_repeated_post_carries_the_same_trigger_id(stub: MakeStub) -> None:
-    """So the server joins it to what the lost one began, and does not take two savepoints."""
+    """The server then joins it to the lost request's operation, and takes one savepoint."""
     server = stub(
         [
             (0, b""),
@@ -129,7 +129,7 @@ def test_a_repeated_post_carries_the_same_trigger_id(stub: MakeStub) -> None:
 
 @pytest.mark.parametrize("answer", [b"<html>", b'{"something": "else"}'])
 def test_a_server_that_is_no_weir_job_is_told_so(stub: MakeStub, answer: bytes) -> None:
-    """What listens there may be anything."""
+    """Any program may be listening at the address."""
     server = stub([(200, answer), (404, answer)])
     for _ in range(2):
         with pytest.raises(RestError, match=server.url):
@@ -137,7 +137,7 @@ def test_a_server_that_is_no_weir_job_is_told_so(stub: MakeStub, answer: bytes) 
 
 
 def test_a_name_of_several_jobs_is_refused_with_their_ids(stub: MakeStub) -> None:
-    """Names and prefixes alike; a whole id is always unique."""
+    """Ambiguous names and id prefixes are refused; a whole id is always unique."""
     two = overview((JOB_ID, "orders"), (JOB_ID[:31] + "0", "orders"))
     server = stub([two, two, two])
     with pytest.raises(JobNotFoundError, match=JOB_ID):
@@ -149,7 +149,7 @@ def test_a_name_of_several_jobs_is_refused_with_their_ids(stub: MakeStub) -> Non
 
 
 def test_an_unknown_job_id_is_a_job_not_found(address: str) -> None:
-    """The server's 404 names the job that is known there."""
+    """The server's 404 names the job that it knows."""
     with JobClient(address, OTHER_ID) as job, pytest.raises(JobNotFoundError, match=JOB_ID):
         job.status()
 
@@ -164,7 +164,7 @@ def test_an_address_that_is_none_is_told_in_one_sentence(address: str) -> None:
 def test_a_driver_that_is_gone_after_it_accepted_the_cancellation_counts_as_cancelled(
     stub: MakeStub,
 ) -> None:
-    """The driver of a cancelled job exits, perhaps before it was asked again."""
+    """The driver of a cancelled job exits, perhaps before the client polls again."""
     server = stub([(202, b"{}")] + [(0, b"")] * 50)
     with JobClient(server.url, JOB_ID) as job:
         assert job.cancel() is JobStatus.CANCELED
@@ -173,14 +173,14 @@ def test_a_driver_that_is_gone_after_it_accepted_the_cancellation_counts_as_canc
 def test_a_driver_that_is_gone_before_the_savepoint_was_told_is_one_sentence(
     stub: MakeStub,
 ) -> None:
-    """Whether there is a savepoint is not known, so nothing is claimed."""
+    """It is unknown whether the savepoint exists, so the message claims neither."""
     server = stub([(202, b'{"request-id":"abc"}')] + [(0, b"")] * 50)
     with JobClient(server.url, JOB_ID) as job, pytest.raises(RestError, match="went away before"):
         job.stop("/d")
 
 
 def test_a_stopping_server_still_tells_the_client_how_the_job_ended() -> None:
-    """A cancel and a stop of the server at once: the client reads the last status, not a closed
+    """If a cancel and a stop of the server coincide, the client reads the last status, not a closed
     port."""
     gateway = FakeGateway()
     server = RestServer(gateway, port=0)
@@ -198,7 +198,7 @@ def test_a_stopping_server_still_tells_the_client_how_the_job_ended() -> None:
 
 
 def test_the_details_of_a_checkpoint_name_each_vertex_with_its_figures(address: str) -> None:
-    """In the order of the graph; a vertex that has not acknowledged has no figures."""
+    """Vertices are in the order of the graph; one that has not acknowledged has no figures."""
     with JobClient(address, JOB_ID) as job:
         details = job.checkpoint_details(8)
     assert (details.checkpoint.status, details.checkpoint.is_savepoint) == ("FAILED", True)
@@ -216,7 +216,7 @@ def test_the_details_of_a_checkpoint_name_each_vertex_with_its_figures(address: 
 
 
 def test_a_full_checkpoint_is_asked_for_by_flinks_name(address: str, gateway: FakeGateway) -> None:
-    """The type travels with the request."""
+    """The request carries the type."""
     gateway.prepared = [completed(7, "/data/chk-7")]
     with JobClient(address, JOB_ID) as job:
         assert job.trigger_checkpoint(CheckpointType.FULL) == 7

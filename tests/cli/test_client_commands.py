@@ -1,4 +1,4 @@
-"""The commands that speak to a running job, against a real server over a fake job."""
+"""The commands that talk to a running job, against a real server for a fake job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Weir = Callable[..., Result]
 
 
 def test_list_shows_id_name_and_status(weir: Weir, address: str) -> None:
-    """Also when the output is no terminal, nothing is cut off."""
+    """Nothing is cut off, even if the output is not a terminal."""
     result = weir("list", "-m", address)
     assert result.exit_code == 0
     assert JOB_ID in result.stdout
@@ -35,7 +35,7 @@ def test_list_shows_id_name_and_status(weir: Weir, address: str) -> None:
 def test_the_address_can_come_from_the_environment(
     weir: Weir, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WEIR_REST stands for --address, and may lack the scheme."""
+    """WEIR_REST replaces --address, and may omit the scheme."""
     monkeypatch.setenv("WEIR_REST", address.removeprefix("http://"))
     assert JOB_ID in weir("list").stdout
 
@@ -51,7 +51,7 @@ def test_a_job_is_named_by_id_by_name_or_by_the_begin_of_its_id(
 
 
 def test_an_unknown_job_is_one_sentence_that_names_the_known_ones(weir: Weir, address: str) -> None:
-    """Exit code 1, one line on stderr, nothing on stdout."""
+    """The command exits with 1, one line on stderr and nothing on stdout."""
     result = weir("checkpoint", "payments", "-m", address)
     assert (result.exit_code, result.stdout) == (1, "")
     assert (
@@ -62,7 +62,7 @@ def test_an_unknown_job_is_one_sentence_that_names_the_known_ones(weir: Weir, ad
 
 
 def test_a_server_that_is_not_there_is_one_sentence_with_the_way_out(weir: Weir) -> None:
-    """No stack trace for a driver that does not run."""
+    """A driver that does not run causes no stack trace."""
     result = weir("list", "--address", "http://127.0.0.1:1")
     assert result.exit_code == 1
     assert result.stderr.startswith("weir: error: No REST server answers at http://127.0.0.1:1")
@@ -73,7 +73,7 @@ def test_a_server_that_is_not_there_is_one_sentence_with_the_way_out(weir: Weir)
 def test_a_full_checkpoint_is_taken_on_request(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """--full asks for one that refers to no earlier files."""
+    """--full requests a checkpoint that refers to no earlier files."""
     gateway.prepared = [completed(7, "/data/chk-7")] * 2
     assert (
         weir("checkpoint", "orders", "--full", "-m", address).stdout == "Checkpoint 7 completed.\n"
@@ -85,7 +85,7 @@ def test_a_full_checkpoint_is_taken_on_request(
 def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(
     weir: Weir, address: str
 ) -> None:
-    """A kind that there was none of has no line."""
+    """A kind without checkpoints has no line."""
     lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
     assert lines[0] == "1 completed, 1 failed, 1 in progress, 1 restored"
     shown = {line.split()[0]: " ".join(line.split()) for line in lines if line}
@@ -103,7 +103,7 @@ def test_checkpoints_shows_counts_the_latest_of_each_kind_and_percentiles(
 
 
 def test_checkpoints_shows_the_history(weir: Weir, address: str) -> None:
-    """Id, kind, status, time, duration, both sizes, and path or failure of each checkpoint, newest
+    """Each checkpoint has id, kind, status, time, duration, both sizes, and path or failure, newest
     first."""
     lines = weir("checkpoints", "orders", "-m", address).stdout.splitlines()
     nine, eight, seven = (
@@ -119,7 +119,7 @@ def test_checkpoints_shows_the_history(weir: Weir, address: str) -> None:
 def test_before_the_first_checkpoint_there_are_only_counts(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """No empty tables, and no percentiles of nothing."""
+    """Empty tables and percentiles are left out."""
     gateway.current = replace(gateway.current, checkpoints=CheckpointStatsSnapshot())
     result = weir("checkpoints", "orders", "-m", address)
     assert result.stdout == "0 completed, 0 failed, 0 in progress, 0 restored\n"
@@ -128,7 +128,7 @@ def test_before_the_first_checkpoint_there_are_only_counts(
 def test_a_checkpoint_that_failed_before_it_had_an_id_is_shown_with_its_reason(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """It is counted and has no row in the history, so the reason stands below the counts."""
+    """It is counted but has no row in the history, so the reason is below the counts."""
     failed = CheckpointStatsSnapshot(
         counts=CheckpointCounts(total=1, failed=1), latest_trigger_failure="disk\nfull"
     )
@@ -141,8 +141,8 @@ def test_a_checkpoint_that_failed_before_it_had_an_id_is_shown_with_its_reason(
 
 
 def test_one_checkpoint_is_shown_with_each_of_its_vertices(weir: Weir, address: str) -> None:
-    """Acknowledgement, both parts, alignment, start delay and sizes; what did not acknowledge is
-    told so."""
+    """A vertex has acknowledgement, both parts, alignment, start delay and sizes, or a note that it
+    did not acknowledge."""
     lines = [
         " ".join(line.split())
         for line in weir("checkpoints", "orders", "--id", "8", "-m", address).stdout.splitlines()
@@ -155,7 +155,7 @@ def test_one_checkpoint_is_shown_with_each_of_its_vertices(weir: Weir, address: 
 
 
 def test_a_checkpoint_that_is_not_known_is_one_sentence(weir: Weir, address: str) -> None:
-    """Exit code 1 and the server's sentence."""
+    """The command shows the server's message and exits with 1."""
     result = weir("checkpoints", "orders", "--id", "99", "-m", address)
     assert result.exit_code == 1
     assert "Checkpoint 99" in result.stderr
@@ -163,7 +163,7 @@ def test_a_checkpoint_that_is_not_known_is_one_sentence(weir: Weir, address: str
 
 
 def test_long_values_are_not_cut_in_a_pipe(weir: Weir, address: str, gateway: FakeGateway) -> None:
-    """A failure of several thousand characters and lines is one line, whole, in both forms."""
+    """A failure of several thousand characters and lines is one complete line in both forms."""
     message = "no disk\n" + "x" * 5_000 + " the end"
     failed = replace(FAILED, failure_message=message)
     gateway.current = replace(
@@ -180,7 +180,7 @@ def test_long_values_are_not_cut_in_a_pipe(weir: Weir, address: str, gateway: Fa
 def test_savepoint_waits_and_prints_the_path(
     weir: Weir, address: str, gateway: FakeGateway, tmp_path: Path
 ) -> None:
-    """The answer comes while the client polls; the directory arrives as it was named."""
+    """The answer arrives while the client polls; the job gets the directory as given."""
 
     def answer_later() -> None:
         while not gateway.futures:
@@ -208,7 +208,7 @@ def test_a_relative_savepoint_directory_is_that_of_the_client(
 def test_a_failed_savepoint_is_the_sentence_of_the_job(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """Exit code 1 and the reason as the job gave it."""
+    """The command shows the job's reason and exits with 1."""
     gateway.prepared = [JobError("No savepoint directory is configured: name one.")]
     result = weir("savepoint", "orders", "-m", address)
     assert (result.exit_code, result.stderr) == (
@@ -220,7 +220,7 @@ def test_a_failed_savepoint_is_the_sentence_of_the_job(
 def test_send_prints_the_answer_of_the_coordinator(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """Once a completed checkpoint has what was changed."""
+    """The answer comes once a completed checkpoint contains the change."""
     gateway.prepared = [CoordinatorAnswer(answer={"rules": {"limit": 5}}, checkpoint_id=7)]
     result = weir("send", "orders", "score", '{"set": {"limit": 5}}', "-m", address)
     assert (result.exit_code, result.stdout) == (0, '{"rules": {"limit": 5}}\n')
@@ -230,7 +230,7 @@ def test_send_prints_the_answer_of_the_coordinator(
 def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
     weir: Weir, address: str, gateway: FakeGateway
 ) -> None:
-    """One sentence, no stack trace."""
+    """Both are one sentence, without a stack trace."""
     gateway.prepared = [
         CoordinatorError("The coordinator of 'score' has not done it: there is no rule 'x'.")
     ]
@@ -266,7 +266,7 @@ def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(
 def test_a_request_that_json_would_change_is_refused_before_it_is_sent(
     address: str, gateway: FakeGateway
 ) -> None:
-    """By its place."""
+    """The message names the place in the request."""
     gateway.prepared = [CoordinatorAnswer(answer=None, checkpoint_id=7)]
     with (
         connect("orders", address) as client,
@@ -282,7 +282,7 @@ def test_a_request_that_json_would_change_is_refused_before_it_is_sent(
 
 
 def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGateway) -> None:
-    """Stop is a stop with savepoint, below the directory that is given or the configured one."""
+    """A stop takes a savepoint, below the given or the configured directory."""
     gateway.prepared = [completed(8, "/d/savepoint-1"), completed(9, "/d/savepoint-2")]
     first = weir("stop", "orders", "--savepoint-dir", "/d", "-m", address)
     second = weir("stop", "orders", "-m", address)
@@ -293,7 +293,7 @@ def test_stop_prints_the_savepoint(weir: Weir, address: str, gateway: FakeGatewa
 
 @pytest.mark.parametrize("flag", ["--drain", "-d"])
 def test_stop_can_drain_first(weir: Weir, address: str, gateway: FakeGateway, flag: str) -> None:
-    """Flink's flag, and its short form, travel to the job."""
+    """Flink's flag and its short form reach the job."""
     gateway.prepared = [completed(8, "/d/savepoint-1")]
     result = weir("stop", "orders", flag, "-p", "/d", "-m", address)
     assert result.stdout == "Job stopped. Savepoint: /d/savepoint-1\n"
@@ -319,7 +319,7 @@ def test_cancel_waits_until_the_job_has_ended(
 
 
 def test_an_ended_job_is_not_cancelled(weir: Weir, address: str, gateway: FakeGateway) -> None:
-    """The server's sentence is shown."""
+    """The command shows the server's message."""
     gateway.set_status(JobStatus.FINISHED)
     result = weir("cancel", "orders", "-m", address)
     assert result.exit_code == 1
@@ -327,7 +327,7 @@ def test_an_ended_job_is_not_cancelled(weir: Weir, address: str, gateway: FakeGa
 
 
 def test_weir_debug_shows_the_stack_trace(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For bug reports, the exception itself comes out."""
+    """For bug reports, the exception itself is raised."""
     monkeypatch.setenv("WEIR_DEBUG", "1")
     result = weir("list", "-m", "http://127.0.0.1:1")
     assert result.exception is not None
@@ -365,8 +365,8 @@ def test_every_command_has_help_with_an_example(weir: Weir, command: str) -> Non
 def test_a_server_with_a_token_and_a_certificate_is_spoken_to(
     weir: Weir, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both come from files that an option or the environment names; without them one sentence names
-    the options."""
+    """Options or environment variables name the files of both; without them the message names the
+    options."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     attacks = Path(__file__).parent.parent / "attacks"
     certificate = str(attacks / "localhost.crt")

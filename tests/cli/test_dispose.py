@@ -28,7 +28,7 @@ TASK = TaskState(
 
 
 def written(directory: Path, kind: SnapshotKind, base: Path) -> Path:
-    """A snapshot with one file, as Weir writes it."""
+    """Write a snapshot with one file, as Weir does."""
     directory.mkdir(parents=True)
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(base), job_id=JOB_ID)
     file = TASK.files[0] if kind.is_savepoint else replace(TASK.files[0], path="shared/8/clean~2_a")
@@ -52,7 +52,7 @@ def savepoint(tmp_path: Path) -> Path:
 def test_a_savepoint_is_deleted_by_its_path_without_a_job(
     weir: Weir, savepoint: Path, flag: str, file: str
 ) -> None:
-    """Its directory or its metadata is named; what lies beside it stays."""
+    """The path is its directory or its metadata file; neighbouring files stay."""
     (savepoint.parent / "other").mkdir()
     result = weir("savepoint", flag, f"{savepoint}{file}")
     assert (result.exit_code, result.stdout) == (0, f"Savepoint {savepoint} disposed.\n")
@@ -60,7 +60,7 @@ def test_a_savepoint_is_deleted_by_its_path_without_a_job(
 
 
 def test_a_savepoint_that_is_named_by_a_link_is_deleted_itself(weir: Weir, savepoint: Path) -> None:
-    """Not the link, which would leave the savepoint's files behind without their metadata."""
+    """Deleting the link alone would leave the savepoint's files behind without their metadata."""
     link = savepoint.parent / "latest"
     link.symlink_to(savepoint)
     result = weir("savepoint", "--dispose", str(link))
@@ -85,7 +85,7 @@ def test_a_checkpoint_of_a_job_is_no_savepoint(weir: Weir, tmp_path: Path) -> No
 def test_a_savepoint_with_foreign_files_stays_as_it_is(
     weir: Weir, savepoint: Path, foreign: str
 ) -> None:
-    """They are named, and nothing at all is deleted."""
+    """The message names the files, and nothing is deleted."""
     (savepoint / foreign).parent.mkdir(exist_ok=True)
     (savepoint / foreign).write_text("mine")
     result = weir("savepoint", "--dispose", str(savepoint))
@@ -97,7 +97,7 @@ def test_a_savepoint_with_foreign_files_stays_as_it_is(
 
 
 def test_a_directory_without_metadata_is_no_savepoint(weir: Weir, savepoint: Path) -> None:
-    """Nor is one whose metadata is damaged; both stay."""
+    """A directory without metadata and one with damaged metadata both stay."""
     metadata = (savepoint / "_metadata").read_bytes()
     (savepoint / "_metadata").write_bytes(metadata[:-9])
     damaged = weir("savepoint", "--dispose", str(savepoint))
@@ -111,7 +111,7 @@ def test_a_directory_without_metadata_is_no_savepoint(weir: Weir, savepoint: Pat
 
 @pytest.mark.parametrize("arguments", [(), ("orders", "--dispose", "/s")])
 def test_a_job_or_a_path_is_named_and_not_both(weir: Weir, arguments: tuple[str, ...]) -> None:
-    """Exit code 2, and nothing is asked of any job."""
+    """The command exits with 2, without a request to any job."""
     result = weir("savepoint", *arguments)
     assert result.exit_code == 2
     assert "give one of them" in result.stderr.replace("\n", " ")

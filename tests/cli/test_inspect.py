@@ -75,18 +75,19 @@ def savepoint(tmp_path: Path) -> Path:
 def test_inspect_shows_operators_positions_sizes_files_and_pending_commits(
     weir: Weir, savepoint: Path
 ) -> None:
-    """Everything that decides whether a savepoint is the right one."""
+    """The output has everything needed to identify the right savepoint."""
     result = weir("inspect", str(savepoint))
     assert result.exit_code == 0
     for part in (
-        f"SAVEPOINT 8 of job {JOB_ID}", str(savepoint), "4.5 kB", "source orders (finished), sink out", "state/1.sst",
-        "crc32:0badcafe", "7, next", "12", "2024-01-01T00:00:00.000+00:00", "end of input",
+        f"SAVEPOINT 8 of job {JOB_ID}", str(savepoint), "4.5 kB",
+        "source orders (finished), sink out", "state/1.sst", "crc32:0badcafe", "7, next", "12",
+        "2024-01-01T00:00:00.000+00:00", "end of input",
     ):  # fmt: skip
         assert part in result.stdout
 
 
 def test_inspect_takes_the_metadata_file_and_writes_json(weir: Weir, savepoint: Path) -> None:
-    """--json has every field of the metadata, and where it was found."""
+    """--json has every field of the metadata, and its path."""
     result = weir("inspect", "--json", str(savepoint / "_metadata"))
     fields = json.loads(result.stdout)
     assert (fields["checkpoint_id"], fields["kind"], fields["external_path"]) == (
@@ -100,8 +101,8 @@ def test_inspect_takes_the_metadata_file_and_writes_json(weir: Weir, savepoint: 
 def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(
     weir: Weir, savepoint: Path
 ) -> None:
-    """Without the control input's offset; the largest partition shows a skew. No Spark is loaded
-    for it."""
+    """The control input's offset is left out, the largest partition shows a skew, and no Spark is
+    loaded."""
     lines = [" ".join(line.split()) for line in weir("inspect", str(savepoint)).stdout.splitlines()]
     assert 'clean 0 {"logOffset":11}' in lines
     assert 'clean 1 {"orders":{"0":7}}' in lines
@@ -126,7 +127,7 @@ def test_inspect_shows_source_offsets_and_the_sizes_of_the_keyed_state(
 def test_questions_about_state_need_an_operator(
     weir: Weir, savepoint: Path, arguments: tuple[str, ...]
 ) -> None:
-    """A usage error that says which option is missing."""
+    """The usage error names the missing option."""
     result = weir("inspect", str(savepoint), *arguments)
     assert result.exit_code == 2
     assert "--operator NAME" in result.stderr
@@ -135,7 +136,7 @@ def test_questions_about_state_need_an_operator(
 def test_an_operator_without_keyed_state_is_one_sentence_without_spark(
     weir: Weir, savepoint: Path
 ) -> None:
-    """What has finished, and what is not there; both name the others."""
+    """The messages for a finished and for an unknown operator name the other operators."""
     for name in ("u1", "gone", "ended"):
         ended = weir("inspect", str(savepoint), "--operator", name)
         assert (ended.exit_code, ended.stderr) == (
@@ -158,8 +159,8 @@ def test_an_operator_without_keyed_state_is_one_sentence_without_spark(
 def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
     weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lists, keyed values and coordinator; --sql is about keyed state of Spark's, of which
-    there is none."""
+    """Its lists, keyed values and coordinator are shown; --sql is for Spark's keyed state, of
+    which it has none."""
     monkeypatch.setattr(
         StateReader, "_get_session", lambda _: pytest.fail("a JVM would have started")
     )
@@ -207,7 +208,8 @@ def test_the_state_of_a_python_operator_is_shown_without_a_jvm(
 
 
 def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -> None:
-    """The newest of each with line and reason, and all that are kept with the operator's name."""
+    """The newest reject of each source has line and reason; all kept rejects have the operator's
+    name."""
     directory = tmp_path / "savepoint-012345-dddddddddddd"
     directory.mkdir()
     rejects = [{"file": f"file-{number}", "line": 7, "why": "broken"} for number in range(29)]
@@ -242,13 +244,13 @@ def _inline(data: bytes) -> dict[str, str]:
 
 
 def test_a_savepoint_is_a_value_without_a_jvm(savepoint: Path) -> None:
-    """What it is, and for each operator its vertex's figures."""
+    """The value has the savepoint's identity and, for each operator, its vertex's figures."""
     from weir import read_savepoint
 
     with read_savepoint(str(savepoint / "_metadata")) as read:
-        assert (read.checkpoint_id, read.job_id, read.kind.value, read.timestamp_ms, read.drained) == (
-            8, JOB_ID, "SAVEPOINT", 5_000, False,
-        )  # fmt: skip
+        assert (
+            read.checkpoint_id, read.job_id, read.kind.value, read.timestamp_ms, read.drained,
+        ) == (8, JOB_ID, "SAVEPOINT", 5_000, False)  # fmt: skip
         assert read.path == str(savepoint)
         orders, out, ended = read.operators
     assert (orders.uid, orders.vertex, orders.fully_finished, out.fully_finished) == (
@@ -263,7 +265,7 @@ def test_a_savepoint_is_a_value_without_a_jvm(savepoint: Path) -> None:
 
 
 def test_inspect_of_nothing_is_one_sentence(weir: Weir, tmp_path: Path) -> None:
-    """The path is named; there is no stack trace."""
+    """The message names the path, without a stack trace."""
     result = weir("inspect", str(tmp_path / "nothing"))
     assert result.exit_code == 1
     assert result.stderr.startswith("weir: error: ")

@@ -1,5 +1,7 @@
-"""Odd values in every argument and option: each is taken, or refused in one sentence, and never
-with a stack trace."""
+"""Odd values in every argument and option: each is accepted, or refused in one sentence.
+
+None of them may cause a stack trace.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from weir.storage.paths import scheme_of
 
 Weir = Callable[..., Result]
 
-#: Where the odd value stands in a command line.
+#: Placeholder for the odd value in a command line.
 ODD = "<odd>"
 COMMANDS = (
     ("run", ODD),
@@ -64,7 +66,7 @@ ADDRESSES = ("http://[", "http://\udcff", f"http://{'a' * 300}", "http://a:99999
 
 
 def ends_well(result: Result) -> None:
-    """It ended by itself, with an answer, a sentence or a usage error."""
+    """Assert that the command ended with an answer, an error message or a usage error."""
     assert result.exception is None or isinstance(result.exception, SystemExit), repr(
         result.exception
     )
@@ -78,8 +80,10 @@ def ends_well(result: Result) -> None:
 def odd(
     weir: Weir, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[tuple[str, ...], str], None]:
-    """Runs a command with an odd value, beside a pipeline file and with a server at hand. A path of
-    Hadoop's is left out."""
+    """Runs a command with an odd value, with a pipeline file and a server available.
+
+    Values that are Hadoop paths are skipped.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WEIR_REST", address)
     monkeypatch.setattr(client, "_RETRY_S", 0.0)
@@ -98,8 +102,8 @@ def odd(
 def test_known_odd_values_are_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...]
 ) -> None:
-    """Numbers that Python does not read, texts without an encoding, names that no file has, JSON
-    without a bottom."""
+    """The values include numbers that Python does not parse, text that cannot be encoded, invalid
+    file names, and very deeply nested JSON."""
     for value in (*KNOWN, *(ADDRESSES if "--address" in command else ())):
         odd(command, value)
 
@@ -111,7 +115,7 @@ def test_known_odd_values_are_taken_or_refused_in_a_sentence(
 def test_any_text_is_taken_or_refused_in_a_sentence(
     odd: Callable[[tuple[str, ...], str], None], command: tuple[str, ...], value: str
 ) -> None:
-    """Whatever it is made of."""
+    """This holds for any characters."""
     odd(command, value)
 
 
@@ -129,7 +133,7 @@ def test_any_text_is_taken_or_refused_in_a_sentence(
 def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(
     key: str, text: str
 ) -> None:
-    """What was taken fits whatever counts or waits with it."""
+    """An accepted value fits every counter and wait that uses it."""
     try:
         configuration = Configuration({key: text})
     except ConfigurationError as error:
@@ -143,6 +147,6 @@ def test_any_configuration_value_can_be_used_or_is_refused_when_it_enters(
 
 @pytest.mark.parametrize("name", ["", "  ", "\ud800", "orders\udcff"])
 def test_a_job_name_that_is_no_text_is_refused(name: str) -> None:
-    """It is written to records and tables, all of which are UTF-8."""
+    """The name is written to records and tables, which are UTF-8."""
     with pytest.raises(PipelineError, match=r"A job needs a name|is not UTF-8 text"):
         Job(name)

@@ -1,4 +1,4 @@
-"""What a run that starts is said to wait for."""
+"""The phases that a starting run reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from weir.run.phases import Phases, StartPhases, describe_time
 
 
 class Told:
-    """A clock that the test moves, and the lines that were said by it."""
+    """A clock that the test advances, and the lines reported so far."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -26,13 +26,13 @@ class Told:
         self.phases = Phases(self.lines.append, self.clock)
 
     def pass_time(self, ms: int) -> None:
-        """Time passes, and somebody looks."""
+        """Advance the clock, and let the phases report."""
         self.clock.now += ms
         self.phases.look()
 
 
 def test_a_phase_of_a_second_is_never_told() -> None:
-    """Nobody has begun to wait."""
+    """A phase that short needs no line."""
     told = Told()
     told.phases.begin("checking sinks")
     told.pass_time(1_000)
@@ -41,7 +41,7 @@ def test_a_phase_of_a_second_is_never_told() -> None:
 
 
 def test_a_phase_is_told_while_it_lasts_and_with_its_time_when_it_is_over() -> None:
-    """Once each, so one that hangs is seen."""
+    """Both lines come once, so a phase that hangs is visible."""
     told = Told()
     told.phases.begin("starting Spark")
     told.pass_time(1_001)
@@ -57,7 +57,7 @@ def test_a_phase_is_told_while_it_lasts_and_with_its_time_when_it_is_over() -> N
 
 
 def test_the_same_phase_again_goes_on() -> None:
-    """A phase in two parts is one."""
+    """Two consecutive parts of a phase count as one phase."""
     told = Told()
     told.phases.begin("loading libraries")
     told.pass_time(800)
@@ -67,7 +67,7 @@ def test_the_same_phase_again_goes_on() -> None:
 
 
 def test_a_time_is_said_in_seconds_or_minutes() -> None:
-    """To a tenth of a second below a minute."""
+    """Below a minute the time has tenths of a second."""
     assert [describe_time(ms) for ms in (1_049, 59_900, 125_400)] == [
         "1.0 s",
         "59.9 s",
@@ -76,22 +76,22 @@ def test_a_time_is_said_in_seconds_or_minutes() -> None:
 
 
 class Listener:
-    """Keeps the phases."""
+    """Records the phases."""
 
     def __init__(self) -> None:
         self.told: list[str | None] = []
 
     def phase(self, name: str | None) -> None:
-        """The next one."""
+        """Record the next phase."""
         self.told.append(name)
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """A line of its own."""
+        """Record the restored checkpoint."""
         self.told.append(f"restored {checkpoint.checkpoint_id}")
 
 
 def runs(vertex: str) -> TaskStatusChanged:
-    """A task of the attempt has started."""
+    """The message that a task of the attempt runs."""
     return TaskStatusChanged(vertex=vertex, attempt=1, status=TaskStatus.RUNNING)
 
 
@@ -118,7 +118,7 @@ def checkpoint(*finished: str) -> CompletedCheckpoint:
 
 
 def test_an_attempt_looks_for_a_checkpoint_and_starts_its_queries() -> None:
-    """Its start is over when the last one runs."""
+    """The start is done when the last query runs."""
     listener = Listener()
     phases = StartPhases(listener, ("a", "b"))
     for effect in (
@@ -136,7 +136,7 @@ def test_an_attempt_looks_for_a_checkpoint_and_starts_its_queries() -> None:
 
 
 def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
-    """The next attempt counts anew."""
+    """The next attempt counts its queries again."""
     listener = Listener()
     phases = StartPhases(listener, ("a", "b"))
     phases.observe(BeginAttempt())
@@ -155,7 +155,7 @@ def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
 
 
 def test_a_job_that_fails_while_its_queries_start_starts_none_any_more() -> None:
-    """The failure is a line of its own."""
+    """The failure has a line of its own."""
     listener = Listener()
     phases = StartPhases(listener, ("a",))
     phases.observe(JobStatusChanged(status=JobStatus.RUNNING))
@@ -165,7 +165,7 @@ def test_a_job_that_fails_while_its_queries_start_starts_none_any_more() -> None
 
 
 def test_the_display_shows_a_phase_that_lasts_and_when_the_first_rows_came() -> None:
-    """Counted from the begin of the run; told once."""
+    """The time counts from the start of the run, and is reported once."""
     out, clock = io.StringIO(), ManualClock()
     quiet = replace(VIEW, vertices=tuple(replace(one, records_in=0) for one in VIEW.vertices))
     gateway = FakeGateway(quiet)

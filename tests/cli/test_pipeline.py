@@ -17,31 +17,31 @@ ONE_JOB = "import weir\njob = weir.Job('orders')\nsame = job\n"
 
 @pytest.fixture(autouse=True)
 def _unchanged_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loading puts the file's directory on the module path; each test gets the old one back."""
+    """Restore the module path after each test: loading adds the file's directory to it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 def written(directory: Path, text: str) -> str:
-    """The path of a pipeline file with this text."""
+    """Write a pipeline file with this text, and return its path."""
     path = directory / "pipeline.py"
     path.write_text(text)
     return str(path)
 
 
 def test_the_only_job_of_a_file_is_found(tmp_path: Path) -> None:
-    """Two names of one job are one job."""
+    """Two variables with the same job count as one job."""
     assert load_job(written(tmp_path, ONE_JOB)).name == "orders"
 
 
 def test_a_job_can_be_named_after_a_colon(tmp_path: Path) -> None:
-    """Of several jobs the named one is taken."""
+    """The name selects one of several jobs."""
     file = written(tmp_path, "import weir\na = weir.Job('first')\nb = weir.Job('second')\n")
     assert load_job(f"{file}:b").name == "second"
 
 
 def test_several_jobs_without_a_name_are_refused_with_their_names(tmp_path: Path) -> None:
-    """The sentence shows how to name one."""
+    """The message shows how to name one."""
     file = written(tmp_path, "import weir\na = weir.Job('first')\nb = weir.Job('second')\n")
     with pytest.raises(PipelineError, match=rf"several jobs \(a, b\).*{file}:a"):
         load_job(file)
@@ -63,7 +63,7 @@ def test_several_jobs_without_a_name_are_refused_with_their_names(tmp_path: Path
 def test_a_file_that_cannot_be_used_is_one_sentence_with_its_place(
     tmp_path: Path, text: str, suffix: str, told: str
 ) -> None:
-    """File, line and reason."""
+    """The message has file, line and reason."""
     file = written(tmp_path, text)
     with pytest.raises(PipelineError) as caught:
         load_job(file + suffix)
@@ -72,13 +72,13 @@ def test_a_file_that_cannot_be_used_is_one_sentence_with_its_place(
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    """The path is in the sentence."""
+    """The message has the path."""
     with pytest.raises(PipelineError, match=r"no pipeline file .*missing\.py"):
         load_job(str(tmp_path / "missing.py"))
 
 
 def test_a_pipeline_imports_modules_beside_it(tmp_path: Path) -> None:
-    """The file's directory is on the module path, also on that of processes started later."""
+    """The file's directory is on the module path, including that of processes started later."""
     (tmp_path / "helper_beside_it.py").write_text("NAME = 'helped'\n")
     file = written(
         tmp_path, "import weir, helper_beside_it\njob = weir.Job(helper_beside_it.NAME)\n"
@@ -88,14 +88,13 @@ def test_a_pipeline_imports_modules_beside_it(tmp_path: Path) -> None:
 
 
 def test_the_main_block_of_a_pipeline_does_not_run(tmp_path: Path) -> None:
-    """A file can be run by Python and by Weir."""
+    """The same file can be run by Python and by Weir."""
     text = ONE_JOB + "if __name__ == '__main__':\n    raise SystemExit('ran')\n"
     assert load_job(written(tmp_path, text)).name == "orders"
 
 
 def test_functions_of_a_pipeline_travel_by_value(tmp_path: Path) -> None:
-    """A Spark worker that does not have the file can call them, with the globals and classes that
-    they use."""
+    """A Spark worker without the file can call them, with the globals and classes that they use."""
     from pyspark import cloudpickle
 
     text = (

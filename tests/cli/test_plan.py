@@ -1,4 +1,4 @@
-"""``weir plan``: what a pipeline is cut into, shown without a JVM."""
+"""``weir plan``: the vertices of a pipeline, shown without a JVM."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def never(*anything): raise AssertionError('a function of a step was called')
 def out(name): return weir.sinks.Files(name, format='parquet')
 orders = job.source('orders', never)
 """
-#: A step named like a word of Mermaid feeds two steps and a sink; they meet again behind it, with a
-#: bounded source.
+#: A step whose name is a Mermaid keyword feeds two steps and a sink; the two steps are joined again
+#: downstream, with a bounded source.
 SHOP = (
     BEGIN
     + """
@@ -37,13 +37,13 @@ both.transform('sums', never).start_new_chain().sink('sums-out', out('sums'))
 
 @pytest.fixture(autouse=True)
 def _unchanged_module_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What loading a pipeline does to the module path is undone."""
+    """Restore the module path after each test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
 
 def written(directory: Path, text: str) -> str:
-    """The path of a pipeline file with this text."""
+    """Write a pipeline file with this text, and return its path."""
     path = directory / "shop.py"
     path.write_text(text)
     return str(path)
@@ -52,7 +52,7 @@ def written(directory: Path, text: str) -> str:
 def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
     weir: Weir, tmp_path: Path
 ) -> None:
-    """Producers come first; what a vertex does not have is left out."""
+    """Producers come first; lines that a vertex does not need are left out."""
     result = weir("plan", written(tmp_path, SHOP))
     assert result.exit_code == 0
     assert (
@@ -118,7 +118,7 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
 def test_plan_says_why_the_chain_of_a_source_ends(
     weir: Weir, tmp_path: Path, steps: str, why: str
 ) -> None:
-    """Where two reasons hold it is the one that the user cannot take back."""
+    """If two reasons apply, the one that the user cannot change is shown."""
     vertices = weir("plan", written(tmp_path, BEGIN + steps)).stdout.split("\n\n")
     (orders,) = (vertex for vertex in vertices if vertex.startswith("orders ("))
     assert orders.splitlines()[-1].endswith(why)
@@ -127,7 +127,7 @@ def test_plan_says_why_the_chain_of_a_source_ends(
 def test_mermaid_has_a_subgraph_for_each_vertex_and_a_thick_arrow_to_each_reader(
     weir: Weir, tmp_path: Path
 ) -> None:
-    """Names stand in quotes behind ids, since ``end`` alone would end a subgraph."""
+    """Names are quoted after ids, since a bare ``end`` would end a subgraph."""
     result = weir("plan", "--mermaid", written(tmp_path, SHOP))
     assert result.exit_code == 0
     assert (
@@ -144,7 +144,7 @@ def test_mermaid_has_a_subgraph_for_each_vertex_and_a_thick_arrow_to_each_reader
 def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(
     weir: Weir, tmp_path: Path
 ) -> None:
-    """With the sinks and the kinds of the steps, for programs."""
+    """The JSON, for programs, also has the sinks and the kinds of the steps."""
     plan = json.loads(weir("plan", "--json", written(tmp_path, SHOP)).stdout)
     assert plan["job"] == "shop [eu]"
     both = next(vertex for vertex in plan["vertices"] if vertex["name"] == "both")
@@ -158,8 +158,8 @@ def test_json_has_the_steps_the_inputs_and_the_reason_of_each_vertex(
 def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_state(
     weir: Weir, tmp_path: Path
 ) -> None:
-    """``name [uid]`` wherever the step or sink stands, and the number of state partitions of its
-    vertex."""
+    """Every mention of a step or sink is ``name [uid]``, and a vertex shows its number of state
+    partitions."""
     steps = (
         "sums = orders.transform('sums', never, parallelism=5, uid='s-1').start_new_chain()\n"
         "sums.sink('out', out('o'), uid='o-1')\n"
@@ -181,7 +181,7 @@ def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_stat
 
 
 def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
-    """A chain of the longest names stands on one line, on a machine without Java."""
+    """A chain of the longest names is on one line, on a machine without Java."""
     names = [letter * 100 for letter in "abc"]
     steps = "".join(f".transform('{name}', never)" for name in names)
     file = written(tmp_path, f"{BEGIN}orders{steps}.sink('out', out('out'))\n")
@@ -203,7 +203,7 @@ def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
 def test_a_pipeline_that_cannot_run_is_one_sentence(
     weir: Weir, tmp_path: Path, text: str, told: str
 ) -> None:
-    """The sentences of ``weir run``."""
+    """The messages are those of ``weir run``."""
     result = weir("plan", written(tmp_path, text))
     assert result.exit_code == 1
     assert result.stderr.startswith("weir: error: ")
@@ -211,13 +211,13 @@ def test_a_pipeline_that_cannot_run_is_one_sentence(
 
 
 def test_mermaid_and_json_exclude_each_other(weir: Weir, tmp_path: Path) -> None:
-    """A usage error, told before the file is loaded."""
+    """Both together are a usage error, reported before the file is loaded."""
     result = weir("plan", "--mermaid", "--json", str(tmp_path / "missing.py"))
     assert result.exit_code == 2
     assert "give one of them" in result.stderr
 
 
 def test_plan_has_help_with_an_example(weir: Weir) -> None:
-    """As every command."""
+    """The help text ends with an example, as every command's does."""
     assert "Example: weir plan pipeline.py" in weir("plan", "--help").stdout
     assert "plan" in weir("--help").stdout

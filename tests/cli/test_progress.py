@@ -1,4 +1,4 @@
-"""What is shown while a job runs."""
+"""The progress display of a running job."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_each_checkpoint_is_told_when_triggered_and_when_completed() -> None:
-    """Once each, however often the statistics are read."""
+    """Each line comes once, however often the statistics are read."""
     lines = CheckpointLines()
     assert lines.new(snapshot(IN_PROGRESS)) == ["checkpoint 9 triggered"]
     assert lines.new(snapshot(IN_PROGRESS)) == []
@@ -45,7 +45,7 @@ def test_each_checkpoint_is_told_when_triggered_and_when_completed() -> None:
 
 
 def test_lines_come_in_the_order_of_the_checkpoints() -> None:
-    """The history is newest first, a log is oldest first."""
+    """The history is newest first, but the lines are oldest first."""
     assert CheckpointLines().new(SNAPSHOT) == [
         "checkpoint 7 completed in 123 ms, 4.5 kB",
         "savepoint 8 failed: expired before completing",
@@ -54,7 +54,7 @@ def test_lines_come_in_the_order_of_the_checkpoints() -> None:
 
 
 def test_a_completed_savepoint_is_told_with_its_path() -> None:
-    """The path is what a user needs of it."""
+    """The user needs the savepoint's path."""
     savepoint = replace(COMPLETED, kind=SnapshotKind.SAVEPOINT, external_path="/d/savepoint-1")
     assert (
         describe_checkpoint(savepoint) == "savepoint 7 completed in 123 ms, 4.5 kB, /d/savepoint-1"
@@ -63,7 +63,7 @@ def test_a_completed_savepoint_is_told_with_its_path() -> None:
 
 
 def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again() -> None:
-    """The job's own line tells it, once for each attempt."""
+    """The job's own line reports the failure, once for each attempt."""
     said = "Checkpoint Coordinator is suspending."
     told = [f"savepoint 8 failed: {said}", f"a checkpoint could not be triggered: {said}"]
     failed = replace(FAILED, failure_message=f"{said} Task 'a' failed: KeyError: 'JP'")
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_a_failing_job_aborts_does_not_tell_the_failure_again(
 
 
 def test_a_checkpoint_that_failed_before_it_had_an_id_is_told_once_with_its_reason() -> None:
-    """It has no entry in the history, but it is counted as failed."""
+    """Such a checkpoint has no entry in the history, but it is counted as failed."""
     lines, failed = CheckpointLines(), CheckpointStatsSnapshot(latest_trigger_failure="disk full")
     assert lines.new(failed) == ["a checkpoint could not be triggered: disk full"]
     assert lines.new(failed) == []
@@ -103,7 +103,7 @@ def test_the_live_table_shows_status_checkpoints_and_each_vertex() -> None:
 
 
 class ManualClock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
 
     now = 0
 
@@ -115,7 +115,7 @@ class ManualClock:
 
 
 def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() -> None:
-    """Checkpoint lines come at once; totals wait for ten seconds and for a change."""
+    """Checkpoint lines come immediately; totals wait for ten seconds and for a change."""
     out, clock, gateway = (
         io.StringIO(),
         ManualClock(),
@@ -138,7 +138,7 @@ def test_on_a_plain_stream_a_line_with_totals_comes_at_most_every_ten_seconds() 
 
 
 def test_what_happened_last_is_told_before_the_display_ends() -> None:
-    """A checkpoint that completes just before the end is not missing."""
+    """A checkpoint that completes just before the end is still reported."""
     out, gateway = io.StringIO(), FakeGateway()
     gateway.current = replace(VIEW, checkpoints=snapshot())
     with ProgressDisplay(Console(file=out, width=1_000)) as display:
@@ -148,7 +148,7 @@ def test_what_happened_last_is_told_before_the_display_ends() -> None:
 
 
 def test_on_a_terminal_lines_stand_above_the_live_table() -> None:
-    """The table is drawn with terminal codes, and lines are printed too."""
+    """The table is drawn with terminal codes, and the lines are printed as well."""
     out = io.StringIO()
     with ProgressDisplay(Console(file=out, force_terminal=True, width=120)) as display:
         display.submitted(JOB_ID, FakeGateway(), "http://127.0.0.1:8081")

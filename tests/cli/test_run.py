@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class FakeRunner:
-    """Stands for ``run_job``: remembers what it was given and ends as it is told."""
+    """Replaces ``run_job``: records its arguments and ends as configured."""
 
     def __init__(self) -> None:
         self.options = RunOptions()
@@ -55,7 +55,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRunner:
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A pipeline file; what loading it does to the module path is undone."""
+    """A pipeline file; the module path is restored after the test."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     path = tmp_path / "orders.py"
@@ -64,7 +64,7 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_run_says_what_happens(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
-    """Job id, address, where it goes on from, and notes as they are, even with brackets."""
+    """The output has job id, address, restore point, and notes verbatim, even with brackets."""
     result = weir("run", pipeline)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -79,15 +79,16 @@ def test_run_says_what_happens(weir: Weir, fake: FakeRunner, pipeline: str) -> N
 def test_run_passes_every_option_on(
     weir: Weir, fake: FakeRunner, pipeline: str, tmp_path: Path
 ) -> None:
-    """--conf wins over the file, --rest-port is the key rest.port."""
+    """--conf overrides the file, and --rest-port sets the key rest.port."""
     config = tmp_path / "weir.conf"
     config.write_text(
         "execution.checkpointing.interval: 5s\nexecution.checkpointing.timeout:"
         " 1min\nrest.port: 1\n"
     )
     weir(
-        "run", pipeline, "--master", "local[2]", "--config", str(config), "--takeover", "--accept-duplicates",
-        "--conf", "execution.checkpointing.interval=7s", "--conf", "spark.x=a=b", "--rest-port", "0", "-s", "/s",
+        "run", pipeline, "--master", "local[2]", "--config", str(config), "--takeover",
+        "--accept-duplicates", "--conf", "execution.checkpointing.interval=7s", "--conf",
+        "spark.x=a=b", "--rest-port", "0", "-s", "/s",
     )  # fmt: skip
     assert fake.options == RunOptions(
         master="local[2]",
@@ -127,13 +128,13 @@ def test_run_passes_every_option_on(
 def test_how_a_snapshot_is_recovered_is_given_by_flinks_options(
     weir: Weir, fake: FakeRunner, pipeline: str, arguments: tuple[str, ...], conf: dict[str, str]
 ) -> None:
-    """In Flink's spelling and in Weir's; each stands for its key and wins over --conf."""
+    """Flink's and Weir's spellings work; each option sets its key and overrides --conf."""
     assert weir("run", pipeline, "-s", "/s", *arguments).exit_code == 0
     assert fake.options == RunOptions(conf=conf, from_savepoint="/s")
 
 
 def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
-    """The command line wins over it, and it does not go together with --fresh."""
+    """The command line overrides it, and it cannot be combined with --fresh."""
     configuration = Configuration({"execution.state-recovery.path": "/s"})
     options = RunOptions()
     assert with_recovery_path(options, configuration) == RunOptions(from_savepoint="/s")
@@ -160,7 +161,7 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
 def test_options_that_make_no_sense_are_usage_errors(
     weir: Weir, fake: FakeRunner, pipeline: str, arguments: tuple[str, ...], told: str
 ) -> None:
-    """Exit code 2, and nothing is run."""
+    """The command exits with 2, and nothing is run."""
     result = weir("run", pipeline, *arguments)
     assert result.exit_code == 2
     assert told in result.stderr.replace("\n", " ")
@@ -168,7 +169,7 @@ def test_options_that_make_no_sense_are_usage_errors(
 
 
 def test_an_unknown_key_is_one_sentence(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
-    """A spelling mistake is told before anything starts."""
+    """A misspelled key is reported before anything starts."""
     result = weir("run", pipeline, "--conf", "execution.checkpointing.intervall=5s")
     assert result.exit_code == 1
     assert "did you mean execution.checkpointing.interval?" in result.stderr
@@ -191,7 +192,7 @@ def test_an_unknown_key_is_one_sentence(weir: Weir, fake: FakeRunner, pipeline: 
 def test_the_exit_code_says_how_the_job_ended(
     weir: Weir, fake: FakeRunner, pipeline: str, result: JobResult, ending: tuple[int, str]
 ) -> None:
-    """And the last line says how to go on."""
+    """The last line says how to continue."""
     fake.result = result
     answer = weir("run", pipeline)
     code, told = ending
@@ -200,7 +201,7 @@ def test_the_exit_code_says_how_the_job_ended(
 
 
 def test_a_failed_job_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeline: str) -> None:
-    """With the failure's own words."""
+    """The line has the text of the failure."""
     fake.result = JobResult(job_id=JOB_ID, status=JobStatus.FAILED, failure="the sink is gone")
     answer = weir("run", pipeline)
     assert (answer.exit_code, answer.stderr) == (
@@ -212,7 +213,7 @@ def test_a_failed_job_is_one_line_on_stderr(weir: Weir, fake: FakeRunner, pipeli
 def test_a_job_that_cannot_begin_is_one_line_on_stderr(
     weir: Weir, fake: FakeRunner, pipeline: str
 ) -> None:
-    """What the runner raises on its thread comes out as the sentence."""
+    """An error that the runner raises on its thread becomes one message."""
     fake.error = JobEndedError("Job 'orders' was stopped with savepoint /s/1: start from it.")
     answer = weir("run", pipeline)
     assert (answer.exit_code, answer.stderr) == (1, f"weir: error: {fake.error}\n")
@@ -221,7 +222,7 @@ def test_a_job_that_cannot_begin_is_one_line_on_stderr(
 def test_the_old_signal_handlers_are_back_after_a_run(
     weir: Weir, fake: FakeRunner, pipeline: str
 ) -> None:
-    """A program that calls the command line keeps its own handlers."""
+    """A program that calls the command line keeps its own signal handlers."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     weir("run", pipeline)
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
@@ -230,7 +231,7 @@ def test_the_old_signal_handlers_are_back_after_a_run(
 def test_a_class_archive_is_made_after_a_run_unless_that_is_switched_off(
     weir: Weir, fake: FakeRunner, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the job's own configuration or the command's; nothing is waited for."""
+    """The job's or the command's configuration can disable it; the run does not wait for it."""
     calls: list[int] = []
     monkeypatch.setattr(class_archive, "make_later", lambda: calls.append(1))
     weir("run", pipeline, "--conf", "weir.class-archive=false")
@@ -251,7 +252,7 @@ def started(pipeline: str, kind: str) -> subprocess.Popen[str]:
 
 
 def wait_for(process: subprocess.Popen[str], text: str) -> None:
-    """Read lines until one has the text. Lines are flushed at once, or this would wait for ever."""
+    """Read lines until one has the text; unflushed lines would make this wait for ever."""
     assert process.stdout is not None
     for line in process.stdout:
         if text in line:
@@ -270,7 +271,7 @@ def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: 
 
 
 def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
-    """Even if the job does not react to the first."""
+    """It ends even if the job does not react to the first signal."""
     process = started(pipeline, "deaf")
     process.send_signal(signal.SIGINT)
     wait_for(process, "suspending the job")
@@ -282,7 +283,7 @@ def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:
 def test_a_savepoint_to_go_on_from_is_named_by_its_path(
     weir: Weir, fake: FakeRunner, pipeline: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Savepoints may have been moved, so the path says more than the id."""
+    """Savepoints may have been moved, so the path is more useful than the id."""
 
     def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         listener.restored(completed(8, "/d/savepoint-1", SnapshotKind.SAVEPOINT))

@@ -1,5 +1,4 @@
-"""``CoordinatorRunner``: each coordinator for itself, in strict order, and nothing of an attempt
-that is over."""
+"""``CoordinatorRunner``: coordinators are isolated, in strict order, and bound to an attempt."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ from weir.runtime.ports import CoordinatorAnswer
 
 
 class Recorded(OperatorCoordinator):
-    """Notes its calls, and does for each event what that says."""
+    """Records its calls and does what each event says."""
 
     def __init__(self, **acts: Callable[[Recorded], Any]) -> None:
         self.calls: list[Any] = []
@@ -115,7 +114,7 @@ def snapshot(n: int = 1, operator: str = "op") -> SnapshotCoordinator:
 
 
 def test_what_is_sent_comes_before_the_answer_of_a_later_snapshot(bench: Bench) -> None:
-    """C3: the order in which the coordinator did it."""
+    """C3: in the order of the coordinator's calls."""
     one = Recorded(
         send=lambda self: self.context.send_event(0, {"go": 1}), state=lambda _: {"kept": [1]}
     )
@@ -166,7 +165,7 @@ def test_a_coordinator_that_throws_fails_the_job_once_and_is_left_alone_until_it
 
 
 def test_a_slow_coordinator_holds_up_nobody_else(bench: Bench) -> None:
-    """Each has a thread of its own."""
+    """Each has its own thread."""
     go = threading.Event()
     runner = bench.runner(slow=Recorded(wait=lambda _: go.wait(20)), fast=Recorded())
     bench.tell(runner, reset(operator="slow"), reset(operator="fast"))
@@ -178,7 +177,7 @@ def test_a_slow_coordinator_holds_up_nobody_else(bench: Bench) -> None:
 
 
 def test_a_snapshot_that_nobody_wants_any_more_is_not_taken(bench: Bench) -> None:
-    """One that is slower than the checkpoints' timeout catches up again."""
+    """A coordinator slower than the checkpoint timeout catches up again."""
     go = threading.Event()
     one = Recorded(wait=lambda _: go.wait(20))
     runner = bench.runner(op=one)
@@ -191,8 +190,8 @@ def test_a_snapshot_that_nobody_wants_any_more_is_not_taken(bench: Bench) -> Non
 
 
 def test_what_was_scheduled_before_a_failure_does_not_happen_after_it(bench: Bench) -> None:
-    """A timer, a function from another thread, and what ran beside it belong to an attempt that is
-    over."""
+    """Timers, functions from other threads and work on the side belong to an attempt that has
+    ended."""
 
     def later(self: Recorded) -> None:
         self.context.schedule(50, lambda: self.calls.append("timer"))
@@ -209,7 +208,7 @@ def test_what_was_scheduled_before_a_failure_does_not_happen_after_it(bench: Ben
 
 
 def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: Bench) -> None:
-    """On the coordinator's thread."""
+    """Both arrive on the coordinator's thread."""
     found: list[Any] = []
 
     def begin(self: Recorded) -> None:
@@ -226,7 +225,7 @@ def test_work_beside_the_coordinator_comes_back_with_its_result_or_error(bench: 
 
 
 def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
-    """With a sentence that says what to use."""
+    """With a message that says what to use instead."""
     bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": object()})), reset(), snapshot())
     declined = bench.next()
     assert isinstance(declined, CoordinatorSnapshotFailed)
@@ -248,7 +247,7 @@ def test_a_state_that_is_no_json_declines_the_checkpoint(bench: Bench) -> None:
 def test_a_state_that_json_would_change_declines_the_checkpoint(
     bench: Bench, value: Any, part: str
 ) -> None:
-    """A restored coordinator would go on with another one."""
+    """A restored coordinator would continue with a different state."""
     bench.tell(bench.runner(op=Recorded(state=lambda _: {"kept": [value]})), reset(), snapshot())
     declined = bench.next()
     assert isinstance(declined, CoordinatorSnapshotFailed)
@@ -259,7 +258,7 @@ def test_a_state_that_json_would_change_declines_the_checkpoint(
 
 
 def test_an_event_that_json_would_change_fails_the_job_by_its_place(bench: Bench) -> None:
-    """The subtask would get another one."""
+    """The subtask would get a different one."""
     one = Recorded(send=lambda self: self.context.send_event(0, {"pair": (1, 2)}))
     bench.tell(bench.runner(op=one), reset(), event("send"))
     failed = bench.next()
@@ -273,7 +272,7 @@ def test_an_event_that_json_would_change_fails_the_job_by_its_place(bench: Bench
 def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence(
     bench: Bench,
 ) -> None:
-    """It names the subtasks that there are."""
+    """It names the existing subtasks."""
     one = Recorded(send=lambda self: self.context.send_event(2, {}))
     bench.tell(bench.runner(op=one), reset(), event("send"))
     failed = bench.next()
@@ -282,7 +281,7 @@ def test_an_event_to_a_subtask_that_does_not_exist_fails_the_job_with_a_sentence
 
 
 def test_a_coordinator_is_told_of_each_subtask_and_closed_at_the_end(bench: Bench) -> None:
-    """C1, in the order in which it happened."""
+    """C1: in the order of the events."""
     one = Recorded()
     runner = bench.runner(op=one)
     complete = NotifyCoordinator(operator="op", checkpoint_id=3, completed=True)
@@ -301,7 +300,7 @@ def asked(bench: Bench, runner: CoordinatorRunner, request: Payload) -> Future[C
 def test_coordinators_that_do_not_close_hold_up_the_end_once_and_not_each_for_itself(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They all have had the time that the first one had."""
+    """All start closing together, so the others have had the first one's time as well."""
     monkeypatch.setattr("weir.coordinators.runner._CLOSING_S", 0.5)
     gate = threading.Event()
     names = [f"op{number}" for number in range(20)]
@@ -315,7 +314,7 @@ def test_coordinators_that_do_not_close_hold_up_the_end_once_and_not_each_for_it
 
 
 def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Bench) -> None:
-    """Not by one whose snapshot was taken before."""
+    """Not by a checkpoint whose snapshot was taken before."""
     runner = bench.runner(op=BroadcastRules())
     bench.tell(runner, reset(), snapshot(1))
     bench.next()
@@ -331,7 +330,7 @@ def test_a_request_is_answered_when_a_checkpoint_has_what_it_changed(bench: Benc
 
 
 def test_a_restored_job_answers_only_for_what_its_own_checkpoint_has(bench: Bench) -> None:
-    """The ids of another job's savepoint say nothing of this one's."""
+    """The ids of another job's savepoint mean nothing for this job."""
     runner = bench.runner(op=BroadcastRules())
     bench.tell(runner, reset())
     answer = asked(bench, runner, {"set": {"a": 1}})
@@ -370,7 +369,7 @@ def test_a_malformed_request_is_refused_and_harms_nobody(bench: Bench, request_:
 def test_a_rule_or_key_that_nobody_knows_is_refused(
     bench: Bench, request_: Payload, says: str
 ) -> None:
-    """With those that there are; nothing is changed."""
+    """The error names the existing ones; nothing is changed."""
     runner = bench.runner(op=BroadcastRules({"often": 5}))
     bench.tell(runner, reset())
     with pytest.raises(CoordinatorError, match=says):
@@ -393,7 +392,7 @@ def test_a_rule_or_key_that_nobody_knows_is_refused(
 def test_a_rule_that_is_known_can_be_set(
     bench: Bench, rules: BroadcastRules, restored: Payload, name: str
 ) -> None:
-    """It is in force, or was removed, or new ones are accepted."""
+    """A rule is known if it was restored or declared, or if new ones are accepted."""
     runner = bench.runner(op=rules)
     bench.tell(runner, reset(state={"rules": restored}))
     answer = asked(bench, runner, {"set": {name: 10}})
@@ -413,7 +412,7 @@ def test_rules_that_cannot_be_are_refused_when_they_are_made() -> None:
 
 
 def test_an_answer_that_json_would_change_undoes_the_request(bench: Bench) -> None:
-    """What the coordinator did for it is undone with the restore that follows."""
+    """The restore that follows undoes what the coordinator did for it."""
 
     class Answers(Recorded):
         def handle_request(self, request: Payload) -> Payload:
@@ -430,7 +429,7 @@ def test_an_answer_that_json_would_change_undoes_the_request(bench: Bench) -> No
 
 
 def test_a_request_that_json_would_change_is_refused(bench: Bench) -> None:
-    """Before the coordinator hears of it."""
+    """It never reaches the coordinator."""
     runner = bench.runner(op=BroadcastRules())
     bench.tell(runner, reset())
     with pytest.raises(
@@ -443,7 +442,7 @@ def test_a_request_that_json_would_change_is_refused(bench: Bench) -> None:
 
 
 def test_a_coordinator_that_could_not_start_is_started_again(bench: Bench) -> None:
-    """With the next attempt."""
+    """By the next attempt."""
 
     class Late(Recorded):
         def start(self, context: CoordinatorContext) -> None:

@@ -54,9 +54,7 @@ def test_each_reason_counts_exactly_if_it_is_one_of_the_five(reason: Reason) -> 
     )
 
 
-def test_uncounted_reasons_do_not_break_the_streak_and_the_third_counted_fails_at_tolerance_two() -> (
-    None
-):
+def test_uncounted_reasons_keep_the_streak_and_the_third_counted_fails_at_tolerance_two() -> None:
     """Failures count as consecutive until a checkpoint succeeds."""
     manager = CheckpointFailureManager(tolerable_failures=2)
     assert not manager.handle_failure(Reason.IO_EXCEPTION, 1)

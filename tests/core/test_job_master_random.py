@@ -130,8 +130,8 @@ class RandomWorld(World):
                     assert not self.hooks[effect.checkpoint_id], (
                         "tasks are triggered before hooks are done"
                     )
-                    assert effect.full or not (self.owes_full or effect.kind.is_savepoint)
-                    self.full |= {effect.checkpoint_id} if effect.full else set()
+                    assert effect.barrier.full or not (self.owes_full or effect.kind.is_savepoint)
+                    self.full |= {effect.checkpoint_id} if effect.barrier.full else set()
                     key = (effect.checkpoint_id, effect.vertex)
                     self.based_on[key] = self.base.get(effect.vertex, ())
                     self.owed.append(effect)
@@ -283,7 +283,7 @@ class RandomWorld(World):
             )
         files: tuple[str, ...] = ()
         if not effect.kind.is_savepoint:
-            base = () if effect.full else self.based_on[n, vertex]
+            base = () if effect.barrier.full else self.based_on[n, vertex]
             files = (*base[-(number % 3) :], f"{vertex}-{n}")
         state, metrics = task_state(vertex, files=files), SnapshotMetrics()
         return self.handle(

@@ -145,9 +145,7 @@ def test_a_stop_with_drain_ends_the_input_and_takes_the_savepoint_after_the_last
     assert harness.committed(7) == [status(TaskStatus.FINISHED)]
 
 
-def test_a_stop_with_drain_waits_for_its_savepoint_even_if_no_operator_needs_a_final_checkpoint() -> (
-    None
-):
+def test_a_stop_with_drain_waits_for_its_savepoint_even_without_a_final_checkpoint() -> None:
     """``requires_final_checkpoint`` concerns only the end of the input (PROTOCOL P36)."""
     harness = TaskHarness(requires_final_checkpoint=False)
     harness.trigger(7, STOP, drain=True)

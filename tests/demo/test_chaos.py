@@ -1,8 +1,7 @@
-"""The demo's killer: N kills at random moments of a running driver, told in the words of its newest
-lines.
+"""The demo's killer: N kills at random moments of a running driver, described by its newest lines.
 
 A small script stands in for the driver: it prints the lines of ``weir run``, takes a while, and
-remembers in a file how far it came, so that a restarted one goes on from there.
+records its progress in a file, so that a restarted one goes on from there.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import pytest
 
 from weir.demo.driver import Chaos, Driver, Outcome, Phase
 
-#: Takes ``steps`` steps of a tenth of a second, each a checkpoint.
+#: Takes ``steps`` steps of a tenth of a second, each with a checkpoint.
 SCRIPT = """
 import pathlib, sys, time
 steps, store = int(sys.argv[1]), pathlib.Path("done")
@@ -36,7 +35,7 @@ sys.exit(int(sys.argv[2]))
 
 
 class Scene:
-    """Runs the script under chaos in a directory and keeps what was told."""
+    """Runs the script under chaos in a directory and keeps the output."""
 
     def __init__(self, directory: Path, *, steps: int, exit_code: int = 0) -> None:
         self.directory = directory
@@ -47,7 +46,7 @@ class Scene:
         self.drivers: list[Driver] = []
 
     def start(self) -> Driver:
-        """One more life."""
+        """Start the script once more."""
         driver = Driver(
             self.command, directory=self.directory, environment={}, show=self.lines.append
         )
@@ -55,12 +54,12 @@ class Scene:
         return driver
 
     def done(self) -> float:
-        """The part of the steps that are done."""
+        """The fraction of the steps that are done."""
         store = self.directory / "done"
         return int(store.read_text() or 0) / self.steps if store.exists() else 0.0
 
     def run(self, kills: int, seed: int = 1) -> Outcome:
-        """Chaos with so many kills."""
+        """Run chaos with this many kills."""
         chaos = Chaos(
             start=self.start, done=self.done, tell=self.told.append, generator=random.Random(seed)
         )
@@ -87,7 +86,7 @@ class Scene:
 def test_the_phase_of_a_kill_is_told_from_the_newest_line_that_says_one(
     lines: list[str], phase: str
 ) -> None:
-    """Lines of checkpoints and of recovery decide, others do not."""
+    """Lines about checkpoints and recovery count, others do not."""
     read = Phase()
     for line in lines:
         read.read(line)
@@ -108,7 +107,7 @@ def test_completed_checkpoints_are_counted_with_their_durations() -> None:
 
 @pytest.mark.kill
 def test_every_kill_takes_place_and_then_the_job_finishes(tmp_path: Path) -> None:
-    """Three kills make four lives, each kill is told with its phase, and the last life ends the
+    """Three kills make four runs, each kill is printed with its phase, and the last run ends the
     job."""
     scene = Scene(tmp_path, steps=60)
     outcome = scene.run(3)
@@ -123,7 +122,7 @@ def test_every_kill_takes_place_and_then_the_job_finishes(tmp_path: Path) -> Non
 
 @pytest.mark.kill
 def test_kills_come_sooner_if_the_job_is_nearly_done(tmp_path: Path) -> None:
-    """More kills than a short job has checkpoints to spare take place all the same."""
+    """All kills happen even if the job has few checkpoints left."""
     scene = Scene(tmp_path, steps=60)
     outcome = scene.run(8)
     assert (outcome.kills, outcome.problem) == (8, None)
@@ -140,7 +139,7 @@ def test_a_job_that_finishes_before_its_kill_is_a_problem(tmp_path: Path) -> Non
 
 @pytest.mark.kill
 def test_a_job_that_fails_is_a_problem(tmp_path: Path) -> None:
-    """An exit code other than 0 ends the demo and is named."""
+    """A nonzero exit code ends the demo and is printed."""
     outcome = Scene(tmp_path, steps=1, exit_code=3).run(0)
     assert outcome.problem == "The job ended with exit code 3."
 
@@ -155,7 +154,7 @@ def test_a_kill_ends_what_the_driver_started_too(tmp_path: Path) -> None:
         "print('Job has been submitted', flush=True)\n"
         "time.sleep(60)\n"
     )
-    # Such as the JVM of tests that ran before.
+    # For example the JVM of earlier tests.
     before = set(psutil.Process().children(recursive=True))
     driver = Driver(
         [sys.executable, "-c", script], directory=tmp_path, environment={}, show=lambda _: None

@@ -1,5 +1,4 @@
-"""What the demo says of the tables after a kill: one checkpoint in all of them, and whether they
-agree there."""
+"""How the demo judges the tables after a kill: all have one checkpoint, and agree there."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ TEXTS = ("carrier", "tailnum", "origin", "dest")
 
 
 def flights(*delays: int) -> pa.Table:
-    """Clean flights that left so many minutes late."""
+    """Clean flights that departed this many minutes late."""
     numbers = {name: pa.array(delays, pa.int32()) for name in ("flight", "dep_delay", "arr_delay")}
     texts = {name: pa.array([name] * len(delays)) for name in TEXTS}
     times = pa.array([TIME] * len(delays), pa.timestamp("us", tz="UTC"))
@@ -36,14 +35,14 @@ def commit(path: Path, rows: pa.Table, checkpoint: int) -> None:
 
 
 def test_before_all_tables_have_a_checkpoint_there_is_nothing_to_compare(tmp_path: Path) -> None:
-    """A kill may come before the first rows are committed everywhere: that is no fault."""
+    """A kill may come before the first rows are committed everywhere: that is not an error."""
     commit(tmp_path / "flights_clean", flights(5, 130), 1)
     cut = look(tmp_path, ["flights_clean", "anomalies"])
     assert (cut.text, cut.problem) == ("no checkpoint is in all tables yet", None)
 
 
 def test_tables_are_compared_at_their_newest_common_checkpoint(tmp_path: Path) -> None:
-    """A commit that only one table has got so far is left out; what is in the cut must agree."""
+    """A commit that only one table has so far is ignored; the tables must agree at the cut."""
     commit(tmp_path / "flights_clean", flights(5, 130), 1)
     commit(tmp_path / "anomalies", anomalies_of(flights(5, 130)), 1)
     commit(tmp_path / "flights_clean", flights(500), 2)

@@ -1,5 +1,4 @@
-"""The flights example's transformations against the independent batch computation, in plain
-Spark."""
+"""The flights example's transformations against an independent batch computation in Spark."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def example() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """A session of its own whose time zone is not UTC: results must not depend on it."""
+    """A separate session with a time zone other than UTC: results must not depend on it."""
     before = SparkSession.getActiveSession()
     local = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     for key in ("spark.driver.host", "spark.driver.bindAddress"):
@@ -47,7 +46,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def by_rule(example: ModuleType, candidates: pa.Table) -> pa.Table:
-    """What the example's operator lets through under its first rule, batch for batch."""
+    """The rows that the example's operator passes under its first rule, batch by batch."""
     operator = example.AnomaliesByRule()
     operator.rules = {"minutes": example.ANOMALY_MINUTES}
     batches = candidates.to_batches(max_chunksize=1_000)

@@ -1,4 +1,4 @@
-"""The demo's input: what lands, in which order, and what the tables must hold of it."""
+"""The demo's input: which files land, in what order, and what the tables must contain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def expected(landing: Landing) -> dict[str, pa.Table]:
 
 
 def landed_files(landed: Landed) -> list[Path]:
-    """One source's files in the order in which Spark takes them: by modification time."""
+    """One source's files in the order in which Spark reads them: by modification time."""
     return sorted(landed.path.iterdir(), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -37,8 +37,8 @@ def landed_files(landed: Landed) -> list[Path]:
 def test_every_row_lands_exactly_once_and_in_order_of_event_time(
     landing: Landing, source: str, rows: int, number: int
 ) -> None:
-    """All rows are there, no file has a temporary name, and none begins before the end of an older
-    one: no row is late."""
+    """All rows land, no file has a temporary name, and none starts before an older one ends: no row
+    is late."""
     landed: Landed = getattr(landing, source)
     files = landed_files(landed)
     assert (landed.rows, landed.files) == (rows, number)
@@ -52,13 +52,13 @@ def test_every_row_lands_exactly_once_and_in_order_of_event_time(
 
 
 def test_each_file_has_a_modification_time_of_its_own(landing: Landing) -> None:
-    """Spark orders files by modification time; a tie would leave their order open."""
+    """Spark orders files by modification time; ties would be ambiguous."""
     times = [path.stat().st_mtime for path in landed_files(landing.flights)]
     assert len(set(times)) == len(times)
 
 
 def test_only_the_first_flights_land_if_fewer_are_asked_for(tmp_path: Path) -> None:
-    """A small run takes the beginning of the year."""
+    """A small run uses the start of the year."""
     landing = land(tmp_path, files=4, flights=1_000)
     table = pq.read_table(landing.flights.path)
     assert (landing.flights.rows, table.num_rows, len(landed_files(landing.flights))) == (
@@ -101,8 +101,8 @@ def test_a_carriers_day_is_added_up_from_its_own_flights(expected: dict[str, pa.
 def test_each_flight_has_the_weather_of_its_own_airport_and_hour(
     expected: dict[str, pa.Table],
 ) -> None:
-    """One flight for each flight, those of 108 hours that nobody observed without weather, and one
-    looked up by hand."""
+    """One row per flight; those in 108 hours without observations have no weather; one is looked up
+    by hand."""
     weather, clean = expected["flights_weather"], expected["flights_clean"]
     assert weather.num_rows == clean.num_rows
     unobserved = weather.filter(pc.is_null(weather["observed"]))

@@ -1,4 +1,4 @@
-"""The demo's judge must not be bribed: a table that is off by one row, in any way, is found."""
+"""The demo's judge must be strict: a table that is off by one row, in any way, is found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from weir.demo.verify import compare, verify_table, verify_tables
 
 TIME = datetime(2013, 1, 1, 10, 15, tzinfo=UTC)
-#: The second and the third row are equal on purpose: a table may hold the same row twice.
+#: The second and the third row are equal on purpose: a table may contain duplicates.
 ROWS = [
     {"event_time": TIME, "carrier": "UA", "delay": 3},
     {"event_time": TIME, "carrier": "AA", "delay": None},
@@ -31,12 +31,12 @@ def rows(*values: dict[str, object]) -> pa.Table:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a test puts its Delta table."""
+    """The path of a test's Delta table."""
     return tmp_path / "flights"
 
 
 def test_the_same_rows_in_another_order_and_in_several_commits_are_exact(path: Path) -> None:
-    """Neither order, nor files, nor partitions matter, only which rows there are and how often."""
+    """Order, files and partitions do not matter, only which rows there are and how often."""
     write_deltalake(path, rows(ROWS[3], ROWS[1]), partition_by=["carrier"])
     write_deltalake(path, rows(ROWS[2], ROWS[0]), mode="append")
     report = verify_table(path, "flights", rows(*ROWS))
@@ -46,7 +46,7 @@ def test_the_same_rows_in_another_order_and_in_several_commits_are_exact(path: P
 
 @pytest.mark.parametrize("lost", [0, 1, 3])
 def test_a_missing_row_is_found(path: Path, lost: int) -> None:
-    """A row that is there less often than expected counts as missing, also if an equal one is
+    """A row that occurs less often than expected counts as missing, even if an equal one is
     left."""
     write_deltalake(path, rows(*ROWS[:lost], *ROWS[lost + 1 :]))
     report = verify_table(path, "flights", rows(*ROWS))
@@ -55,7 +55,7 @@ def test_a_missing_row_is_found(path: Path, lost: int) -> None:
 
 @pytest.mark.parametrize("doubled", [0, 1, 3])
 def test_a_doubled_row_is_found(path: Path, doubled: int) -> None:
-    """A row that is there once more than expected counts as a duplicate."""
+    """A row that occurs more often than expected counts as a duplicate."""
     write_deltalake(path, rows(*ROWS, ROWS[doubled]))
     report = verify_table(path, "flights", rows(*ROWS))
     assert (report.exact, report.duplicates, report.missing, report.unexpected) == (False, 1, 0, 0)
@@ -75,14 +75,14 @@ def test_a_changed_row_is_found(path: Path, change: dict[str, object]) -> None:
 def test_a_row_twice_in_place_of_another_is_found_although_the_number_of_rows_is_right(
     path: Path,
 ) -> None:
-    """One row doubled and another lost do not cancel out."""
+    """One doubled row and one lost row do not cancel out."""
     write_deltalake(path, rows(ROWS[0], ROWS[0], *ROWS[1:3]))
     report = verify_table(path, "flights", rows(*ROWS))
     assert (report.exact, report.duplicates, report.missing, report.unexpected) == (False, 1, 1, 0)
 
 
 def test_a_table_that_does_not_exist_misses_every_row(path: Path) -> None:
-    """A job that never committed is no success."""
+    """A job that never committed is not a success."""
     report = verify_table(path, "flights", rows(*ROWS))
     assert (report.exact, report.missing, report.rows_committed) == (False, 4, 0)
     assert report.problem is not None
@@ -90,8 +90,7 @@ def test_a_table_that_does_not_exist_misses_every_row(path: Path) -> None:
 
 
 def test_a_table_with_other_columns_is_not_exact() -> None:
-    """A column that is missing or too many makes the tables incomparable, and the report says which
-    they are."""
+    """A missing or additional column makes the tables incomparable, and the report names it."""
     report = compare("flights", rows(*ROWS), rows(*ROWS).drop_columns(["delay"]))
     assert (report.exact, report.missing, report.unexpected) == (False, 4, 4)
     assert report.problem is not None
@@ -99,7 +98,7 @@ def test_a_table_with_other_columns_is_not_exact() -> None:
 
 
 def test_a_value_that_does_not_fit_the_expected_type_is_not_exact() -> None:
-    """A fraction where a whole number belongs is not rounded away."""
+    """A fraction where an integer belongs is not rounded."""
     actual = pa.table(
         {**{n: rows(*ROWS)[n] for n in ("event_time", "carrier")}, "delay": [3.5, 0.0, 0.0, 1.0]}
     )
@@ -109,14 +108,14 @@ def test_a_value_that_does_not_fit_the_expected_type_is_not_exact() -> None:
 
 
 def test_an_empty_table_is_exact_only_if_nothing_was_expected(path: Path) -> None:
-    """No rows against no rows is exact, no rows against some is not."""
+    """No rows equal no rows; no rows do not equal some rows."""
     write_deltalake(path, rows())
     assert verify_table(path, "flights", rows()).exact
     assert verify_table(path, "flights", rows(*ROWS)).missing == 4
 
 
 def test_every_table_that_is_expected_is_compared(tmp_path: Path) -> None:
-    """Each name gets a report, in order, also where only one table is there."""
+    """Each name gets a report, in order, even if only one table exists."""
     write_deltalake(tmp_path / "one", rows(*ROWS))
     reports = verify_tables(tmp_path, {"one": rows(*ROWS), "two": rows(*ROWS)})
     assert [(report.table, report.exact) for report in reports] == [("one", True), ("two", False)]

@@ -1,4 +1,4 @@
-"""A sink that notes its calls, and fails or blocks when a test says so. Needs no Spark."""
+"""A sink that records its calls, and fails or blocks when a test says so. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weir.storage.local import LocalFileSystem
 
 
 class FakeSink(Sink):
-    """Notes (method, arguments) in a list that several sinks may share."""
+    """Records (method, arguments) in a list that several sinks may share."""
 
     def __init__(self, name: str = "out", calls: list[tuple[Any, ...]] | None = None) -> None:
         self.name = name
@@ -21,13 +21,13 @@ class FakeSink(Sink):
         #: Raised by the next commits.
         self.errors: list[Exception] = []
         self.newest: int | None = None
-        #: What the target says of who committed, newest first.
+        #: The commits that the target reports, newest first.
         self.told: list[Commit] = []
-        #: What it stages at the end.
+        #: What it stages when it finishes.
         self.held_back: Payload | None = None
-        #: The Delta table that it would append to.
+        #: The Delta table that it claims to append to.
         self.table: str | None = None
-        #: What is there as long as its target is.
+        #: A path that exists as long as the sink's target does.
         self.mark: str | None = None
 
     def landmark(self) -> str | None:
@@ -78,7 +78,7 @@ class FakeSink(Sink):
 def sink_port(
     *sinks: FakeSink, attempts: int = 3, backoff_ms: int = 1, waits: Waits | None = None
 ) -> SinkPort:
-    """A port of these sinks."""
+    """A port with these sinks."""
     return SinkPort(
         sinks={sink.name: sink for sink in sinks},
         job_name="orders",

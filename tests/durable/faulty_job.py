@@ -1,17 +1,19 @@
-"""A whole job over disk calls that fail for real, but for Spark: run as a process that has
-``disk_faults.c`` preloaded.
+"""A whole job over disk calls that fail for real, without Spark.
 
-What runs is what runs in production: the machines and their dispatcher on threads, the durable
-part, job log, snapshots, and the sinks ``DeltaTable`` and ``Files``. A query is played: its
-directory is written by hand, and a step stages two rows that say its position. For each call of one
-kind that the disk sees within two checkpoints and a savepoint, one job is run in which that call
-fails, or it and all after it, until the disk is mended::
+It runs as a process with ``disk_faults.c`` preloaded, on production code: the machines and their
+dispatcher on threads, the durable part, job log, snapshots, and the sinks ``DeltaTable`` and
+``Files``. Only the query is played: its directory is written by hand, and a step stages two rows
+that contain its position. For each call of one kind that the disk sees within two checkpoints and a
+savepoint, one job is run in which that call fails, alone or with all after it, until the disk is
+mended::
 
-    step, checkpoint | the fault is armed: step, checkpoint, savepoint, step, checkpoint | mended: step, checkpoint
+    before:  step, checkpoint
+    fault:   step, checkpoint, savepoint, step, checkpoint
+    mended:  step, checkpoint
 
 Then the machine loses what failed fsyncs had left in doubt, and the next driver restores: both
-tables must hold exactly the rows up to its checkpoint, and every checkpoint and savepoint that
-completed must be whole.
+tables must have exactly the rows up to its checkpoint, and every checkpoint and savepoint that
+completed must be intact.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ from weir.storage.file_systems import Transfer
 JOB = "0" * 32
 OPERATORS = (OperatorState(operator_id="v", name="v"),)
 PATIENCE_S = 30.0
-#: What the sentences of failures say of a disk that is full or broken.
+#: Phrases that failure messages use for a full or broken disk.
 REASONS = (
     "no space left on the device",
     "input/output error",
@@ -86,14 +88,14 @@ _calls = itertools.count(1)
 
 
 class QuickWaits(ThreadWaits):
-    """Pauses are short."""
+    """Shortens every pause."""
 
     def sleep(self, seconds: float) -> None:
         time.sleep(min(seconds, 0.001))
 
 
 class NotedJob(DurableJob):
-    """Counts commits that have succeeded."""
+    """Counts successful commits."""
 
     commits = 0
 
@@ -104,7 +106,7 @@ class NotedJob(DurableJob):
 
 @dataclass
 class PlayedQuery:
-    """The query of one attempt, which the test lets take its steps."""
+    """The query of one attempt; the test decides when it runs a batch."""
 
     post: PostToTask
     directory: FakeQuery
@@ -114,14 +116,14 @@ class PlayedQuery:
     answered: bool = False
 
     def ask(self) -> None:
-        """A planning call."""
+        """Make a planning call."""
         self.answered = False
         self.call = next(_calls)
         self.post(PlanningCalled(call=self.call, position=self.directory.position))
 
 
 class PlayedTask(FakePort):
-    """One task whose query is played. Its snapshots are those of Spark's tasks."""
+    """A task with a played query. Its snapshots are the ones of Spark's tasks."""
 
     def __init__(
         self, root: Path, storage: CheckpointStorage, sinks: dict[str, Sink], port: SinkPort
@@ -142,7 +144,7 @@ class PlayedTask(FakePort):
 
     @property
     def may_step(self) -> bool:
-        """Whether there is a query, and its planning call was answered."""
+        """Whether there is a query whose planning call was answered."""
         return self._query is not None and self._query.answered
 
     def prepare_attempt(self, start: AttemptStart) -> None:
@@ -208,8 +210,7 @@ class PlayedTask(FakePort):
         query.answered = query.call == effect.call
 
     def play(self) -> None:
-        """One batch of the query, up to its next planning call; a sink that cannot stage fails
-        it."""
+        """Run one batch, up to the next planning call; a sink that cannot stage fails the query."""
         query = self.query
         position = query.directory.step()
         try:
@@ -230,7 +231,7 @@ class PlayedTask(FakePort):
 
 
 class Driver:
-    """One driver of the job, as ``weir run`` starts one."""
+    """One driver of the job, started as ``weir run`` does."""
 
     def __init__(self, root: Path) -> None:
         self._savepoints = root / "disk" / "savepoints"
@@ -326,11 +327,11 @@ class Driver:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the driver has given up by itself."""
+        """Whether the driver has ended without being told to."""
         return not self._thread.is_alive()
 
     def step(self, patience_s: float = PATIENCE_S) -> bool:
-        """Let the query take a batch, if it runs within that time."""
+        """Let the query run a batch if it is ready within that time."""
         deadline = time.monotonic() + patience_s
         while not self.has_ended and time.monotonic() < deadline:
             if self.job.view().status is JobStatus.RUNNING and self.task.may_step:
@@ -340,15 +341,14 @@ class Driver:
         return False
 
     def complete(self, future: Future[CompletedCheckpoint]) -> CompletedCheckpoint | str:
-        """Step until a checkpoint or savepoint has completed, with its commits, or failed: then
-        why."""
+        """Run batches until a snapshot completes with its commits, or return why it failed."""
         deadline = time.monotonic() + PATIENCE_S
         commits = self.durable.commits
         next_step = 0.0
         while not future.done():
             now = time.monotonic()
             assert now < deadline, "the checkpoint neither completes nor fails"
-            # Its barrier comes with the planning call behind a step.
+            # Its barrier comes with the planning call after a batch.
             if now >= next_step and self.job.view().checkpoints.counts.in_progress:
                 self.step(0.05)
                 next_step = time.monotonic() + 0.1
@@ -388,7 +388,7 @@ class Faults:
         self._times = times
 
     def arm(self, below: Path, nth: int) -> None:
-        """The n-th call fails, and so many after it."""
+        """Let the n-th call fail, and the ``times - 1`` calls after it."""
         self._library.disk_faults_arm(
             f"{below}/".encode(),
             self._operation.encode(),
@@ -398,19 +398,21 @@ class Faults:
         )
 
     def disarm(self) -> int:
-        """How many calls there were."""
+        """Disarm the fault; return the number of calls there were."""
         seen = int(self._library.disk_faults_seen())
         self._library.disk_faults_arm(b"", b"", ctypes.c_long(0), ctypes.c_long(0), 0)
         return seen
 
     def crash(self) -> None:
-        """The machine loses what failed fsyncs were to save."""
+        """Crash the machine: it loses the writes of failed fsyncs."""
         self._library.disk_faults_crash()
 
 
 def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
-    """One job, in which the n-th call fails (0: none); how many calls there were, and why what
-    failed has failed."""
+    """Run one job whose n-th call fails (0: none).
+
+    Returns the number of calls, and why what failed has failed.
+    """
     root.mkdir()
     (root / "disk").mkdir()
     completed: list[CompletedCheckpoint] = []
@@ -436,7 +438,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
         seen = faults.disarm()
         goes_on = not driver.has_ended and completes_again(driver, note)
     if not goes_on:
-        # It said that it must end, so the command is run again.
+        # It reported that it had to end, so the command is run again.
         assert any("this driver ends" in text for text in driver.notes), (failures, driver.notes)
         driver = Driver(root)
         with driver:
@@ -449,7 +451,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
 
 
 def completes_again(driver: Driver, note: object) -> bool:
-    """The disk is mended: a further checkpoint completes soon, without anyone's help."""
+    """Check that another checkpoint completes soon after the repair, without any help."""
     for _ in range(5):
         if not driver.step():
             return False
@@ -459,7 +461,7 @@ def completes_again(driver: Driver, note: object) -> bool:
 
 
 def check(root: Path, completed: list[CompletedCheckpoint]) -> None:
-    """The next driver goes on from the newest checkpoint, and each row is in each table once."""
+    """Check that the next driver restores the newest checkpoint, with each row once per table."""
     newest = [one for one in completed if not one.kind.is_savepoint][-1]
     driver = Driver(root)
     restored = driver.durable.begin_attempt().restored
@@ -477,7 +479,7 @@ def check(root: Path, completed: list[CompletedCheckpoint]) -> None:
 
 
 def main(library: str, directory: str, operation: str, error: str, *numbers: str) -> None:
-    """Every call of an operation, or every so many-th, fails so often in a job of its own."""
+    """Run one job per call of an operation, or per every so many-th, failing ``times`` times."""
     times, stride = map(int, numbers)
     root, faults = Path(directory), Faults(library, operation, error, times=times)
     calls, _ = run(root / "0", faults, 0)

@@ -1,8 +1,7 @@
-"""Full and broken disks: each disk call of checkpoints, commits and a savepoint fails for real, one
-after the other (P23).
+"""Full and broken disks: each disk call of checkpoints, commits and a savepoint fails once (P23).
 
-The calls fail in a library that is compiled here and preloaded into a process of its own
-(``disk_faults.c``); the jobs that run there are described in ``faulty_job.py``.
+The calls fail in a library that is compiled here (``disk_faults.c``) and preloaded into a separate
+process; ``faulty_job.py`` describes the jobs that run there.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: So often in a row a call fails until the disk is mended.
+#: How many times in a row a call fails before the disk is mended.
 FOR_GOOD = 1_000_000
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -41,8 +40,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """Where the jobs lie: in memory if that is possible, since each of them syncs hundreds of
-    files."""
+    """The jobs' directory: in memory if possible, since each job syncs hundreds of files."""
     if not SHARED_MEMORY.is_dir():
         yield tmp_path
         return
@@ -52,15 +50,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def slow(sweep: str) -> ParameterSet:
-    """One that is left to ``make test-slow``."""
+    """A case left to ``make test-slow``."""
     return pytest.param(sweep, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(
     "sweep",
     [
-        # The operation, its error, how often in a row it fails, and which of its calls: every so
-        # many-th.
+        # The operation, its error, how many times in a row it fails, and the stride between failing
+        # calls.
         "write ENOSPC 1 2",
         f"write ENOSPC {FOR_GOOD} 3",
         "rename EIO 1 4",
@@ -83,8 +81,8 @@ def slow(sweep: str) -> ParameterSet:
 def test_whichever_disk_call_fails_no_completed_checkpoint_is_harmed_and_the_job_goes_on(
     library: Path, disk: Path, sweep: str
 ) -> None:
-    """The next one completes once the disk is mended, and every row of it is in every table once,
-    also after a crash."""
+    """The next checkpoint completes once the disk is mended, with each of its rows once in every
+    table, also after a crash."""
     swept = subprocess.run(
         [sys.executable, "-m", "tests.durable.faulty_job", str(library), str(disk), *sweep.split()],
         cwd=ROOT,

@@ -1,8 +1,7 @@
-"""The durable half of a job over real files: who may begin an attempt, and what is deleted when
-(P17, P20 to P22, P40).
+"""The durable half of a job over real files: who may start an attempt, and what is deleted when.
 
-No task runs and no thread: whatever comes in between two steps of a driver is done by a sink or a
-file system that is being called.
+P17, P20 to P22, P40. No task runs and no thread: a sink or a file system that is being called does
+whatever has to happen between two steps of a driver.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ ORIGIN = "2" * 32
 
 
 class ReentrantWaits(ThreadWaits):
-    """Locks that let a sink that is being called go on to something else of the job."""
+    """Locks that let a sink re-enter the job while it is being called."""
 
     def lock(self) -> Any:
         return threading.RLock()
 
 
 class WatchedSink(FakeSink):
-    """Does something within its next commit, and fails its next clean-ups when a test says so."""
+    """Runs a callback in its next commit, and fails its next clean-ups when a test says so."""
 
     def __init__(self, calls: list[tuple[Any, ...]] | None = None) -> None:
         super().__init__(calls=calls)
@@ -88,7 +87,7 @@ def record(of: Driver) -> JobRecord | None:
 def end(
     of: Driver, status: JobStatus, *, savepoint: str | None = None, delete_checkpoints: bool = False
 ) -> Recorded:
-    """The job comes to its end."""
+    """End the job."""
     return of.job.record_end(
         RecordEnd(
             status=status, savepoint=savepoint, failure=None, delete_checkpoints=delete_checkpoints
@@ -102,16 +101,15 @@ def commit(of: Driver, checkpoint_id: int) -> None:
 
 
 def cleanings(sink: FakeSink) -> list[int]:
-    """The attempts for which the sink was told to clean."""
+    """The attempts for which the sink was asked to clean up."""
     return [call[2] for call in sink.calls if call[0] == "clean"]
 
 
-# -- what is cleaned
-# ----------------------------------------------------------------------------------------------
+# -- what is cleaned -------------------------------------------------------------------------------
 
 
 def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) -> None:
-    """After the newest checkpoint was restored (P22)."""
+    """It does so after restoring the newest checkpoint (P22)."""
     first = driver(tmp_path, num_retained=2)
     first.job.begin_attempt()
     first.complete()
@@ -125,8 +123,7 @@ def test_the_begin_of_an_attempt_cleans_what_dead_ones_staged(tmp_path: Path) ->
 def test_nothing_that_an_unusable_checkpoint_staged_is_cleaned_when_an_older_one_is_restored(
     tmp_path: Path,
 ) -> None:
-    """The checkpoint may be whole again at the next attempt, and is then committed again (P21,
-    P22)."""
+    """The checkpoint may be readable at the next attempt and is then committed again (P21, P22)."""
     first = driver(tmp_path, num_retained=2)
     first.job.begin_attempt()
     first.complete()
@@ -144,7 +141,7 @@ def test_nothing_that_an_unusable_checkpoint_staged_is_cleaned_when_an_older_one
 
 
 def test_the_first_commit_of_an_attempt_cleans_once_more(tmp_path: Path) -> None:
-    """Executors of a dead attempt can be late; the commits after it have nothing to clean (P22)."""
+    """Executors of a dead attempt can be late; after that commit nothing is left to clean (P22)."""
     sink = FakeSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -156,7 +153,7 @@ def test_the_first_commit_of_an_attempt_cleans_once_more(tmp_path: Path) -> None
 
 
 def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path: Path) -> None:
-    """The newer attempt has to commit again first, and its own first commit still cleans (P22)."""
+    """The newer attempt has to recommit first, and cleans after its own first commit (P22)."""
     sink = FakeSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -179,8 +176,8 @@ def test_a_commit_that_ends_after_a_newer_attempt_began_cleans_nothing(tmp_path:
 
 
 def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_path: Path) -> None:
-    """It would ask the sink that the commit uses; the sentence names the sink and what it does
-    (P13)."""
+    """It would call the sink that is still committing; the error names the sink and what it is
+    doing (P13)."""
     sink = WatchedSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -198,7 +195,7 @@ def test_no_attempt_begins_while_a_sink_hangs_in_a_commit_of_an_older_one(tmp_pa
 
 
 def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: Path) -> None:
-    """Whether that one counts is not known, so neither is what the end would follow (P17)."""
+    """Whether that record counts is unknown, and so is what the end would follow (P17)."""
     running = driver(tmp_path)
     refused: list[str] = []
 
@@ -218,8 +215,7 @@ def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: 
     assert end(running, JobStatus.CANCELED) is Recorded.WON
 
 
-# -- who may begin
-# ----------------------------------------------------------------------------------------------
+# -- who may begin ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +230,7 @@ def test_the_end_is_not_recorded_while_the_record_of_an_attempt_hangs(tmp_path: 
 def test_no_attempt_begins_once_the_job_has_come_to_its_end(
     tmp_path: Path, status: JobStatus, savepoint: str | None, recorded: RecordStatus
 ) -> None:
-    """Also for a driver that was started before; the sentence says what became of the job (P20)."""
+    """Not even for a driver that started earlier; the error says how the job ended (P20)."""
     sink = FakeSink()
     late = driver(tmp_path, sink)
     first = driver(tmp_path)
@@ -251,7 +247,7 @@ def test_no_attempt_begins_once_the_job_has_come_to_its_end(
 
 
 def test_an_attempt_begins_again_after_the_job_failed(tmp_path: Path) -> None:
-    """Running the command again is how it is resumed (P20)."""
+    """A failed job is resumed by running the command again (P20)."""
     first = driver(tmp_path)
     first.job.begin_attempt()
     completed = first.complete()
@@ -272,7 +268,7 @@ def test_an_attempt_begins_again_after_its_driver_died(tmp_path: Path) -> None:
 def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
     tmp_path: Path,
 ) -> None:
-    """It looks a second time, and goes on from that checkpoint; the old driver is fenced (P17)."""
+    """It looks again and resumes from that checkpoint; the old driver is fenced (P17)."""
     old = driver(tmp_path)
     old.job.begin_attempt()
     files = FaultyFileSystem()
@@ -287,8 +283,8 @@ def test_a_takeover_wins_though_the_old_driver_completed_a_checkpoint_meanwhile(
 def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_own_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its records are there and may not last; the next attempt of the same driver goes on from them
-    (P17, P23)."""
+    """Its records exist but may not be durable; the same driver's next attempt follows them (P17,
+    P23)."""
     running = driver(tmp_path)
     running.job.begin_attempt()
     completed = running.complete()
@@ -302,7 +298,7 @@ def test_an_attempt_that_could_not_be_recorded_for_certain_does_not_fence_its_ow
 def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next attempt does not find it there and believe it (P14, P23)."""
+    """The next attempt must not find it there and trust it (P14, P23)."""
     staged = tmp_path / "t" / "staged"
 
     class StagedSink(FakeSink):
@@ -325,7 +321,7 @@ def test_staged_output_that_could_not_be_put_back_durably_is_put_back_again(
 
 
 def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:
-    """It holds no attempt, and the other one's record stays the newest (P17)."""
+    """It holds no attempt, and the other driver's record stays the newest (P17)."""
     driver(tmp_path).job.begin_attempt()
     other = driver(tmp_path)
     files, sink = FaultyFileSystem(), FakeSink()
@@ -340,7 +336,7 @@ def test_a_takeover_that_another_attempt_beat_is_fenced(tmp_path: Path) -> None:
 
 
 def test_a_driver_whose_job_was_taken_over_is_given_no_further_attempt(tmp_path: Path) -> None:
-    """Its tasks failed while another driver ran the job: it ends, instead of taking the job back
+    """Its tasks failed while another driver ran the job: it ends instead of taking the job back
     (P17)."""
     old, new = driver(tmp_path), driver(tmp_path)
     old.job.begin_attempt()
@@ -353,7 +349,7 @@ def test_a_driver_whose_job_was_taken_over_is_given_no_further_attempt(tmp_path:
 
 
 def test_an_end_before_any_attempt_began_writes_nothing(tmp_path: Path) -> None:
-    """What the log says of the job is still so: here that it can be resumed."""
+    """The log's newest state still holds: here that the job can be resumed."""
     first = driver(tmp_path)
     first.job.begin_attempt()
     before = record(first)
@@ -361,8 +357,7 @@ def test_an_end_before_any_attempt_began_writes_nothing(tmp_path: Path) -> None:
     assert record(first) == before
 
 
-# -- deletions after a record that was won
-# -----------------------------------------------------------------------------
+# -- deletions after a record that was won ---------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -371,8 +366,8 @@ def test_an_end_before_any_attempt_began_writes_nothing(tmp_path: Path) -> None:
 def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(
     tmp_path: Path, error: Exception
 ) -> None:
-    """Whatever the sink raises: the job is FINISHED on record, so it must not be reported as failed
-    (P17)."""
+    """Whatever the sink raises: the job is recorded as FINISHED, so it must not be reported as
+    failed (P17)."""
     sink = WatchedSink()
     running = driver(tmp_path, sink)
     running.job.begin_attempt()
@@ -386,7 +381,7 @@ def test_an_end_that_was_won_stays_so_if_the_last_clean_up_fails(
 def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(
     tmp_path: Path,
 ) -> None:
-    """They lie there, and the job is CANCELED all the same (P17)."""
+    """They stay on disk, and the job is still CANCELED (P17)."""
     files = FaultyFileSystem()
     running = driver(tmp_path, files=files)
     running.job.begin_attempt()
@@ -398,8 +393,7 @@ def test_a_cancellation_that_was_won_stays_so_if_checkpoints_cannot_be_deleted(
     assert (newest.status, newest.checkpoints) == (RecordStatus.CANCELED, ())
 
 
-# -- the claimed snapshot
-# ----------------------------------------------------------------------------------------------
+# -- the claimed snapshot --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -413,7 +407,7 @@ def snapshot(tmp_path: Path) -> Path:
 def test_every_record_says_what_the_job_began_from_and_which_tables_it_writes(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """Also once the snapshot is gone, and another driver runs the job: readers of its tables go by
+    """Even once the snapshot is gone and another driver runs the job: readers of its tables rely on
     it."""
     sink = FakeSink()
     sink.table = "/tables/out"
@@ -431,7 +425,7 @@ def test_every_record_says_what_the_job_began_from_and_which_tables_it_writes(
 def test_a_snapshot_that_cannot_be_read_at_first_is_named_by_a_later_record(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """As is that of a job that an older Weir began."""
+    """So is the snapshot of a job that an older Weir started."""
     metadata = snapshot / "_metadata"
     metadata.rename(tmp_path / "away")
     running = driver(tmp_path, from_savepoint=str(snapshot))
@@ -448,7 +442,7 @@ def test_a_snapshot_that_cannot_be_read_at_first_is_named_by_a_later_record(
 
 
 def test_a_claimed_snapshot_goes_with_the_first_checkpoint(tmp_path: Path, snapshot: Path) -> None:
-    """As many checkpoints of the job's own are retained as there may be, so it is subsumed."""
+    """As many of the job's own checkpoints are retained as allowed, so the snapshot is subsumed."""
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
     assert snapshot.exists()
@@ -457,8 +451,8 @@ def test_a_claimed_snapshot_goes_with_the_first_checkpoint(tmp_path: Path, snaps
 
 
 def test_a_later_driver_does_not_give_a_claim_back(tmp_path: Path, snapshot: Path) -> None:
-    """The claim is on record: a driver that was configured otherwise, or not at all, still deletes
-    the snapshot."""
+    """The claim is recorded: a driver with another configuration, or none, still deletes the
+    snapshot."""
     driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True).job.begin_attempt()
     later = driver(tmp_path)
     later.job.begin_attempt()
@@ -467,7 +461,7 @@ def test_a_later_driver_does_not_give_a_claim_back(tmp_path: Path, snapshot: Pat
 
 
 def test_a_later_driver_does_not_claim_what_was_not_claimed(tmp_path: Path, snapshot: Path) -> None:
-    """The snapshot belongs to the user, who may have counted on that (P40)."""
+    """The snapshot belongs to the user, who may rely on it (P40)."""
     driver(tmp_path, from_savepoint=str(snapshot)).job.begin_attempt()
     later = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     later.job.begin_attempt()
@@ -478,7 +472,7 @@ def test_a_later_driver_does_not_claim_what_was_not_claimed(tmp_path: Path, snap
 def test_a_claimed_snapshot_that_could_not_be_deleted_is_tried_again_with_the_next_checkpoint(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """The checkpoint whose record was won is complete all the same (P17)."""
+    """The checkpoint whose record was won is complete regardless (P17)."""
     files = FaultyFileSystem()
     running = driver(tmp_path, files=files, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
@@ -496,7 +490,8 @@ def test_a_claimed_snapshot_that_could_not_be_deleted_is_tried_again_with_the_ne
 def test_a_checkpoint_that_was_won_stays_so_whatever_the_deletion_of_the_claimed_snapshot_raises(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """Errors of other kinds too: tasks are told of the completion, for the record says so (P17)."""
+    """Other kinds of errors too: tasks are notified of the completion, because it is recorded
+    (P17)."""
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
     (snapshot / "_metadata").write_bytes(b"no metadata")
@@ -506,8 +501,7 @@ def test_a_checkpoint_that_was_won_stays_so_whatever_the_deletion_of_the_claimed
 def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """Somebody may have put another savepoint there: a later driver knows that the claim is
-    over."""
+    """It may be someone's new savepoint: a later driver knows that the claim has ended."""
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
     running.complete()
@@ -525,7 +519,7 @@ def test_what_lies_at_the_path_of_a_claimed_snapshot_that_is_gone_is_left_alone(
 def test_a_savepoint_where_the_job_deletes_its_own_files_is_refused(
     tmp_path: Path, place: str
 ) -> None:
-    """In its working directory, which goes when it ends, and in that of its checkpoints; links are
+    """In its working directory, which is deleted at its end, or its checkpoint directory; links are
     followed."""
     running = driver(tmp_path)
     running.job.begin_attempt()
@@ -541,7 +535,7 @@ def test_a_savepoint_where_the_job_deletes_its_own_files_is_refused(
 def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(
     tmp_path: Path, snapshot: Path
 ) -> None:
-    """As with --dispose: nobody said that those may go."""
+    """As with --dispose: nobody said that those files may be deleted."""
     (snapshot / "notes.txt").write_text("mine")
     running = driver(tmp_path, from_savepoint=str(snapshot), claims_snapshot=True)
     running.job.begin_attempt()
@@ -553,8 +547,8 @@ def test_a_claimed_savepoint_with_files_of_others_is_not_deleted(
 def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_that_has_ended(
     tmp_path: Path,
 ) -> None:
-    """Its driver refers to the files again; what was won is won, and the next checkpoint tries once
-    more."""
+    """That job refers to the files again; the record stays won, and the next checkpoint retries the
+    deletion."""
     origin = Driver(tmp_path / "origin", ORIGIN)
     origin.job.begin_attempt()
     claimed = Path(origin.complete().external_path)
@@ -578,12 +572,11 @@ def test_a_claimed_checkpoint_of_a_job_that_was_resumed_meanwhile_stays_until_th
     assert not claimed.exists()
 
 
-# -- restoring
-# ----------------------------------------------------------------------------------------------
+# -- restoring -------------------------------------------------------------------------------------
 
 
 class NotedHook(MasterHook):
-    """Notes its restore between the calls of a sink."""
+    """Records its restore between the calls of a sink."""
 
     def __init__(self, calls: list[tuple[Any, ...]]) -> None:
         self._calls = calls
@@ -602,7 +595,7 @@ class NotedHook(MasterHook):
 def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after_it(
     tmp_path: Path,
 ) -> None:
-    """A hook that refuses its state keeps the tables as they are."""
+    """A hook that refuses its state leaves the tables unchanged."""
     first = driver(tmp_path)
     first.job.begin_attempt()
     first.complete(committables=(Committable(sink="out", position=4, payload={"step": 4}),))
@@ -617,7 +610,7 @@ def test_hooks_are_restored_before_anything_is_committed_again_and_cleaned_after
 
 
 class OriginsSink(FakeSink):
-    """Knows that the job of the snapshot has committed checkpoint 10."""
+    """Knows that the snapshot's job has committed checkpoint 10."""
 
     def newest_committed(self) -> int | None:
         opened = [call[2] for call in self.calls if call[0] == "open"]
@@ -625,10 +618,10 @@ class OriginsSink(FakeSink):
 
 
 @pytest.mark.parametrize("accepted", [False, True])
-def test_a_savepoint_behind_what_its_job_has_committed_since_is_refused_unless_duplicates_are_accepted(
+def test_a_savepoint_older_than_its_jobs_commits_is_refused_unless_duplicates_are_accepted(
     tmp_path: Path, snapshot: Path, *, accepted: bool
 ) -> None:
-    """The sinks are asked under the id of the job that it was taken of (P19, P21)."""
+    """The sinks are asked with the id of the job that took it (P19, P21)."""
     sink = OriginsSink()
     later = driver(tmp_path, sink, from_savepoint=str(snapshot), accept_duplicates=accepted)
     if accepted:

@@ -1,5 +1,4 @@
-"""Master hooks as the durable half of a job calls them: by identifier, and never two calls of one
-hook at once (P44)."""
+"""Master hooks as the durable half calls them: by identifier, one call per hook at a time (P44)."""
 
 from __future__ import annotations
 
@@ -16,8 +15,7 @@ from weir.runtime.concurrency import ThreadWaits
 
 
 class NotedHook(MasterHook):
-    """Notes its calls in a list that several hooks may share; ``during`` is called within each of
-    them."""
+    """Records its calls in a list that hooks may share; ``during`` runs within each call."""
 
     def __init__(self, identifier: str, calls: list[tuple[Any, ...]]) -> None:
         self._identifier = identifier
@@ -60,7 +58,7 @@ class Hooks:
 
 
 def checkpoint(**hook_states: Payload) -> CompletedCheckpoint:
-    """Checkpoint 7 with these states of hooks."""
+    """Checkpoint 7 with these hook states."""
     return CompletedCheckpoint(
         job_id="0" * 32,
         checkpoint_id=7,
@@ -75,14 +73,14 @@ def checkpoint(**hook_states: Payload) -> CompletedCheckpoint:
 
 
 def refused(call: Callable[[], object]) -> str:
-    """What the ``HookError`` of the call says."""
+    """The message of the call's ``HookError``."""
     with pytest.raises(HookError) as caught:
         call()
     return str(caught.value)
 
 
 def test_a_hook_is_triggered_by_its_identifier() -> None:
-    """It is told the checkpoint and its time, its state is handed on, and no other hook is
+    """It gets the checkpoint id and timestamp, its state is passed on, and no other hook is
     called."""
     hooks = Hooks()
     assert hooks.trigger("b") == {"of": "b"}
@@ -90,14 +88,14 @@ def test_a_hook_is_triggered_by_its_identifier() -> None:
 
 
 def test_every_hook_gets_its_own_state_back_and_one_that_was_added_gets_none() -> None:
-    """By identifier, whatever the order in the checkpoint."""
+    """States are matched by identifier, in whatever order the checkpoint lists them."""
     hooks = Hooks()
     hooks.all.restore(checkpoint(b={"of": "b"}))
     assert hooks.calls == [("restore", "a", 7, None), ("restore", "b", 7, {"of": "b"})]
 
 
 def test_without_a_checkpoint_every_hook_is_reset() -> None:
-    """The job begins at the beginning."""
+    """The job starts from scratch."""
     hooks = Hooks()
     hooks.all.restore(None)
     assert hooks.calls == [("reset", "a"), ("reset", "b")]
@@ -115,14 +113,14 @@ def test_a_state_that_no_hook_claims_is_refused_in_one_sentence() -> None:
 
 
 def test_a_state_that_no_hook_claims_can_be_left_out() -> None:
-    """The user's word overrides the refusal, and the hooks of the job get theirs."""
+    """The user's setting overrides the refusal, and the job's hooks get their own states."""
     hooks = Hooks(allow_non_restored_state=True)
     hooks.all.restore(checkpoint(a={"of": "a"}, gone={"of": "gone"}))
     assert hooks.calls == [("restore", "a", 7, {"of": "a"}), ("restore", "b", 7, None)]
 
 
 def test_a_hook_that_has_not_come_back_is_not_called_again() -> None:
-    """Neither by the next checkpoint nor by a new attempt; the sentence names the hook and its
+    """Neither by the next checkpoint nor by a new attempt; the error names the hook and its
     limit."""
     hooks, said = Hooks(), list[str]()
 
@@ -143,7 +141,7 @@ def test_a_hook_that_has_not_come_back_is_not_called_again() -> None:
 def test_a_hook_that_is_being_restored_is_not_triggered(
     restored: CompletedCheckpoint | None,
 ) -> None:
-    """Whether it is given a state or told to begin anew."""
+    """Neither while it restores a state nor while it resets."""
     hooks, said = Hooks(), list[str]()
     hooks.b.during = lambda: said.append(refused(lambda: hooks.trigger("b")))
     hooks.all.restore(restored)
@@ -152,7 +150,7 @@ def test_a_hook_that_is_being_restored_is_not_triggered(
 
 
 def test_a_hook_that_has_not_come_back_holds_up_no_other() -> None:
-    """Each hook is by itself."""
+    """Hooks are independent of each other."""
     hooks, states = Hooks(), list[Payload | None]()
     hooks.a.during = lambda: states.append(hooks.trigger("b"))
     hooks.trigger("a")
@@ -160,7 +158,7 @@ def test_a_hook_that_has_not_come_back_holds_up_no_other() -> None:
 
 
 def test_a_hook_that_came_back_is_called_again() -> None:
-    """Also one that came back with an error."""
+    """Even one that came back with an error."""
     hooks = Hooks()
     hooks.a.during = lambda: refused(lambda: hooks.trigger("a"))
     hooks.trigger("a")

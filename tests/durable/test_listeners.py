@@ -1,5 +1,7 @@
-"""Checkpoint listeners: which functions are one, and what they are told when (MISSION E6;
-PROTOCOL P13, P36, P43)."""
+"""Checkpoint listeners: which functions are one, and when they are called.
+
+MISSION E6; PROTOCOL P13, P36, P43.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from weir.errors import ListenerError
 
 
 class Told(CheckpointListener):
-    """Notes what it is told; its ``work`` is the function of a step."""
+    """Records its notifications; ``work`` is the function of a step."""
 
     def __init__(self, name: str = "told", calls: list[tuple[Any, ...]] | None = None) -> None:
         self.name = name
@@ -61,7 +63,7 @@ def test_an_ordinary_function_takes_no_part() -> None:
 def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_committed(
     tmp_path: Path,
 ) -> None:
-    """What a listener sees of a sink's target has the checkpoint (P13)."""
+    """The sink's target contains the checkpoint by then (P13)."""
     calls: list[tuple[Any, ...]] = []
     told = [Told("first", calls), Told("second", calls)]
     driver = Driver(tmp_path, "0" * 32, sinks=sink_port(FakeSink("out", calls)), listeners=told)
@@ -79,7 +81,7 @@ def test_listeners_are_told_in_the_order_of_the_chain_once_the_sinks_have_commit
 
 
 def test_listeners_of_other_tasks_are_not_told(tmp_path: Path) -> None:
-    """Each task is told for itself, when its own sinks have committed."""
+    """Each task's listeners are called once its own sinks have committed."""
     told = Told()
     driver = Driver(tmp_path, "0" * 32, listeners=[told])
     driver.job.begin_attempt()
@@ -89,7 +91,7 @@ def test_listeners_of_other_tasks_are_not_told(tmp_path: Path) -> None:
 
 
 def test_a_listener_that_raises_fails_its_task_in_a_sentence_that_names_it(tmp_path: Path) -> None:
-    """As a sink that cannot commit does; the sentence has the chain and the checkpoint too."""
+    """Like a sink that cannot commit; the message also has the chain and the checkpoint."""
 
     class Broken(CheckpointListener):
         def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -1,5 +1,7 @@
-"""Which checkpoint a job goes on from: the newest good one, and when an older one is refused (P20,
-P21, P40)."""
+"""Which checkpoint a job is restored from (P20, P21, P40).
+
+The newest good one; and when an older one is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ JOB = "0" * 32
 
 
 class World:
-    """A checkpoint directory with checkpoints of one state file each."""
+    """A checkpoint directory whose checkpoints have one state file each."""
 
     def __init__(self, directory: Path) -> None:
         self.files = FaultyFileSystem()
@@ -38,7 +40,7 @@ class World:
         self.notes: list[str] = []
 
     def complete(self, checkpoint_id: int) -> None:
-        """Write a checkpoint as the port does."""
+        """Write a checkpoint as a port does."""
         handle = self._file(
             self.storage.shared_directory(checkpoint_id), f"shared/{checkpoint_id}/state"
         )
@@ -65,7 +67,7 @@ class World:
     def restore(
         self, *, accept_duplicates: bool = False, restored_from: str | None = None
     ) -> CompletedCheckpoint | None:
-        """What the job goes on from."""
+        """Choose the restore point."""
         return restore_point(
             record=self.record(restored_from),
             storage=self.storage,
@@ -134,19 +136,19 @@ def restored_id(world: World, *, accept_duplicates: bool = False) -> int | None:
 
 
 def test_a_job_without_checkpoints_begins_at_the_beginning(tmp_path: Path) -> None:
-    """There is nothing to restore, and that is no error."""
+    """There is nothing to restore, and that is not an error."""
     assert World(tmp_path).restore() is None
 
 
 def test_the_newest_good_checkpoint_is_used(world: World) -> None:
-    """Whatever sinks have committed: it is the newest there is, and nothing is noted."""
+    """Whatever sinks have committed: it is the newest, and nothing is reported."""
     world.sink.newest = 6
     assert restored_id(world) == 6
     assert world.notes == []
 
 
 def test_an_older_checkpoint_replaces_a_damaged_one_if_no_sink_is_beyond_it(world: World) -> None:
-    """The damaged file and the older checkpoint are both named."""
+    """Both the damaged file and the older checkpoint are named."""
     world.damage(6)
     world.sink.newest = 5
     assert restored_id(world) == 5
@@ -157,7 +159,7 @@ def test_an_older_checkpoint_replaces_a_damaged_one_if_no_sink_is_beyond_it(worl
 
 
 def test_an_older_checkpoint_is_refused_if_a_sink_has_committed_beyond_it(world: World) -> None:
-    """Its rows would be written twice: both ids are in the sentence (P21)."""
+    """Its rows would be written twice: the error names both ids (P21)."""
     world.damage(6)
     world.sink.newest = 6
     with pytest.raises(DuplicatesError, match=r"Checkpoint 6 is damaged.*checkpoint 5"):
@@ -165,14 +167,14 @@ def test_an_older_checkpoint_is_refused_if_a_sink_has_committed_beyond_it(world:
 
 
 def test_duplicates_can_be_accepted(world: World) -> None:
-    """The user's word overrides the refusal."""
+    """The user's setting overrides the refusal."""
     world.damage(6)
     world.sink.newest = 6
     assert restored_id(world, accept_duplicates=True) == 5
 
 
 def test_the_refusal_looks_at_the_checkpoint_that_would_be_used(world: World) -> None:
-    """With two damaged ones the third is compared with what the sink has committed."""
+    """With two damaged ones, the third is compared with what the sink has committed."""
     world.damage(6)
     world.damage(5)
     world.sink.newest = 5
@@ -183,7 +185,7 @@ def test_the_refusal_looks_at_the_checkpoint_that_would_be_used(world: World) ->
 
 
 def test_metadata_that_the_job_record_does_not_know_is_damaged(world: World) -> None:
-    """The record holds its checksum, so another good file in its place is seen."""
+    """The record contains its checksum, so a different valid file in its place is noticed."""
     newest, older = (
         Path(world.storage.checkpoint_directory(number), "_metadata") for number in (6, 5)
     )
@@ -201,8 +203,8 @@ def test_metadata_that_is_gone_counts_as_damaged(world: World) -> None:
 def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_replaced_by_an_older_one(
     world: World,
 ) -> None:
-    """Such a read says nothing of the checkpoint: the attempt fails, and the next one uses it after
-    all (P21)."""
+    """Such a read proves nothing about the checkpoint: the attempt fails, and the next one can use
+    it (P21)."""
     world.files.unreadable = 1
     with pytest.raises(StorageError, match="the network is down") as caught:
         world.restore(accept_duplicates=True)
@@ -212,7 +214,7 @@ def test_a_checkpoint_that_cannot_be_read_for_a_moment_is_not_replaced_by_an_old
 
 
 def test_state_files_that_cannot_be_read_for_a_moment_are_not_damaged(world: World) -> None:
-    """Neither is the checkpoint that names them."""
+    """The checkpoint that names them is not damaged either."""
     world.files.unreadable_checksums = 1
     with pytest.raises(StorageError, match="the network is down"):
         world.restore(accept_duplicates=True)
@@ -221,7 +223,7 @@ def test_state_files_that_cannot_be_read_for_a_moment_are_not_damaged(world: Wor
 
 
 def test_if_all_are_damaged_the_newest_is_named(world: World) -> None:
-    """Beginning at the beginning would lose or double rows without a word."""
+    """Starting from scratch would silently lose or duplicate rows."""
     for number in (4, 5, 6):
         world.damage(number)
     with pytest.raises(CheckpointDamagedError, match="chk-6"):
@@ -229,7 +231,7 @@ def test_if_all_are_damaged_the_newest_is_named(world: World) -> None:
 
 
 def test_until_the_first_checkpoint_the_savepoint_is_the_restore_point(tmp_path: Path) -> None:
-    """It is verified each time, and belongs to the job that took it (P40)."""
+    """It is verified each time and belongs to the job that took it (P40)."""
     world = World(tmp_path / "checkpoints")
     savepoint = world.savepoint(tmp_path / "savepoint")
     restored = world.restore(restored_from=savepoint)
@@ -241,7 +243,7 @@ def test_until_the_first_checkpoint_the_savepoint_is_the_restore_point(tmp_path:
 
 
 def test_a_savepoint_that_is_gone_is_an_error_and_no_new_beginning(tmp_path: Path) -> None:
-    """The sentence names its path."""
+    """The error names its path."""
     with pytest.raises(CheckpointNotFoundError, match="savepoint"):
         World(tmp_path / "checkpoints").restore(restored_from=str(tmp_path / "savepoint"))
 
@@ -263,7 +265,7 @@ def test_the_older_retained_checkpoints_stay_known(world: World) -> None:
 
 
 def test_nothing_is_called_older_if_the_newest_was_not_restored(world: World) -> None:
-    """What a damaged checkpoint needs cannot be told, so that nothing may be deleted."""
+    """It is unknown what a damaged checkpoint needs, so nothing may be deleted."""
     world.damage(6)
     assert older_checkpoints(world.record(), world.restore(), world.storage) is None
 

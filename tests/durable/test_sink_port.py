@@ -1,5 +1,7 @@
-"""The sinks of a job as the port drives them: order of commits, retries, and what is refused (P5,
-P13, P21)."""
+"""A job's sinks as the port drives them (P5, P13, P21).
+
+Commit order, retries, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from weir.runtime.concurrency import ThreadWaits
 
 
 def item(sink: str, position: int, epoch: int | None = None) -> Committable:
-    """Something staged in one step."""
+    """A committable staged in one step."""
     return Committable(sink=sink, position=position, payload={"step": position}, epoch=epoch)
 
 
@@ -47,7 +49,7 @@ def checkpoint(*tasks: tuple[Committable, ...]) -> CompletedCheckpoint:
 
 
 def never(handle: StateHandle, path: str) -> None:
-    """Nothing is to be put back."""
+    """Fails if anything is to be put back."""
     raise AssertionError(f"{handle} is put back at {path}")
 
 
@@ -57,7 +59,7 @@ def kept(name: str) -> StateHandle:
 
 
 class StagingSink(FakeSink):
-    """Stages the two files ``a`` and ``b`` of each step in a directory."""
+    """Stages two files ``a`` and ``b`` per step in a directory."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -91,7 +93,7 @@ def test_every_sink_is_checked_and_opened_under_its_job_and_attempt() -> None:
 
 
 def test_flushing_completes_payloads_in_their_order() -> None:
-    """Each sink is given all of its own at once, and the result has the order of what was given."""
+    """Each sink gets all of its own at once; the results keep the order of the input."""
     calls: list[tuple[Any, ...]] = []
     port = sink_port(FakeSink("a", calls), FakeSink("b", calls), FakeSink("c", calls))
     flushed = port.flush([item("b", 0), item("a", 0), item("b", 1)])
@@ -112,12 +114,11 @@ def test_a_commit_names_every_sink_also_those_without_rows() -> None:
     assert (port.rows_committed(["a"]), port.rows_committed(["a", "b"])) == (2, 2)
 
 
-# -- staged files that are gone
-# ------------------------------------------------------------------------------------
+# -- staged files that are gone --------------------------------------------------------------------
 
 
 class DamagedSink(FakeSink):
-    """Has lost what it staged in step 1."""
+    """Has lost the output that it staged in step 1."""
 
     def damaged(self, payload: Payload) -> str | None:
         self.calls.append(("damaged", self.name, payload["step"]))
@@ -125,8 +126,8 @@ class DamagedSink(FakeSink):
 
 
 def test_a_snapshot_is_not_taken_of_staged_output_that_is_gone() -> None:
-    """Also of what an aborted checkpoint has flushed: the attempt fails, and its rows are computed
-    again (P5, P12)."""
+    """Including output flushed for an aborted checkpoint: the attempt fails and recomputes the rows
+    (P5, P12)."""
     sink = DamagedSink()
     with pytest.raises(
         LostWriteError, match=r"FakeSink\('out'\) staged in step 1 .* /t/1\.parquet is gone"
@@ -143,7 +144,7 @@ def test_a_snapshot_is_not_taken_of_staged_output_that_is_gone() -> None:
 def test_what_a_completed_checkpoint_holds_is_not_missed_by_the_next_one(
     barrier: int, epoch: int | None, newest: int | None, looks: int
 ) -> None:
-    """Its commit may have moved the files, and readers may have taken them away."""
+    """Its commit may have moved the files, and readers may have removed them."""
     sink = DamagedSink()
     sink.newest = newest
     pending = replace(item("out", 1), barrier=barrier, epoch=epoch)
@@ -152,7 +153,7 @@ def test_what_a_completed_checkpoint_holds_is_not_missed_by_the_next_one(
 
 
 def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:
-    """No pause brings them back."""
+    """No pause would bring them back."""
     sink = FakeSink()
     sink.errors = [LostRowsError("/t/1.parquet is gone")]
     with pytest.raises(LostRowsError):
@@ -160,12 +161,11 @@ def test_a_commit_that_has_lost_its_rows_is_not_tried_again() -> None:
     assert len(sink.calls) == 1
 
 
-# -- retries
-# ----------------------------------------------------------------------------------------------
+# -- retries ---------------------------------------------------------------------------------------
 
 
 class NotedPauses(ThreadWaits):
-    """Events whose waiting is noted, and over at once."""
+    """Events that record their waits and return at once."""
 
     def __init__(self) -> None:
         self.pauses: list[float | None] = []
@@ -181,7 +181,7 @@ class NotedPauses(ThreadWaits):
 
 
 def test_a_failed_commit_is_tried_again_with_growing_pauses() -> None:
-    """Exponential backoff with jitter, up to the greatest pause."""
+    """Exponential backoff with jitter, up to the longest pause."""
     waits = NotedPauses()
     sink = FakeSink()
     sink.errors = [SinkError(f"try {number}") for number in range(4)]
@@ -193,7 +193,7 @@ def test_a_failed_commit_is_tried_again_with_growing_pauses() -> None:
 
 
 def test_when_retries_are_used_up_the_last_error_is_raised() -> None:
-    """After exactly the configured number of tries, and no row counts as committed."""
+    """After exactly the configured number of tries; no rows count as committed."""
     sink = FakeSink()
     sink.errors = [SinkError("first"), SinkError("second"), SinkError("third"), SinkError("fourth")]
     port = sink_port(sink, attempts=3)
@@ -204,7 +204,7 @@ def test_when_retries_are_used_up_the_last_error_is_raised() -> None:
 
 
 def test_a_sink_that_cannot_commit_holds_back_those_after_it() -> None:
-    """Sinks commit in order; the restored job commits all of them again (P13)."""
+    """Sinks commit in order; the restored job recommits all of them (P13)."""
     calls: list[tuple[Any, ...]] = []
     first, second = FakeSink("a", calls), FakeSink("b", calls)
     first.errors = [SinkError("no")]
@@ -214,7 +214,7 @@ def test_a_sink_that_cannot_commit_holds_back_those_after_it() -> None:
 
 
 def test_stopping_ends_the_pause_between_two_tries_at_once() -> None:
-    """A job that is cancelled does not wait for a minute of backoff."""
+    """A cancelled job does not wait for a minute of backoff."""
     sink = FakeSink()
     sink.errors = [SinkError("away")] * 5
     port = sink_port(sink, attempts=5, backoff_ms=60_000)
@@ -239,7 +239,7 @@ def test_stopping_ends_the_pause_between_two_tries_at_once() -> None:
 
 
 def test_after_a_stop_the_next_attempt_retries_again() -> None:
-    """The begin of an attempt takes the stop back."""
+    """Starting an attempt resets the stop."""
     sink = FakeSink()
     port = sink_port(sink, attempts=3)
     port.stop()
@@ -250,7 +250,7 @@ def test_after_a_stop_the_next_attempt_retries_again() -> None:
 
 
 class HangingSink(FakeSink):
-    """Does not come back from a commit until a test says so."""
+    """Blocks in a commit until a test releases it."""
 
     def __init__(self, name: str = "out", calls: list[tuple[Any, ...]] | None = None) -> None:
         super().__init__(name, calls)
@@ -264,8 +264,7 @@ class HangingSink(FakeSink):
 
 
 def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> None:
-    """Not the sinks after it, nor its own once more: that is the newer attempt's business by now
-    (P13)."""
+    """Neither the sinks after it nor its own retry: both belong to the newer attempt now (P13)."""
     calls: list[tuple[Any, ...]] = []
     hanging, other = HangingSink("a", calls), FakeSink("b", calls)
     port = sink_port(hanging, other)
@@ -294,7 +293,7 @@ def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> N
 
 
 def test_a_retry_of_an_older_attempt_does_not_go_on_when_the_next_one_begins() -> None:
-    """Its pause is over, and no other try follows."""
+    """Its pause ends, and no further try follows."""
     sink = HangingSink()
     sink.gate.set()
     sink.errors = [SinkError("away")] * 50
@@ -316,13 +315,11 @@ def test_a_retry_of_an_older_attempt_does_not_go_on_when_the_next_one_begins() -
     assert len(sink.calls) <= 2
 
 
-# -- committing again
-# ----------------------------------------------------------------------------------------------
+# -- committing again ------------------------------------------------------------------------------
 
 
 def test_what_a_checkpoint_had_pending_is_committed_again_by_epoch() -> None:
-    """In the order of epochs for each sink; what had no epoch yet belongs to this checkpoint
-    (P5)."""
+    """For each sink in the order of epochs; without an epoch it belongs to this checkpoint (P5)."""
     calls: list[tuple[Any, ...]] = []
     first, second = FakeSink("a", calls), FakeSink("b", calls)
     pending = checkpoint(
@@ -340,7 +337,7 @@ def test_what_a_checkpoint_had_pending_is_committed_again_by_epoch() -> None:
 
 
 def test_a_recommit_is_retried_too() -> None:
-    """A table that is away for a moment does not cost an attempt."""
+    """A table that is briefly unavailable does not cost an attempt."""
     sink = FakeSink()
     sink.errors = [SinkError("away")]
     sink_port(sink).commit_again(checkpoint((item("out", 1),)), never)
@@ -348,7 +345,7 @@ def test_a_recommit_is_retried_too() -> None:
 
 
 def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
-    """Dropping them would lose rows; the sentence names the sink and the way out."""
+    """Dropping them would lose rows; the error names the sink and the way out."""
     sink = FakeSink("new")
     with pytest.raises(
         JobError, match=r"Checkpoint 9 has rows that sink 'old' has not committed.*put it back"
@@ -357,7 +354,7 @@ def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
 
 
 def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_path: Path) -> None:
-    """A commit that moved them between the question and the copy would make the savepoint fail
+    """A commit that moved them between the query and the copy would make the savepoint fail
     (P14)."""
     sink = StagingSink(tmp_path)
     port = sink_port(sink)
@@ -380,7 +377,7 @@ def test_an_intermediate_savepoint_keeps_the_staged_files_under_one_lock(tmp_pat
 def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_committed(
     tmp_path: Path,
 ) -> None:
-    """What is there is left as it is (P14)."""
+    """Existing files are left alone (P14)."""
     sink = StagingSink(tmp_path)
     (tmp_path / "4-b").touch()
     put_back: list[tuple[str, str]] = []
@@ -396,7 +393,7 @@ def test_a_savepoints_copies_are_put_back_where_files_are_missing_and_then_commi
 
 
 def test_a_staged_file_that_was_cut_short_is_put_back_too(tmp_path: Path) -> None:
-    """What has the size of its copy is only made durable: who put it back may have died before that
+    """A file as large as its copy is only synced: whoever restored it may have died before that
     (P14, P23)."""
     sink = StagingSink(tmp_path)
     (tmp_path / "4-a").write_bytes(b"torn")
@@ -412,7 +409,7 @@ def test_a_staged_file_that_was_cut_short_is_put_back_too(tmp_path: Path) -> Non
 
 
 def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Path) -> None:
-    """The commit will do nothing, and nobody would clean up (P14)."""
+    """The commit will do nothing, and nothing would clean up the files (P14)."""
     sink = StagingSink(tmp_path)
     sink.newest = 9
     pending = replace(item("out", 4), files=(kept("first"), kept("second")))
@@ -423,8 +420,8 @@ def test_nothing_is_put_back_for_an_epoch_that_the_origin_committed(tmp_path: Pa
 def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error(
     tmp_path: Path,
 ) -> None:
-    """A checkpoint of another job has no copy of them: at another target they are missing, and
-    nothing is committed."""
+    """Another job's checkpoint has no copies: at another target they are missing, and nothing is
+    committed."""
     sink = StagingSink(tmp_path)
     with pytest.raises(
         JobError, match=rf"checkpoint 9 .*sink 'out'.*{tmp_path}/4-a.*start from a savepoint"
@@ -434,8 +431,7 @@ def test_rows_that_are_neither_committed_nor_where_they_were_staged_are_an_error
 
 
 def test_the_jobs_own_rows_are_the_sinks_business_wherever_they_are_by_now(tmp_path: Path) -> None:
-    """It may have committed them before the crash, and need not be able to tell: the commit is
-    idempotent (P13)."""
+    """It may have committed them before the crash and not know: the commit is idempotent (P13)."""
     sink = StagingSink(tmp_path)
     sink_port(sink).commit_again(checkpoint((item("out", 4),)), never)
     assert commits(sink) == [("out", 9, [4])]
@@ -448,7 +444,7 @@ def test_the_jobs_own_rows_are_the_sinks_business_wherever_they_are_by_now(tmp_p
 def test_what_a_savepoint_had_pending_is_committed_under_the_id_that_its_origin_may_have_given_it(
     barrier: int | None, epoch: int | None, under: int
 ) -> None:
-    """Savepoint 9 may have overtaken a checkpoint, or been overtaken; no id lies beyond it (P14,
+    """Savepoint 9 and a checkpoint may complete in either order; no larger id is possible (P14,
     P19, P21)."""
     sink = FakeSink()
     pending = replace(item("out", 4), barrier=barrier, epoch=epoch)
@@ -458,8 +454,8 @@ def test_what_a_savepoint_had_pending_is_committed_under_the_id_that_its_origin_
 
 
 def test_a_snapshot_is_refused_once_its_job_has_committed_beyond_it() -> None:
-    """Rows would be there twice, or be left out; the sentence names both ids, the target and the
-    ways out (P21)."""
+    """Rows would be duplicated or missing; the error names both ids, the target and the ways out
+    (P21)."""
     sink = FakeSink()
     port = sink_port(sink)
     for sink.newest in (None, 8, 9):
@@ -473,15 +469,15 @@ def test_a_snapshot_is_refused_once_its_job_has_committed_beyond_it() -> None:
 
 
 def test_a_sink_that_was_added_has_nothing_to_commit_again() -> None:
-    """A checkpoint that knows nothing of it is no hindrance."""
+    """A checkpoint that does not contain it is no obstacle."""
     sink = FakeSink("new")
     sink_port(sink).commit_again(checkpoint(()), never)
     assert sink.calls == []
 
 
 def test_sinks_finish_in_their_order_and_what_they_held_back_is_staged_in_that_step() -> None:
-    """One that holds nothing back stages nothing; sinks of other tasks are left alone
-    (MISSION E2)."""
+    """A sink that held nothing back stages nothing; sinks of other tasks are left alone (MISSION
+    E2)."""
     calls: list[tuple[Any, ...]] = []
     first, second, other = (FakeSink(name, calls) for name in ("first", "second", "other"))
     second.held_back = {"step": 5}
@@ -499,7 +495,7 @@ def test_the_sinks_of_a_task_are_closed_in_their_order() -> None:
 
 
 def test_cleaning_reaches_every_sink() -> None:
-    """With the attempt before which everything that nobody committed may go (P22)."""
+    """With the attempt before which uncommitted output may be deleted (P22)."""
     calls: list[tuple[Any, ...]] = []
     sink_port(FakeSink("a", calls), FakeSink("b", calls)).clean(3)
     assert calls == [("clean", "a", 3), ("clean", "b", 3)]
@@ -511,7 +507,7 @@ def test_cleaning_reaches_every_sink() -> None:
 def test_going_back_is_refused_once_a_sink_has_committed_beyond(
     newest: int | None, refused: bool
 ) -> None:
-    """From damaged checkpoint 7 to checkpoint 5: not if any sink has committed 6 or more (P21)."""
+    """From damaged checkpoint 7 to checkpoint 5: not if any sink has committed 6 or later (P21)."""
     sink, other = FakeSink(), FakeSink("other")
     sink.newest = newest
     port = sink_port(sink, other)

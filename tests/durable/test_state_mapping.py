@@ -1,5 +1,7 @@
-"""Which changes of a pipeline its state survives, and which would lose or double rows (MISSION D5,
-PROTOCOL P35)."""
+"""Which pipeline changes the state survives, and which would lose or duplicate rows.
+
+MISSION D5, PROTOCOL P35.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from weir.durable.state_mapping import StateMapping
 from weir.errors import JobError
 from weir.runtime.failures import is_fatal
 
-#: A chain for each vertex: its sources, transformations and sinks in order, by the first letter of
+#: One chain per vertex: its sources, transformations and sinks in order, by the first letter of
 #: their names.
 Chains = dict[str, tuple[str, ...]]
 
-#: The sinks hang on the last step in front of them, which names the vertex.
+#: The sinks hang on the last step before them, which names the vertex.
 BEFORE: Chains = {
     "t_count": ("s_orders", "t_clean", "t_count", "o_counts"),
     "s_users": ("s_users", "o_users", "o_copy"),
@@ -26,7 +28,7 @@ _KINDS = {"s": "source", "t": "transform", "u": "union", "o": "sink"}
 
 
 def operators(names: tuple[str, ...], *, finished: bool = False) -> tuple[OperatorState, ...]:
-    """The operators of one chain, labelled as a vertex labels them."""
+    """The operators of one chain, labelled as its vertex labels them."""
     return tuple(
         OperatorState(operator_id=name, name=f"{_KINDS[name[0]]} {name}", fully_finished=finished)
         for name in names
@@ -39,7 +41,7 @@ def checkpoint(
     finished: tuple[str, ...] = (),
     kind: SnapshotKind = SnapshotKind.CHECKPOINT,
 ) -> CompletedCheckpoint:
-    """A checkpoint of a job with these chains, of which some have ``finished``."""
+    """A checkpoint of a job with these chains, some of which have ``finished``."""
     return CompletedCheckpoint(
         job_id="0" * 32,
         checkpoint_id=7,
@@ -70,7 +72,7 @@ def check(now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bo
 def refusal(
     now: Chains, restored: CompletedCheckpoint | None = None, *, allow: bool = False
 ) -> str:
-    """The sentence with which it is refused."""
+    """The error with which the restore is refused."""
     with pytest.raises(JobError) as raised:
         check(now, restored, allow=allow)
     assert is_fatal(raised.value)
@@ -78,57 +80,55 @@ def refusal(
 
 
 def changed(vertex: str, *names: str) -> Chains:
-    """The chains of before, but for one."""
+    """The original chains with one of them changed."""
     return {**BEFORE, vertex: names}
 
 
 def without(vertex: str) -> Chains:
-    """The chains of before without one."""
+    """The original chains without one of them."""
     return {known: names for known, names in BEFORE.items() if known != vertex}
 
 
-# -- what goes on
-# ----------------------------------------------------------------------------------------------
+# -- what goes on ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_the_same_pipeline_goes_on(allow: bool) -> None:
-    """Every state has its place."""
+    """Every state has its operator."""
     check(BEFORE, allow=allow)
 
 
 def test_the_order_of_vertices_means_nothing() -> None:
-    """State is found by name."""
+    """State is matched by name."""
     check(dict(reversed(BEFORE.items())))
 
 
 def test_a_new_transformation_inside_a_chain_is_accepted() -> None:
-    """It begins without state; its neighbours go on."""
+    """It starts without state; its neighbours keep theirs."""
     check(changed("t_count", "s_orders", "t_clean", "t_more", "t_count", "o_counts"))
 
 
 def test_a_new_sink_of_a_vertex_is_accepted() -> None:
-    """It holds the rows from now on."""
+    """It receives the rows from now on."""
     check(changed("s_users", "s_users", "o_users", "o_copy", "o_third"))
 
 
 def test_a_wholly_new_tree_of_steps_begins_from_nothing() -> None:
-    """None of its steps is in the checkpoint, so nothing that was there before is doubled."""
+    """None of its steps is in the checkpoint, so no earlier rows are duplicated."""
     check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")})
 
 
 def test_a_wholly_new_tree_beside_a_finished_one_begins_from_nothing() -> None:
-    """As long as not all of the job had finished."""
+    """Unless the whole job had finished."""
     check({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, checkpoint(finished=("s_users",)))
 
 
 def test_a_drained_savepoint_of_the_same_pipeline_is_accepted() -> None:
-    """It goes straight to the end (PROTOCOL P35)."""
+    """It ends at once (PROTOCOL P35)."""
     check(BEFORE, checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT))
 
 
-# -- a step is gone
-# ----------------------------------------------------------------------------------------------
+# -- a step is gone --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_drained_savepoint_of_the_same_pipeline_is_accepted() -> None:
 def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(
     gone: str, now: Chains
 ) -> None:
-    """A transformation, a sink, and a whole vertex: the sentence names the checkpoint, the step and
-    the ways out."""
+    """A transformation, a sink, a whole vertex: the error names the checkpoint, the step and the
+    ways out."""
     message = refusal(now)
     assert message.startswith("Cannot map checkpoint 7 (/c/chk-7) to the pipeline")
     assert f"the state of step {gone!r}, which the pipeline does not have" in message
@@ -153,20 +153,19 @@ def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(
 
 
 def test_a_renamed_step_inside_a_chain_counts_as_gone() -> None:
-    """The new name begins without the state of the old one, so that must be said."""
+    """The new name starts without the old one's state, so the user must accept that."""
     now = changed("t_count", "s_orders", "t_clear", "t_count", "o_counts")
     assert "'t_clean'" in refusal(now)
     check(now, allow=True)
 
 
 def test_a_savepoint_is_called_one() -> None:
-    """People look for it where they keep their savepoints."""
+    """Users look for it where they keep their savepoints."""
     restored = checkpoint(kind=SnapshotKind.SAVEPOINT)
     assert refusal(without("s_users"), restored).startswith("Cannot map savepoint 7 (/c/chk-7)")
 
 
-# -- a step belongs to another vertex
-# -------------------------------------------------------------------------------
+# -- a step belongs to another vertex --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -186,8 +185,8 @@ def test_a_savepoint_is_called_one() -> None:
 def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
     vertex: str, chain: tuple[str, ...], changes: str, allow: bool
 ) -> None:
-    """The vertex would read its input again, into a sink that has its rows: the sentence says what
-    has changed."""
+    """The vertex would reread its input into a sink that has its rows: the error says what has
+    changed."""
     message = refusal({**without("t_count"), vertex: chain}, allow=allow)
     assert f"(step {changes})" in message
     assert (
@@ -201,8 +200,7 @@ def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_known_sink_on_new_steps_is_refused(allow: bool) -> None:
-    """Another source with another name would write everything again into the sink that was there
-    before."""
+    """A source with another name would write everything again into the existing sink."""
     message = refusal(
         {**without("s_users"), "s_people": ("s_people", "o_users", "o_copy")}, allow=allow
     )
@@ -212,7 +210,7 @@ def test_a_known_sink_on_new_steps_is_refused(allow: bool) -> None:
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_source_that_moved_to_a_vertex_with_state_is_refused(allow: bool) -> None:
-    """That state says nothing of how far this source was read."""
+    """That state does not say how far this source was read."""
     now = {
         "t_count": ("s_orders", "s_users", "t_clean", "t_count", "o_counts", "o_users", "o_copy")
     }
@@ -221,8 +219,7 @@ def test_a_source_that_moved_to_a_vertex_with_state_is_refused(allow: bool) -> N
     assert "(step" not in message
 
 
-# -- sources of a vertex
-# --------------------------------------------------------------------------------------------
+# -- sources of a vertex ---------------------------------------------------------------------------
 
 JOINED: Chains = {"t_join": ("s_orders", "s_users", "t_join", "o_joined")}
 
@@ -240,8 +237,8 @@ JOINED: Chains = {"t_join": ("s_orders", "s_users", "t_join", "o_joined")}
 def test_other_sources_of_a_vertex_or_another_order_are_refused(
     sources: tuple[str, ...], allow: bool
 ) -> None:
-    """A query keeps its progress by the order of its sources: one would go on from where another
-    one was."""
+    """A query records progress by the order of its sources: one would resume at another's
+    position."""
     message = refusal({"t_join": (*sources, "t_join", "o_joined")}, checkpoint(JOINED), allow=allow)
     assert (
         f"has read 's_orders', 's_users' there and reads {', '.join(map(repr, sources))} now"
@@ -250,8 +247,7 @@ def test_other_sources_of_a_vertex_or_another_order_are_refused(
     assert "--allow-non-restored-state" not in message
 
 
-# -- finished
-# ----------------------------------------------------------------------------------------------
+# -- finished --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("allow", [False, True])
@@ -266,8 +262,7 @@ def test_other_sources_of_a_vertex_or_another_order_are_refused(
 def test_a_new_step_in_a_finished_chain_is_refused(
     added: str, chain: tuple[str, ...], allow: bool
 ) -> None:
-    """In front of a finished step as behind it, since the chain is not started again
-    (MISSION D5)."""
+    """Upstream or downstream of a finished step: the chain is not started again (MISSION D5)."""
     message = refusal(changed("t_count", *chain), checkpoint(finished=("t_count",)), allow=allow)
     assert (
         f"step {added!r} was added to the chain that ends in 't_count', which has finished there"
@@ -277,18 +272,17 @@ def test_a_new_step_in_a_finished_chain_is_refused(
 
 @pytest.mark.parametrize("allow", [False, True])
 def test_a_drained_savepoint_with_new_input_is_refused(allow: bool) -> None:
-    """In one sentence that names the new source (PROTOCOL P35)."""
+    """The error names the new source (PROTOCOL P35)."""
     restored = checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT)
     message = refusal({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, restored, allow=allow)
     assert "all of the job had finished there, and step 's_new' would bring new input" in message
 
 
-# -- the labels
-# ----------------------------------------------------------------------------------------------
+# -- the labels ------------------------------------------------------------------------------------
 
 
 def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
-    """Sources are told by the labels that a real graph gives, also where a step has a treacherous
+    """Sources are recognized by the labels of a real graph, even where a step has a misleading
     name."""
     job = weir.Job("orders")
     one = job.source("one", lambda spark: spark.readStream.load())
@@ -303,18 +297,16 @@ def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
         mapping.check(restored)
 
 
-# -- channels
-# ----------------------------------------------------------------------------------------------
+# -- channels --------------------------------------------------------------------------------------
 
-#: A chain that reads another one's channel.
+#: A chain that reads another chain's channel.
 LINKED: Chains = {"s_orders": ("s_orders", "o_all"), "t_count": ("t_count", "o_counts")}
 
 
 def linked(
     now: dict[str, tuple[str, ...]], *, chains: Chains = LINKED, finished: tuple[str, ...] = ()
 ) -> str | None:
-    """Restore a checkpoint in which ``t_count`` read ``s_orders`` into chains that read the
-    channels ``now``."""
+    """Restore a checkpoint, where ``t_count`` read ``s_orders``, into chains that read ``now``."""
     restored = checkpoint(LINKED, finished=finished)
     tasks = tuple(
         replace(task, inputs=("s_orders",)) if task.vertex == "t_count" else task
@@ -338,7 +330,7 @@ def test_a_chain_that_reads_the_same_channels_goes_on() -> None:
 
 
 def test_a_chain_that_reads_other_channels_is_refused() -> None:
-    """It knows their watermarks by their order: a wrong one would drop rows as late."""
+    """It identifies their watermarks by their order: a wrong one would drop rows as late."""
     chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
     sentence = linked({"t_count": ("s_users", "s_orders")}, chains=chains)
     assert sentence is not None
@@ -346,7 +338,7 @@ def test_a_chain_that_reads_other_channels_is_refused() -> None:
 
 
 def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
-    """What it puts out would be read by nobody (D5)."""
+    """Nothing would read its output (D5)."""
     chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
     sentence = linked(
         {"t_count": ("s_orders", "s_users")}, chains=chains, finished=("s_orders", "t_count")
@@ -368,7 +360,7 @@ def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
 
 
 def test_a_coordinator_that_is_gone_is_refused_unless_its_state_may_be_dropped() -> None:
-    """Its operator alone would go on with half of what the two had agreed on (MISSION C1)."""
+    """Its operator would go on with half of the state that the two share (MISSION C1)."""
     restored = replace(checkpoint(), coordinator_states={"t_clean": {"rules": {}}})
     says = refusal(BEFORE, restored)
     assert "the state of the coordinator of step 't_clean', which has none now" in says

@@ -1,5 +1,4 @@
-"""A job does not begin, and no attempt of it, over rows at its targets that it does not know of
-(P19, P21)."""
+"""No job and no attempt starts over rows in its targets that it does not know (P19, P21)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ JOB, ORIGIN, STRANGER = "1" * 32, "2" * 32, "3" * 32
 
 
 def commit(job_id: str, checkpoint_id: int, *, name: str = "orders", attempt: int = 1) -> Commit:
-    """What a target says of one commit; the job of these tests is named "orders"."""
+    """A commit as a target reports it; the job in these tests is named "orders"."""
     return Commit(
         timestamp_ms=checkpoint_id,
         job_id=job_id,
@@ -34,7 +33,7 @@ def commit(job_id: str, checkpoint_id: int, *, name: str = "orders", attempt: in
 
 
 def told(*commits: Commit) -> FakeSink:
-    """A sink whose target has these commits, newest first."""
+    """A sink whose target reports these commits, newest first."""
     sink = FakeSink()
     sink.told = list(commits)
     return sink
@@ -60,14 +59,12 @@ def driver(directory: Path, sink: FakeSink, **how: Any) -> Driver:
     return Driver(directory, JOB, sinks=sink_port(sink), **how)
 
 
-# -- an attempt over older records
-# -------------------------------------------------------------------------------------
+# -- an attempt over older records -----------------------------------------------------------------
 
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
-    """The job's records as they were after checkpoint 2, put back after the job has gone on to
-    checkpoint 4."""
+    """The job's records as of checkpoint 2, put back after the job reached checkpoint 4."""
     live = driver(tmp_path, FakeSink())
     live.job.begin_attempt()
     live.complete()
@@ -81,7 +78,7 @@ def backup(tmp_path: Path) -> Path:
 
 
 def test_an_attempt_is_refused_where_a_target_is_beyond_the_newest_record(backup: Path) -> None:
-    """Ids would begin again below what the table has, and its sink would take new epochs for old
+    """Ids would restart below those in the table, and its sink would mistake new epochs for old
     ones (P19)."""
     sink = told(commit(JOB, 4))
     with pytest.raises(
@@ -93,7 +90,7 @@ def test_an_attempt_is_refused_where_a_target_is_beyond_the_newest_record(backup
 
 
 def test_a_refused_attempt_leaves_no_record(backup: Path) -> None:
-    """Once the newer records are back the job goes on as if nothing had been."""
+    """Once the newer records are back, the job goes on as if nothing had happened."""
     log = sorted((backup / "checkpoints" / JOB / "log").iterdir())
     with pytest.raises(DuplicatesError):
         driver(backup, told(commit(JOB, 4))).job.begin_attempt()
@@ -103,13 +100,13 @@ def test_a_refused_attempt_leaves_no_record(backup: Path) -> None:
 def test_an_attempt_is_refused_where_the_records_are_gone_and_a_target_has_rows(
     tmp_path: Path,
 ) -> None:
-    """The directory of the job was deleted, and its name still stands for it."""
+    """The job's directory was deleted, and its name still refers to it."""
     with pytest.raises(DuplicatesError, match="have no completed checkpoint"):
         driver(tmp_path, told(commit(JOB, 4))).job.begin_attempt()
 
 
 def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -> None:
-    """Sinks of users need not know who else has written."""
+    """Users' sinks need not know who else has written."""
     sink = FakeSink()
     sink.newest = 4
     with pytest.raises(DuplicatesError, match="checkpoint 4 of this job"):
@@ -121,7 +118,7 @@ def test_a_sink_that_only_tells_its_newest_epoch_refuses_as_well(backup: Path) -
 def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(
     backup: Path, newest: int
 ) -> None:
-    """The copy is as new as the tables, so that nothing is lost or doubled."""
+    """The copy is as new as the tables, so nothing is lost or duplicated."""
     start = driver(backup, told(commit(JOB, newest))).job.begin_attempt()
     assert start.restored is not None
     assert start.restored.checkpoint_id == 2
@@ -130,8 +127,7 @@ def test_an_attempt_goes_on_where_no_target_is_beyond_the_newest_record(
 def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_has(
     backup: Path,
 ) -> None:
-    """No epoch and no staging directory is one that was used before the records went back (P19,
-    P22)."""
+    """No epoch and no staging directory is reused from before the records went back (P19, P22)."""
     later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     assert later.job.begin_attempt().attempt == 10
     assert later.complete().checkpoint_id == 5
@@ -140,20 +136,19 @@ def test_accepted_duplicates_go_on_with_ids_and_attempts_above_what_the_target_h
 def test_a_later_driver_does_not_need_the_word_again_once_a_checkpoint_has_completed(
     backup: Path,
 ) -> None:
-    """Its records go as far as its targets by then."""
+    """Its records have caught up with its targets by then."""
     later = driver(backup, told(commit(JOB, 4, attempt=9)), accept_duplicates=True)
     later.job.begin_attempt()
     later.complete()
     assert driver(backup, told(commit(JOB, 4, attempt=9))).job.begin_attempt().attempt == 11
 
 
-# -- other generations
-# ----------------------------------------------------------------------------------------------
+# -- other generations -----------------------------------------------------------------------------
 
 
 def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(backup: Path) -> None:
-    """The names were part of the copy, and a job that began from a savepoint since has written to
-    the same table."""
+    """The names were part of the copy, and a job started from a savepoint since has written to the
+    same table."""
     sink = told(commit(STRANGER, 1), commit(JOB, 2))
     with pytest.raises(DuplicatesError, match=f"another job of the same name, {STRANGER}"):
         driver(backup, sink).job.begin_attempt()
@@ -161,13 +156,14 @@ def test_a_later_generation_of_the_name_stops_the_job_whose_name_was_put_back(ba
 
 
 def test_a_job_of_another_name_may_write_to_the_same_target(backup: Path) -> None:
-    """Nothing says that their rows are the same."""
+    """Nothing says that their rows overlap."""
     sink = told(commit(STRANGER, 1, name="returns"), commit(JOB, 2))
     assert driver(backup, sink).job.begin_attempt().attempt == 2
 
 
 def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: Path) -> None:
-    """What was accepted once is an ancestor of all that follows, also where a table is quiet."""
+    """An accepted one is an ancestor of everything that follows, even where a table gets no
+    rows."""
     sink = told(commit(STRANGER, 5))
     accepting = driver(tmp_path, sink, accept_duplicates=True)
     accepting.job.begin_attempt()
@@ -175,14 +171,11 @@ def test_an_accepted_generation_is_known_from_the_first_checkpoint_on(tmp_path: 
     assert driver(tmp_path, sink).job.begin_attempt().attempt == 2
 
 
-# -- a job that is to begin
-# --------------------------------------------------------------------------------------------
+# -- a job that is to begin ------------------------------------------------------------------------
 
 
-def test_a_new_job_is_refused_a_target_that_its_namesake_wrote_to_and_is_told_where_that_ones_records_are() -> (
-    None
-):
-    """The command was given in another directory, or the volume with the records is not mounted."""
+def test_a_new_job_is_refused_a_target_of_its_namesake_and_the_error_has_its_records() -> None:
+    """The command ran in another directory, or the volume with the records is not mounted."""
     with pytest.raises(
         DuplicatesError, match=rf"{STRANGER}.*\(its records are in /elsewhere/{STRANGER}\)"
     ):
@@ -190,7 +183,7 @@ def test_a_new_job_is_refused_a_target_that_its_namesake_wrote_to_and_is_told_wh
 
 
 def test_a_new_job_may_write_where_jobs_of_other_names_have_written() -> None:
-    """Several pipelines may add to one table."""
+    """Several pipelines may append to one table."""
     check_before_begin(sink_port(told(commit(STRANGER, 5, name="returns"))), JOB, None)
 
 
@@ -203,7 +196,7 @@ def test_a_namesake_is_found_behind_a_job_of_another_name() -> None:
 
 @pytest.mark.parametrize("name", ["orders", "returns"])
 def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path, name: str) -> None:
-    """It may have begun from that snapshot too, under whatever name."""
+    """It may have started from that snapshot too, under any name."""
     with pytest.raises(
         DuplicatesError, match=f"job {name!r} .{STRANGER}. has committed checkpoint 1"
     ):
@@ -218,13 +211,13 @@ def test_a_snapshot_is_refused_where_its_own_job_has_gone_on(tmp_path: Path) -> 
 
 
 def test_a_snapshot_is_taken_where_its_own_commits_are_the_newest(tmp_path: Path) -> None:
-    """What came before them is not looked at."""
+    """What came before them is not checked."""
     sink = told(commit(ORIGIN, 7), commit(STRANGER, 90))
     check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
 
 
 def test_a_snapshot_knows_the_rows_of_the_jobs_that_its_job_went_on_from(tmp_path: Path) -> None:
-    """A table that was quiet for a whole generation shows the one before it."""
+    """A table without rows for a whole generation still shows the previous one."""
     sink = sink_port(told(commit(STRANGER, 5)))
     check_before_begin(sink, JOB, snapshot(tmp_path, ancestors={STRANGER: 5}))
     with pytest.raises(DuplicatesError):
@@ -246,7 +239,7 @@ def test_a_checkpoint_names_the_jobs_that_its_job_went_on_from(tmp_path: Path) -
 
 
 def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: Path) -> None:
-    """Another one that lies at its path by then is no restore point."""
+    """A different snapshot that is at its path by then is not a restore point."""
     first = Driver(tmp_path, ORIGIN)
     first.job.begin_attempt()
     savepoint, other = Path(first.savepoint().external_path), first.savepoint().external_path
@@ -258,12 +251,11 @@ def test_the_snapshot_that_a_job_began_from_is_known_by_its_checksum(tmp_path: P
         driver(tmp_path, FakeSink(), **how).job.begin_attempt()
 
 
-# -- a volume that is not mounted
-# ------------------------------------------------------------------------------------
+# -- a volume that is not mounted ------------------------------------------------------------------
 
 
 def marked(directory: Path) -> FakeSink:
-    """A sink whose target is there as long as a directory is."""
+    """A sink whose target exists as long as a directory does."""
     sink = FakeSink()
     sink.mark = str(directory)
     return sink
@@ -271,8 +263,10 @@ def marked(directory: Path) -> FakeSink:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """The job has made rows visible at a target, and has completed a checkpoint since; then the
-    target was moved away."""
+    """A target that was moved away.
+
+    The job has made rows visible there and completed a checkpoint since.
+    """
     made = tmp_path / "table"
     made.mkdir()
     live = driver(tmp_path, marked(made))
@@ -290,8 +284,8 @@ def table(tmp_path: Path) -> Path:
 def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
     tmp_path: Path, table: Path
 ) -> None:
-    """Whatever it wrote there would be hidden as soon as the volume is mounted again: the sink is
-    not even opened."""
+    """The remounted volume would hide whatever the attempt wrote there: the sink is not even
+    opened."""
     log = sorted((tmp_path / "checkpoints" / JOB / "log").iterdir())
     sink = marked(table)
     with pytest.raises(
@@ -308,19 +302,19 @@ def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
 def test_a_target_that_was_deleted_is_begun_anew_if_that_is_accepted(
     tmp_path: Path, table: Path
 ) -> None:
-    """Once is enough, though the next driver comes before the first rows do."""
+    """Accepting it once is enough, even if the next driver comes before the first rows."""
     driver(tmp_path, marked(table), accept_duplicates=True).job.begin_attempt()
     assert driver(tmp_path, marked(table)).job.begin_attempt().restored is not None
 
 
 def test_another_target_of_the_same_step_may_be_empty(tmp_path: Path, table: Path) -> None:
-    """The pipeline was changed to write elsewhere."""
+    """The pipeline now writes elsewhere."""
     assert not table.exists()
     assert driver(tmp_path, marked(tmp_path / "elsewhere")).job.begin_attempt().restored is not None
 
 
 def test_a_sink_without_a_landmark_is_never_missed(tmp_path: Path, table: Path) -> None:
-    """Nobody can tell whether it is there."""
+    """Nobody can tell whether its target exists."""
     assert not table.exists()
     assert driver(tmp_path, FakeSink()).job.begin_attempt().restored is not None
 

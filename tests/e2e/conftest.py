@@ -1,4 +1,4 @@
-"""A fresh directory for each end-to-end test, and no process of it left behind."""
+"""A new directory for each end-to-end test, which leaves no processes behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.support import Place
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """A directory in which commands run; what they started is ended with the test."""
+    """A directory in which commands run; whatever they started is ended with the test."""
     made = Place(tmp_path)
     yield made
     made.clear()

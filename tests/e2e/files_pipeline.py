@@ -1,5 +1,7 @@
-"""The numbers as ``FileSource`` reads them, copied as they are: what drivers are killed with in
-``test_file_source.py``."""
+"""Numbers read by ``FileSource`` and copied unchanged.
+
+Drivers are killed with it in ``test_file_source.py``.
+"""
 
 from __future__ import annotations
 

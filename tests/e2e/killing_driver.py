@@ -37,7 +37,7 @@ Reached = Callable[[], None]
 def before(
     owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True
 ) -> None:
-    """Call ``reached`` before each call of the function whose arguments satisfy ``when``."""
+    """Call ``reached`` before each call of the function with arguments that satisfy ``when``."""
     original = getattr(owner, name)
 
     def wrapper(*arguments: Any, **named: Any) -> Any:
@@ -51,8 +51,7 @@ def before(
 def after(
     owner: Any, name: str, reached: Reached, when: Callable[..., bool] = lambda *_, **__: True
 ) -> None:
-    """Call ``reached`` after each call of the function whose result and arguments satisfy
-    ``when``."""
+    """Call ``reached`` after each call with a result and arguments that satisfy ``when``."""
     original = getattr(owner, name)
 
     def wrapper(*arguments: Any, **named: Any) -> Any:
@@ -91,8 +90,7 @@ def _completes(*_: Any, kind: RecordKind, **__: Any) -> bool:
     return kind is RecordKind.CHECKPOINT_COMPLETED
 
 
-#: What happens in one checkpoint, in its order, and then what happens when a job is restored and
-#: when it ends.
+#: The points of one checkpoint, in order, and then those of a restore and of a job's end.
 POINTS: dict[str, Callable[[Reached], None]] = {
     "after-the-synchronous-part": lambda reached: after(TaskSnapshots, "take", reached),
     "before-the-acknowledgement": lambda reached: after(TaskSnapshots, "proceed", reached),
@@ -125,7 +123,7 @@ POINTS: dict[str, Callable[[Reached], None]] = {
 
 
 class Killer:
-    """Counts passages, and sends the signal at the Nth."""
+    """Counts passages and sends the signal at the Nth."""
 
     def __init__(self, number: signal.Signals, point: str, nth: int, mark: Path) -> None:
         self.armed = True
@@ -136,11 +134,11 @@ class Killer:
         self._lock = threading.Lock()
 
     def arm(self) -> None:
-        """Passages count from now on."""
+        """Start counting passages."""
         self.armed = True
 
     def reached(self) -> None:
-        """One passage."""
+        """Count one passage."""
         with self._lock:
             self._left -= self.armed
             if self._left == 0 and self.armed:

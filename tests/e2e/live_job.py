@@ -1,5 +1,4 @@
-"""One job in this process, on the tests' own Spark session: cheap enough to look closely at many
-checkpoints.
+"""One job in this process, on the tests' own Spark session: many checkpoints are cheap to inspect.
 
 Rules of these tests:
 
@@ -39,7 +38,7 @@ from weir.sinks.base import Step
 
 _POLL_S = 0.02
 
-#: For a job that is to fail and to be restored.
+#: For a job that is supposed to fail and be restored.
 RESTARTED = {
     "restart-strategy.type": "fixed-delay",
     "restart-strategy.fixed-delay.attempts": "5",
@@ -50,8 +49,7 @@ RESTARTED = {
 def settings(
     place: Place, changes: dict[str, str] | None = None, **checkpointing: str
 ) -> dict[str, str]:
-    """The configuration of a job whose files all lie in the place; ``min_pause`` stands for Flink's
-    ``min-pause``.
+    """The configuration of a job with all its files in the place; ``min_pause`` is ``min-pause``.
 
     Unless told otherwise there are no periodic checkpoints, and a job that fails is not restarted.
     """
@@ -67,19 +65,18 @@ def settings(
         "rest.port": "0",
         "restart-strategy.type": "none",
         "web.checkpoints.history": "1000",
-        # The session is shared with other tests, which want it so.
+        # The session is shared with other tests, which need it so.
         "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",
         **{f"execution.checkpointing.{name}": value for name, value in given.items()},
         **(changes or {}),
     }
 
 
-# -- jobs
-# ----------------------------------------------------------------------------------------------
+# -- jobs ------------------------------------------------------------------------------------------
 
 
 class Gate:
-    """Holds whoever comes to it as the Nth, until it is opened; everybody else passes."""
+    """Holds the Nth caller until it is opened; all others pass."""
 
     def __init__(self, nth: int) -> None:
         self._left = nth
@@ -100,12 +97,12 @@ class Gate:
         self.open()
 
     def open(self) -> None:
-        """Let everybody pass from now on."""
+        """Let every caller pass from now on."""
         self._opened.set()
 
 
 class RaiseOnce:
-    """Raises the error at its first call, and never again."""
+    """Raises the error at its first call only."""
 
     def __init__(self, error: Exception) -> None:
         self._errors = [error]
@@ -120,8 +117,7 @@ def pass_by() -> None:
 
 
 class WatchedFiles(weir.sinks.Files):
-    """``Files`` that calls a function of the test before each step is staged, and before each
-    flush."""
+    """``Files`` that calls a function of the test before a batch is staged or flushed."""
 
     def __init__(
         self,
@@ -146,7 +142,7 @@ class WatchedFiles(weir.sinks.Files):
 def numbers_job(
     place: Place, *, bounded: bool, name: str = "numbers", **watched: Callable[[], None]
 ) -> weir.Job:
-    """The place's numbers, one file in each step, into the ``WatchedFiles`` ``out/raw``."""
+    """The place's numbers, one file per batch, into the ``WatchedFiles`` ``out/raw``."""
     job = weir.Job(name)
     raw = WatchedFiles(place.directory / "out" / "raw", **watched)
     job.source("numbers", numbers(place), bounded=bounded).sink("raw", raw)
@@ -154,7 +150,7 @@ def numbers_job(
 
 
 def minutes_job(place: Place, *, bounded: bool, name: str = "numbers") -> weir.Job:
-    """A query with state: how many of the place's numbers each minute has, into ``out/minutes``."""
+    """A query with state: the count of the place's numbers per minute, into ``out/minutes``."""
     job = weir.Job(name)
     _count(place, job, bounded=bounded)
     return job
@@ -168,7 +164,7 @@ def both_jobs(place: Place, *, bounded: bool, name: str = "numbers") -> weir.Job
 
 
 def numbers(place: Place) -> Callable[[SparkSession], DataFrame]:
-    """A source's function: the place's numbers, one file in each step."""
+    """A source function: the place's numbers, one file per batch."""
 
     def read(spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
@@ -184,12 +180,12 @@ def _count(place: Place, job: weir.Job, *, bounded: bool) -> None:
 
 
 def assert_copied(place: Place) -> None:
-    """``out/raw`` holds exactly the input."""
+    """Check that ``out/raw`` has exactly the input."""
     assert_same(raw_rows(place), place.rows(), "the copy")
 
 
 def assert_counted(place: Place) -> None:
-    """``out/minutes`` holds exactly the minutes of the input, of a job that came to its end."""
+    """Check that ``out/minutes`` has exactly the input's minutes after the job's end."""
     assert_same(files_rows(place.directory / "out" / "minutes"), place.minutes(), "the minutes")
 
 
@@ -199,12 +195,12 @@ def wait_until_copied(place: Place) -> None:
 
 
 def raw_rows(place: Place) -> Rows:
-    """What readers of the copy see."""
+    """The copied rows as readers see them."""
     return files_rows(place.directory / "out" / "raw")
 
 
 class LiveJob:
-    """Runs a job on a thread of its own, while the test looks at it. Implements ``RunListener``."""
+    """Runs a job on a separate thread while the test observes it. Implements ``RunListener``."""
 
     def __init__(self, job: weir.Job, conf: dict[str, str], **options: Any) -> None:
         self._job = job
@@ -213,9 +209,9 @@ class LiveJob:
         self._known: Future[tuple[str, JobGateway, str]] = Future()
         self._thread = threading.Thread(target=self._run, name="live-job", daemon=True)
         self.notes: list[str] = []
-        #: The phases of the start, in order; None where it was over.
+        #: The phases of the start in order; None marks its end.
         self.phases: list[str | None] = []
-        #: Ids of the checkpoints that attempts went on from.
+        #: Ids of the checkpoints that attempts were restored from.
         self.restored_ids: list[int] = []
 
     def __enter__(self) -> LiveJob:
@@ -233,27 +229,25 @@ class LiveJob:
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"the job does not end: {self.notes}"
 
-    # -- what the run tells
-    # ------------------------------------------------------------------------------------
+    # -- what the run tells ------------------------------------------------------------------------
 
     def submitted(self, job_id: str, gateway: JobGateway, rest_address: str) -> None:
-        """The run has begun."""
+        """The run has started."""
         self._known.set_result((job_id, gateway, rest_address))
 
     def restored(self, checkpoint: CompletedCheckpoint) -> None:
-        """An attempt goes on from a checkpoint."""
+        """An attempt was restored from a checkpoint."""
         self.restored_ids.append(checkpoint.checkpoint_id)
 
     def phase(self, name: str | None) -> None:
-        """What the start waits for."""
+        """What the start is waiting for."""
         self.phases.append(name)
 
     def note(self, message: str) -> None:
-        """One line for people."""
+        """A line for the user."""
         self.notes.append(message)
 
-    # -- what the test asks
-    # ------------------------------------------------------------------------------------
+    # -- what the test asks ------------------------------------------------------------------------
 
     @property
     def job_id(self) -> str:
@@ -262,20 +256,20 @@ class LiveJob:
 
     @property
     def gateway(self) -> JobGateway:
-        """The running job; raises why it could not begin."""
+        """The running job; raises the reason if it could not start."""
         return self._known.result(PATIENCE_S)[1]
 
     @property
     def address(self) -> str:
-        """Where its REST server answers."""
+        """The address of its REST server."""
         return self._known.result(PATIENCE_S)[2]
 
     def result(self) -> JobResult:
-        """How it ended; waits for it, and raises why it could not begin."""
+        """Wait for the job's outcome; raise the reason if it could not start."""
         return self._result.result(PATIENCE_S)
 
     def wait_for(self, condition: Callable[[JobView], bool], what: str) -> JobView:
-        """The first view in which the condition holds; fails if the job ends without one."""
+        """Return the first view that satisfies the condition; fail if the job ends without one."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             ended = self._result.done()
@@ -287,43 +281,44 @@ class LiveJob:
             time.sleep(_POLL_S)
 
     def wait_until_it_runs(self) -> None:
-        """Wait until every task runs."""
+        """Wait until every task is running."""
         running = TaskStatus.RUNNING
         self.wait_for(
             lambda view: all(v.status is running for v in view.vertices), "every task runs"
         )
 
     def wait_for_steps(self, steps: int) -> None:
-        """Wait until every task has taken so many steps."""
+        """Wait until every task has run this many steps."""
         self.wait_for(
             lambda view: min(v.position for v in view.vertices) >= steps - 1, f"{steps} steps"
         )
 
     def wait_for_records(self, records: int) -> None:
-        """Wait until every task has read so many. Steps do not say it: Spark adds some without
-        data."""
+        """Wait until every task has read this many records.
+
+        Steps cannot tell: Spark adds some without data.
+        """
         self.wait_for(
             lambda view: min(v.records_in for v in view.vertices) >= records, f"{records} records"
         )
 
     def checkpoint(self) -> CompletedCheckpoint:
-        """Take a checkpoint as soon as the tasks run; raises ``JobError`` with the reason if it
-        fails."""
+        """Take a checkpoint once the tasks run; raise ``JobError`` with the reason if it fails."""
         self.wait_until_it_runs()
         return self.gateway.trigger_checkpoint().result(PATIENCE_S)
 
     def savepoint(self) -> Path:
-        """Take a savepoint as soon as the tasks run."""
+        """Take a savepoint once the tasks run."""
         self.wait_until_it_runs()
         return Path(self.gateway.trigger_savepoint(None).result(PATIENCE_S).external_path)
 
     def cancel(self) -> None:
-        """Cancel the job, and wait until it has ended."""
+        """Cancel the job and wait for its end."""
         self.gateway.cancel().result(PATIENCE_S)
         self.result()
 
     def history(self, status: str) -> list[CheckpointStats]:
-        """Its checkpoints of this status (IN_PROGRESS, COMPLETED, FAILED), oldest first."""
+        """The job's checkpoints of this status (IN_PROGRESS, COMPLETED, FAILED), oldest first."""
         known = reversed(self.gateway.view().checkpoints.history)
         return [checkpoint for checkpoint in known if checkpoint.status == status]
 
@@ -336,8 +331,7 @@ class LiveJob:
                 self._known.set_exception(error)
 
 
-# -- what lies on disk
-# -----------------------------------------------------------------------------------------
+# -- what lies on disk -----------------------------------------------------------------------------
 
 
 def retained(job_directory: Path) -> list[Path]:
@@ -353,14 +347,13 @@ def retained(job_directory: Path) -> list[Path]:
 
 
 def metadata_of(snapshot: Path) -> dict[str, Any]:
-    """What the metadata file says of the checkpoint or savepoint."""
+    """The metadata file of the checkpoint or savepoint."""
     fields: dict[str, Any] = json.loads((snapshot / "_metadata").read_bytes())["checkpoint"]
     return fields
 
 
 def files_of(checkpoint: Path) -> set[str]:
-    """The files of a checkpoint, by their paths below its job's directory; fails if one is not
-    whole."""
+    """A checkpoint's files by their paths below its job's directory; fails if one is incomplete."""
     files = {f"{checkpoint.name}/_metadata"}
     for task in metadata_of(checkpoint)["tasks"]:
         for handle in task["files"]:
@@ -372,12 +365,12 @@ def files_of(checkpoint: Path) -> set[str]:
 
 
 def retained_files(job_directory: Path) -> set[str]:
-    """The files of all retained checkpoints; fails if one is not whole."""
+    """The files of all retained checkpoints; fails if one is incomplete."""
     return set().union(*(files_of(checkpoint) for checkpoint in retained(job_directory)))
 
 
 def files_below(directory: Path) -> set[str]:
-    """All files below a directory, by their paths in it; some may vanish meanwhile."""
+    """All files below a directory by their paths in it; some may vanish meanwhile."""
     return {
         str(Path(folder, name).relative_to(directory))
         for folder, _, names in os.walk(directory)
@@ -386,6 +379,6 @@ def files_below(directory: Path) -> set[str]:
 
 
 def checkpoint_files(job_directory: Path) -> set[str]:
-    """All files of a job's checkpoint directory but those that keep its books."""
+    """All files of a job's checkpoint directory except those for bookkeeping."""
     books = ("log/", "ids/", "lease")
     return {path for path in files_below(job_directory) if not path.startswith(books)}

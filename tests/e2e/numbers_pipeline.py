@@ -1,5 +1,4 @@
-"""The pipeline of the end-to-end tests: numbers with times, copied as they are, and counted by the
-minute.
+"""The pipeline of the end-to-end tests: numbers with times, copied unchanged and counted by minute.
 
 Two queries with a channel between them, three sinks: the first has a Delta table and files, the
 second a stateful window into ``Files``, which closes by the watermark of the first. All paths are
@@ -22,18 +21,18 @@ RAW = os.environ.get("NUMBERS_RAW", "out")
 
 
 def numbers(spark: SparkSession) -> DataFrame:
-    """One file in each step."""
+    """The numbers, one file per batch."""
     reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
     return reader.parquet("in")
 
 
 def timed(frame: DataFrame) -> DataFrame:
-    """Numbers come in order; the delay only has to be some."""
+    """Numbers arrive in order; any delay would do."""
     return frame.withWatermark("ts", "10 seconds")
 
 
 def by_minute(frame: DataFrame) -> DataFrame:
-    """How many numbers each minute has."""
+    """The count of numbers per minute."""
     counted = frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
     return counted.select(F.col("window.start").alias("start"), "n")
 

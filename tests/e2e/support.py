@@ -1,5 +1,4 @@
-"""What the end-to-end tests share: small inputs, ``weir`` as a child process, and an independent
-look at the sinks.
+"""Shared by the end-to-end tests: small inputs, ``weir`` as a child process, checks of the sinks.
 
 Rules of these tests:
 
@@ -35,7 +34,7 @@ HERE = Path(__file__).resolve().parent
 PIPELINE = HERE / "numbers_pipeline.py"
 SOURCES = HERE.parents[1] / "src"
 
-#: A JVM of these tests lives for seconds: it starts faster with the quick compiler alone. Java says
+#: These tests' JVMs live for seconds: they start faster with only the quick compiler. Java prints
 #: on standard error that it has picked these up, unless its log is off.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable -Xlog:all=error:stderr"
 
@@ -46,7 +45,8 @@ ROWS_PER_FILE = 40
 #: Half a second between two numbers: three files make a minute.
 _STEP = timedelta(milliseconds=500)
 _POLL_S = 0.05
-#: For what takes a few seconds, on a machine that may be ten times slower than it should be.
+#: The timeout for what takes a few seconds, on a machine that may be ten times slower than
+#: expected.
 PATIENCE_S = 120.0
 
 
@@ -59,12 +59,10 @@ class Place:
         self._files = 0
         self._mark = directory / "mark"
 
-    # -- input
-    # ------------------------------------------------------------------------------------------
+    # -- input -------------------------------------------------------------------------------------
 
     def land(self, files: int) -> None:
-        """Add so many files of numbers to ``in``; each appears whole, and they are read in
-        order."""
+        """Add this many files of numbers to ``in``, to be read in order; each appears whole."""
         landing = self.directory / "in"
         landing.mkdir(exist_ok=True)
         for number in range(self._files, self._files + files):
@@ -75,7 +73,7 @@ class Place:
             }
             hidden = landing / f".{number:03}.parquet"
             pq.write_table(pa.table(columns), hidden)
-            # Spark reads in the order of modification times, and these must grow from file to file.
+            # Spark reads in the order of modification times, which must increase from file to file.
             os.utime(hidden, (1_700_000_000 + number,) * 2)
             hidden.rename(landing / f"{number:03}.parquet")
         self._files += files
@@ -85,25 +83,23 @@ class Place:
         return rows_of_files(sorted(self.directory.glob("in/*.parquet")))
 
     def minutes(self) -> Rows:
-        """How many numbers each minute of the input has."""
+        """The input's count of numbers per minute."""
         counts = Counter(ts.replace(second=0, microsecond=0) for _, ts in self.rows().elements())
         return Rows(counts.items())
 
-    # -- output
-    # ------------------------------------------------------------------------------------------
+    # -- output ------------------------------------------------------------------------------------
 
     def assert_exact(self, out: str = "out") -> None:
-        """Every sink of a finished bounded job holds exactly what it must."""
+        """Check that every sink of a finished bounded job has exactly the expected rows."""
         self.assert_copies_exact(out)
         assert_same(files_rows(self.directory / out / "minutes"), self.minutes(), "the minutes")
 
     def assert_copies_exact(self, out: str = "out") -> None:
-        """Both copies hold exactly the input."""
+        """Check that both copies have exactly the input."""
         assert_same(delta_rows(self.directory / out / "raw"), self.rows(), "the Delta table")
         assert_same(files_rows(self.directory / out / "raw_files"), self.rows(), "the files")
 
-    # -- commands
-    # ------------------------------------------------------------------------------------------
+    # -- commands ----------------------------------------------------------------------------------
 
     def start(
         self,
@@ -116,7 +112,7 @@ class Place:
         given = (*script, "run", str(pipeline), "--rest-port", "0", *arguments)
         settings = ("execution.checkpointing.interval=500ms", "parallelism.default=2")
         confs = [word for setting in settings for word in ("--conf", setting)]
-        # The test's own settings come last, and so win.
+        # The test's own settings come last and take precedence.
         command = [sys.executable, *given[: len(script) + 2], *confs, *given[len(script) + 2 :]]
         return self.launch(command, environment or {})
 
@@ -128,26 +124,26 @@ class Place:
         number: signal.Signals,
         environment: dict[str, str] | None = None,
     ) -> Run:
-        """Start ``weir run``; it sends itself the signal at the Nth passage of the point
-        (``killing_driver.py``)."""
+        """Start a ``weir run`` that signals itself at the Nth passage of the point.
+
+        See ``killing_driver.py``.
+        """
         self._mark.unlink(missing_ok=True)
         script = (str(HERE / "killing_driver.py"), number.name, point, str(nth), str(self._mark))
         return self.start(*arguments, script=script, environment=environment)
 
     def mark(self) -> str:
-        """The point at which the last driver that was started with one sent itself its signal."""
+        """The point at which the last driver with one signalled itself."""
         return self._mark.read_text()
 
     def die_at(self, point: str, nth: int, *arguments: str) -> None:
-        """One life that ends by SIGKILL at the Nth passage of the point; fails if it is never
-        reached."""
+        """Run until SIGKILL at the Nth passage of the point; fail if it is never reached."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL, run.story()
         assert self.mark() == point
 
     def sleep_at(self, point: str, nth: int, *arguments: str) -> Run:
-        """A driver that stopped itself by SIGSTOP at the Nth passage of the point; fails if it is
-        never reached."""
+        """Run until the driver stops itself by SIGSTOP at the Nth passage; fail without one."""
         run = self.start_until(point, nth, *arguments, number=signal.SIGSTOP)
         driver = psutil.Process(run.process.pid)
         wait_until(
@@ -158,13 +154,13 @@ class Place:
         return run
 
     def launch(self, command: list[str], environment: dict[str, str]) -> Run:
-        """Start any command; it is ended with the test."""
+        """Start a command; it is ended with the test."""
         run = Run(command, self.directory, len(self.runs), environment)
         self.runs.append(run)
         return run
 
     def finish(self, *arguments: str, **how: Any) -> Run:
-        """Run ``weir run`` to its end, which must be a good one."""
+        """Run ``weir run`` to a successful end."""
         run = self.start(*arguments, **how)
         assert run.wait() == 0, run.story()
         return run
@@ -192,13 +188,13 @@ class Place:
         return sorted(self.directory.glob(".weir/checkpoints/*/log/*"))
 
     def clear(self) -> None:
-        """End what the test left running."""
+        """End everything that the test left running."""
         for run in self.runs:
             run.end()
 
 
 class Run:
-    """One child process, with its output in files, so that it never waits for a reader."""
+    """A child process that writes its output to files, so that it never waits for a reader."""
 
     def __init__(
         self, command: list[str], directory: Path, number: int, environment: dict[str, str]
@@ -218,25 +214,25 @@ class Run:
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The output so far."""
         return self._output.read_text()
 
     @property
     def errors(self) -> str:
-        """What it has printed to its error stream so far."""
+        """The error output so far."""
         return self._errors.read_text()
 
     @property
     def address(self) -> str:
-        """Where its REST server answers."""
+        """The address of its REST server."""
         return self.wait_for(r"REST server: (\S+)")[1]
 
     def story(self) -> str:
-        """All that it printed, for the message of a failed assertion."""
+        """All its output, for the message of a failed assertion."""
         return f"exit code {self.process.poll()}\n{self.output}\n{self.errors}"
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Wait until a line that it printed matches; fails if the process ends without one."""
+        """Wait for a matching line of output; fail if the process ends without one."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             ended = self.process.poll() is not None
@@ -248,25 +244,24 @@ class Run:
             time.sleep(_POLL_S)
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """Its exit code; fails if it does not end in time."""
+        """Wait for the exit code; fail if the process does not end in time."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it did not end within {timeout_s} s: {self.story()}") from None
 
     def error(self) -> str:
-        """The one line that tells why it ended with exit code 1; fails if there is a stack trace or
-        more."""
+        """The one line that explains exit code 1; fails if there is a stack trace or more."""
         assert self.wait() == 1, self.story()
         return error_line(self.output, self.errors)
 
     def assert_no_stack_trace(self) -> None:
-        """Neither Python nor the JVM has shown a stack trace."""
+        """Check that neither Python nor the JVM has printed a stack trace."""
         assert "Traceback" not in self.output + self.errors, self.story()
         assert "\tat " not in self.output + self.errors, self.story()
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of its session, also those whose parent has died."""
+        """All living processes of its session, including those whose parent has died."""
         found = []
         for process in psutil.process_iter(["status"]):
             try:
@@ -278,7 +273,7 @@ class Run:
         return found
 
     def wait_for_no_processes(self, timeout_s: float) -> None:
-        """Wait until nothing of its session lives any more."""
+        """Wait until its session has no living process."""
         deadline = time.monotonic() + timeout_s
         while left := self.processes():
             assert time.monotonic() < deadline, (
@@ -287,7 +282,7 @@ class Run:
             time.sleep(_POLL_S)
 
     def end(self) -> None:
-        """Kill all of its session."""
+        """Kill its whole session."""
         for process in self.processes():
             try:
                 process.kill()
@@ -305,8 +300,10 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 
 def environment_of(changes: dict[str, str]) -> dict[str, str]:
-    """The environment of a command: it finds this Weir, installed or not, and no proxy or colour
-    stands in its way."""
+    """The environment of a command.
+
+    It finds this Weir, installed or not, without proxies or colours.
+    """
     paths = [str(SOURCES), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
         **os.environ,
@@ -319,7 +316,7 @@ def environment_of(changes: dict[str, str]) -> dict[str, str]:
 
 
 def error_line(output: str, errors: str) -> str:
-    """The one ``weir: error:`` line; there must be no stack trace."""
+    """The one ``weir: error:`` line; fails if there is a stack trace."""
     assert "Traceback" not in output + errors, errors
     assert "\tat " not in output + errors, errors
     lines = [line for line in errors.splitlines() if line.startswith("weir: error: ")]
@@ -328,12 +325,12 @@ def error_line(output: str, errors: str) -> str:
 
 
 def parquet_rows(file: Path) -> Rows:
-    """The rows of one Parquet file; fails if it is not whole."""
+    """The rows of one Parquet file; fails if it is incomplete."""
     return _rows_of(pq.read_table(file))
 
 
 def files_rows(directory: Path) -> Rows:
-    """All rows that a reader of a ``Files`` sink sees."""
+    """All rows visible to readers of a ``Files`` sink."""
     return rows_of_files(visible_files(directory))
 
 
@@ -346,14 +343,14 @@ def rows_of_files(files: list[Path]) -> Rows:
 
 
 def visible_files(directory: Path) -> list[Path]:
-    """The files that a reader of a ``Files`` sink sees."""
+    """The files visible to readers of a ``Files`` sink."""
     return sorted(
         file for file in directory.glob("*") if file.is_file() and file.name[0] not in "._"
     )
 
 
 def delta_rows(path: Path) -> Rows:
-    """All rows of a Delta table, as delta-rs reads them; none if there is no table."""
+    """All rows of a Delta table as delta-rs reads them; none without a table."""
     try:
         return _rows_of(DeltaTable(path).to_pyarrow_table())
     except TableNotFoundError:
@@ -361,7 +358,7 @@ def delta_rows(path: Path) -> Rows:
 
 
 def assert_same(found: Rows, expected: Rows, what: str) -> None:
-    """Fails with the rows that are missing and those that are too many."""
+    """Fail with the missing and the additional rows."""
     missing, surplus = expected - found, found - expected
     assert not missing, (
         f"{what}: {missing.total()} rows are missing, such as {missing.most_common(3)}"

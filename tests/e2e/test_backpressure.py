@@ -1,9 +1,7 @@
-"""A consumer that does not keep up with its producer: what lies between them is bounded, and a
-checkpoint restores exactly.
+"""A slow consumer: its backlog is bounded, and a checkpoint restores exactly.
 
 The consumer's sink holds its first batch until the channel is full. An aligned checkpoint waits
-until the consumer has read what came before its barrier; an unaligned one takes that with it
-(PROTOCOL P27).
+until the consumer has read what precedes the barrier; an unaligned one stores it (PROTOCOL P27).
 """
 
 from __future__ import annotations
@@ -26,8 +24,7 @@ BOUND = ChannelBound().segments
 
 
 def two_queries(place: Place, gate: Gate) -> weir.Job:
-    """Numbers as they are, and again behind a channel, by a sink that comes to the gate with each
-    batch."""
+    """The numbers, copied directly and through a channel by a sink that waits at the gate."""
     out = place.directory / "out"
     job = weir.Job("slow")
     read = job.source("numbers", numbers(place), bounded=True)
@@ -39,14 +36,14 @@ def two_queries(place: Place, gate: Gate) -> weir.Job:
 
 
 def segments(place: Place) -> int:
-    """How many segments lie in the channel."""
+    """The number of segments in the channel."""
     return len(
         [path for path in place.directory.glob("work/*/*/_channels/numbers/*") if path.is_dir()]
     )
 
 
 def producer_has_acknowledged(view: JobView) -> bool:
-    """Whether it has taken its snapshot, and so put out its barrier."""
+    """Whether the producer has taken its snapshot, and so emitted its barrier."""
     return any(
         task.vertex == "numbers" and task.ack_timestamp_ms is not None
         for checkpoint in view.checkpoints.history
@@ -58,7 +55,7 @@ def producer_has_acknowledged(view: JobView) -> bool:
 def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
     place: Place, spark: SparkSession, unaligned: bool
 ) -> None:
-    """The producer stops at the bound; the checkpoint is triggered then, and the job is left and
+    """The producer stops at the bound; then the checkpoint is triggered, and the job is left and
     run again."""
     del spark
     place.land(BOUND * 2)
@@ -74,7 +71,7 @@ def test_a_full_channel_holds_its_producer_and_a_checkpoint_restores_exactly(
         taken = asked.result(PATIENCE_S)
     behind = taken.task("behind")
     assert behind is not None
-    # The batch that is held has the first segments: one, or what was there when it was planned.
+    # The held batch has the first segments: one, or all that existed when it was planned.
     overtaken = [segment.position for segment in behind.in_flight]
     assert overtaken == (list(range(overtaken[0], BOUND)) if unaligned else [])
     assert len(overtaken) >= (BOUND // 2 if unaligned else 0)

@@ -1,7 +1,6 @@
-"""Bad input, as a person gives it: exit code 1, one sentence that names the thing and the way out,
-no stack trace.
+"""Bad user input: exit code 1, one sentence with the cause and the way out, no stack trace.
 
-But for the last test, no JVM is started: what can be told without one is told at once.
+Except for the last test no JVM is started: errors that need none are reported at once.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ from weir.storage.local import LocalFileSystem
 SOURCE = """
 import weir
 job = weir.Job("bad")
-numbers = job.source("numbers", lambda spark: spark.readStream.schema("id long").parquet("in"), bounded=True)
+numbers = job.source(
+    "numbers", lambda spark: spark.readStream.schema("id long").parquet("in"), bounded=True
+)
 """
 GOOD = SOURCE + 'numbers.sink("raw", weir.sinks.DeltaTable("out"))\n'
 
 
 def refusal(place: Place, pipeline: str, *arguments: str, **how: Any) -> str:
-    """The one sentence with which the pipeline is refused."""
+    """The error with which the pipeline is refused."""
     return place.start(*arguments, pipeline=place.write("pipeline.py", pipeline), **how).error()
 
 
@@ -38,25 +39,24 @@ def conf(key: str, value: object) -> tuple[str, str]:
     return "--conf", f"{key}={value}"
 
 
-# -- the pipeline
-# ----------------------------------------------------------------------------------------------
+# -- the pipeline ----------------------------------------------------------------------------------
 
 
 def test_two_steps_of_one_name_are_refused(place: Place) -> None:
-    """The name is told."""
+    """The error has the name."""
     message = refusal(place, GOOD + 'numbers.sink("raw", weir.sinks.DeltaTable("other"))\n')
     assert "'raw'" in message
 
 
 def test_a_pipeline_file_that_raises_is_refused(place: Place) -> None:
-    """File, line and exception are told."""
+    """The error has file, line and exception."""
     message = refusal(place, "import weir\n\nraise ValueError('no luck')\n")
     assert "pipeline.py, line 3: ValueError: no luck" in message
 
 
 @pytest.mark.parametrize("sink", ["DeltaTable", "Files"])
 def test_a_directory_that_holds_something_else_is_no_sink(place: Place, sink: str) -> None:
-    """The directory and what lies there are told, and nothing is touched."""
+    """The error names the directory and its content, and nothing is touched."""
     (place.directory / "out").mkdir()
     place.write("out/letter.txt", "dear reader")
     message = refusal(place, SOURCE + f'numbers.sink("raw", weir.sinks.{sink}("out"))\n')
@@ -66,12 +66,11 @@ def test_a_directory_that_holds_something_else_is_no_sink(place: Place, sink: st
     assert [path.name for path in (place.directory / "out").iterdir()] == ["letter.txt"]
 
 
-# -- checkpoints and savepoints
-# --------------------------------------------------------------------------------
+# -- checkpoints and savepoints --------------------------------------------------------------------
 
 
 def test_a_checkpoint_directory_below_a_file_is_refused(place: Place) -> None:
-    """The directory and its key are told (a file, because the permissions of root forbid
+    """The error has the directory and its key (a file, because the permissions of root forbid
     nothing)."""
     blocked = place.write("blocked", "") / "checkpoints"
     message = refusal(place, GOOD, *conf("execution.checkpointing.dir", blocked))
@@ -80,7 +79,7 @@ def test_a_checkpoint_directory_below_a_file_is_refused(place: Place) -> None:
 
 
 def test_a_savepoint_that_does_not_exist_is_refused(place: Place) -> None:
-    """Its path is told, and what to name instead."""
+    """The error has its path and what to name instead."""
     missing = place.directory / "savepoint-none"
     message = refusal(place, GOOD, "--from-savepoint", str(missing))
     assert str(missing) in message
@@ -88,8 +87,7 @@ def test_a_savepoint_that_does_not_exist_is_refused(place: Place) -> None:
 
 
 def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: Place) -> None:
-    """One flipped byte: the file, the checksum that it has and the one that it should have are
-    told."""
+    """One changed byte: the error has the file, its actual and its expected checksum."""
     savepoint = make_savepoint(place.directory / "savepoint-1", b"precious state")
     file = savepoint / "state-1"
     file.write_bytes(b"pretious state")
@@ -100,7 +98,7 @@ def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: P
 
 
 def make_savepoint(directory: Path, content: bytes) -> Path:
-    """A savepoint of one task with one state file."""
+    """Write a savepoint of one task with one state file."""
     directory.mkdir()
     (directory / "state-1").write_bytes(content)
     fs = LocalFileSystem()
@@ -132,12 +130,11 @@ def make_savepoint(directory: Path, content: bytes) -> Path:
     return directory
 
 
-# -- the machine
-# ----------------------------------------------------------------------------------------------
+# -- the machine -----------------------------------------------------------------------------------
 
 
 def test_a_taken_port_is_refused(place: Place) -> None:
-    """The port is told, and how to choose another."""
+    """The error has the port and how to choose another."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         message = refusal(place, GOOD, *conf("rest.port", port), "--rest-port", str(port))
@@ -146,7 +143,7 @@ def test_a_taken_port_is_refused(place: Place) -> None:
 
 
 def test_an_unsupported_spark_is_refused(place: Place) -> None:
-    """The version that is there and those that are needed are told."""
+    """The error has the installed version and the required ones."""
     script = place.write(
         "old_spark.py",
         "import pyspark\npyspark.__version__ = '3.5.1'\nfrom weir.cli.app import main\nmain()\n",
@@ -157,7 +154,7 @@ def test_an_unsupported_spark_is_refused(place: Place) -> None:
 
 
 def test_a_missing_java_is_told_with_the_command_that_installs_it(place: Place) -> None:
-    """Neither JAVA_HOME nor a java on the path."""
+    """Neither JAVA_HOME nor a java on the path exists."""
     empty = place.directory / "empty"
     empty.mkdir()
     message = refusal(place, GOOD, environment={"PATH": str(empty), "JAVA_HOME": ""})
@@ -177,8 +174,7 @@ def test_an_unknown_job_is_told_to_look_for_a_driver(place: Place) -> None:
 
 
 def test_a_working_directory_that_cannot_be_made_is_refused(place: Place) -> None:
-    """Below a file: its path and its key are told, before a JVM would try to put its log beside
-    it."""
+    """Below a file: the error has its path and key, before a JVM would try to put its log there."""
     blocked = place.write("blocked", "") / "work"
     message = refusal(
         place, GOOD, *conf("weir.working-dir", blocked), "--master", "local-cluster[1,1,1024]"
@@ -188,8 +184,7 @@ def test_a_working_directory_that_cannot_be_made_is_refused(place: Place) -> Non
 
 
 class _Cluster:
-    """What ``check_reachable`` needs of a session on a cluster; ``parquet`` writes as its executors
-    would."""
+    """What ``check_reachable`` needs of a cluster; ``parquet`` writes as its executors would."""
 
     master = "spark://somewhere:7077"
 
@@ -224,8 +219,8 @@ class _Cluster:
 def test_a_working_directory_that_executors_do_not_share_is_refused(
     tmp_path: Path, error: Exception | None, told: str
 ) -> None:
-    """An executor that writes to a disk of its own, or not at all: the directory and its key are
-    told."""
+    """An executor writes to a separate disk, or not at all: the error has the directory and its
+    key."""
     session: Any = _Cluster(error)
     with pytest.raises(StorageError, match=told) as raised:
         check_reachable(session, LocalFileSystem(), str(tmp_path / "work"))
@@ -233,13 +228,12 @@ def test_a_working_directory_that_executors_do_not_share_is_refused(
     assert "weir.working-dir" in str(raised.value)
 
 
-# -- with a JVM
-# ----------------------------------------------------------------------------------------------
+# -- with a JVM ------------------------------------------------------------------------------------
 
 
 @pytest.mark.spark
 def test_a_source_that_does_not_stream_is_refused(place: Place) -> None:
-    """The source is told, and what to use instead; the job is not tried again."""
+    """The error has the source and what to use instead; the job is not retried."""
     place.land(1)
     message = refusal(place, GOOD.replace("readStream", "read"))
     assert "'numbers'" in message

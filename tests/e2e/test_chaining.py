@@ -31,12 +31,12 @@ pytestmark = pytest.mark.spark
 
 _FIRST = datetime(2024, 1, 1, tzinfo=UTC)
 
-#: The steps before which a chain can be cut.
+#: The steps where a chain can be cut.
 CUTS = ("timed", "paid_timed", "matched", "sessions", "both", "per_minute")
 
 
 def land(directory: Path, *, files: int, rows: int, every: int) -> None:
-    """Files of ids with times one second apart; every Nth id only."""
+    """Write files of ids with times one second apart; only every Nth id."""
     directory.mkdir(parents=True)
     for number in range(files):
         ids = [one for one in range(number * rows, (number + 1) * rows) if one % every == 0]
@@ -58,7 +58,7 @@ def timed(frame: DataFrame) -> DataFrame:
 
 
 def paid_timed(frame: DataFrame) -> DataFrame:
-    """Payments, which come a little later than what they pay."""
+    """Payments, slightly later than their orders."""
     moved = frame.select(
         F.col("id").alias("paid_id"), (F.col("ts") + F.expr("INTERVAL 5 SECONDS")).alias("paid_ts")
     )
@@ -72,8 +72,7 @@ def matched(orders: DataFrame, paid: DataFrame) -> DataFrame:
 
 
 def sessions(frame: DataFrame) -> DataFrame:
-    """How many orders in a row were not paid, of the odd and of the even: those less than 2.5
-    seconds apart."""
+    """The unpaid orders in a row, odd and even separately: less than 2.5 seconds apart."""
     unpaid = frame.filter("paid_ts IS NULL").withColumn("parity", F.expr("id % 2"))
     counted = unpaid.groupBy(F.session_window("ts", "2500 milliseconds"), "parity").agg(
         F.count("*").alias("n")
@@ -82,18 +81,18 @@ def sessions(frame: DataFrame) -> DataFrame:
 
 
 def per_minute(frame: DataFrame) -> DataFrame:
-    """How many orders and payments there are in each minute."""
+    """The numbers of orders and payments per minute."""
     counted = frame.groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
     return counted.select(F.col("window.start").alias("start"), "n")
 
 
 def as_orders(frame: DataFrame) -> DataFrame:
-    """Payments under the names of orders."""
+    """Payments with the column names of orders."""
     return frame.select(F.col("paid_id").alias("id"), F.col("paid_ts").alias("ts"))
 
 
 def pipeline(place: Place, cuts: tuple[str, ...]) -> weir.Job:
-    """The job, with a chain begun at each of the named steps."""
+    """The job, with a new chain at each of the named steps."""
     out = place.directory / "out"
 
     def source(name: str, files: int) -> Callable[[SparkSession], DataFrame]:
@@ -128,7 +127,7 @@ def pipeline(place: Place, cuts: tuple[str, ...]) -> weir.Job:
 
 
 def expected(spark: SparkSession, place: Place) -> dict[str, Rows]:
-    """The tables, from the whole input at once."""
+    """The tables, computed from the whole input at once."""
     orders = timed(spark.read.parquet(str(place.directory / "orders")))
     payments = paid_timed(spark.read.parquet(str(place.directory / "payments")))
     tables = {
@@ -152,7 +151,7 @@ def _values(row: Any) -> tuple[Any, ...]:
 def test_a_chain_that_is_cut_gives_the_same_tables(
     place: Place, spark: SparkSession, cuts: tuple[str, ...]
 ) -> None:
-    """Each table equals the batch computation, with the payments ended long before the orders."""
+    """Each table equals the batch computation, although payments end long before orders."""
     check(place, spark, cuts)
 
 
@@ -161,7 +160,7 @@ def test_a_chain_that_is_cut_gives_the_same_tables(
 def test_a_chain_that_is_cut_at_one_step_gives_the_same_tables(
     place: Place, spark: SparkSession, cut: str
 ) -> None:
-    """At every possible place, alone."""
+    """At every possible step alone."""
     check(place, spark, (cut,))
 
 

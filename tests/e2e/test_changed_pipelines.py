@@ -1,5 +1,4 @@
-"""A pipeline that was changed between two lives of its job, on real Spark: its state must fit, or
-nothing is touched."""
+"""A pipeline changed between two runs on real Spark: its state fits or nothing is touched."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(
     place: Place,
 ) -> None:
-    """Killed with rows to commit, and run with a renamed step: refused, nothing committed; as it
-    was: exact."""
+    """Killed with rows to commit. With a renamed step: refused, nothing committed; unchanged:
+    exact."""
     place.land(8)
     place.die_at("after-the-record", 3)
     committed = tables(place)
@@ -37,6 +36,6 @@ def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(
 
 
 def tables(place: Place) -> list[object]:
-    """What readers of the three sinks see."""
+    """The rows that readers of the three sinks see."""
     out = place.directory / "out"
     return [delta_rows(out / "raw"), files_rows(out / "raw_files"), files_rows(out / "minutes")]

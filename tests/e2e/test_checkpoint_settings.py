@@ -1,8 +1,7 @@
-"""What the settings of checkpoints promise, on real Spark: timeout, tolerated failures,
-concurrency, pause, retention.
+"""Checkpoint settings on real Spark: timeout, tolerated failures, concurrency, pause, retention.
 
-The jobs run in this process (``live_job.py``); what they leave is compared with a computation of
-its own.
+The jobs run in this process (``live_job.py``); their results are compared with an independent
+computation.
 """
 
 from __future__ import annotations
@@ -46,13 +45,12 @@ NUM_RETAINED = "execution.checkpointing.num-retained"
 CLAIM_MODE = "execution.state-recovery.claim-mode"
 
 
-# -- timeout, tolerable-failed-checkpoints
-# ---------------------------------------------------------------------
+# -- timeout, tolerable-failed-checkpoints ---------------------------------------------------------
 
 
 def test_a_checkpoint_expires_in_a_slow_batch_and_the_next_one_completes(place: Place) -> None:
-    """The third batch takes longer than the timeout: a checkpoint fails, the job goes on, and the
-    result is exact."""
+    """The third batch exceeds the timeout: a checkpoint fails, the job goes on, and the result is
+    exact."""
     place.land(5)
     gate = Gate(nth=3)
     job = numbers_job(place, bounded=True, stage=gate)
@@ -102,8 +100,8 @@ def declining_job(place: Place, how: str, monkeypatch: pytest.MonkeyPatch) -> we
 def test_a_declined_checkpoint_is_counted_with_its_reason_and_the_next_one_completes(
     place: Place, monkeypatch: pytest.MonkeyPatch, how: str, reason: str
 ) -> None:
-    """One failure is tolerated: it names reason, checkpoint and cause, and the next one commits
-    what it had staged."""
+    """One failure is tolerated: it has reason, checkpoint and cause, and the next one commits its
+    staged output."""
     place.land(4)
     job = declining_job(place, how, monkeypatch)
     conf = settings(place, interval="100ms", tolerable_failed_checkpoints="1")
@@ -124,8 +122,7 @@ def test_a_declined_checkpoint_is_counted_with_its_reason_and_the_next_one_compl
 def test_one_declined_checkpoint_more_than_is_tolerated_restarts_the_job(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is tolerated: the job fails over because of it, begins a second attempt, and the result
-    is exact."""
+    """None is tolerated: the job fails over, starts a second attempt, and the result is exact."""
     place.land(4)
     job = declining_job(place, "asynchronous", monkeypatch)
     restart = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "10ms"}
@@ -139,13 +136,12 @@ def test_one_declined_checkpoint_more_than_is_tolerated_restarts_the_job(
     assert_copied(place)
 
 
-# -- max-concurrent-checkpoints, min-pause
-# ---------------------------------------------------------------------
+# -- max-concurrent-checkpoints, min-pause ---------------------------------------------------------
 
 
 def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> None:
-    """While a sink's flush is held a second one begins and records flow on; a third waits, as REST
-    says too."""
+    """While a sink's flush is held a second one starts and records flow; a third waits, as REST
+    shows."""
     place.land(2)
     gate = Gate(nth=1)
     job = numbers_job(place, bounded=False, flush=gate)
@@ -176,12 +172,12 @@ def test_two_checkpoints_are_in_flight_at_once_and_never_three(place: Place) -> 
 
 
 def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(place: Place) -> None:
-    """Each takes 300 ms of the interval's 500: without the pause of 400 ms the next one would come
+    """Each takes 300 ms of the 500 ms interval: without the pause of 400 ms the next would come
     after 200."""
     place.land(1)
 
     def slow_flush() -> None:
-        # The next checkpoint has something to flush, too.
+        # The next checkpoint also has something to flush.
         if len(list(place.directory.glob("in/*"))) < 6:
             place.land(1)
         time.sleep(0.3)
@@ -197,20 +193,19 @@ def test_the_pause_between_two_periodic_checkpoints_is_never_below_min_pause(pla
         if before.end_to_end_duration_ms >= 300
     ]
     assert len(pauses) >= 5
-    # Both clocks are read in whole milliseconds.
+    # Both clocks have millisecond resolution.
     assert min(pauses) >= 400 - 2
     assert_copied(place)
 
 
-# -- num-retained
-# ----------------------------------------------------------------------------------------------
+# -- num-retained ----------------------------------------------------------------------------------
 
 
 def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothing_else(
     place: Place,
 ) -> None:
-    """Two are retained: each is whole, no other file is left, and the job goes on from the newest
-    one exactly."""
+    """Two are retained: each is complete, no other file is left, and the newest restores
+    exactly."""
     conf = settings(place, num_retained="2")
     place.land(1)
     with LiveJob(minutes_job(place, bounded=False), conf) as live:
@@ -244,12 +239,11 @@ def test_after_fifty_checkpoints_the_directory_holds_the_retained_ones_and_nothi
     assert_counted(place)
 
 
-# -- claim mode
-# ----------------------------------------------------------------------------------------------
+# -- claim mode ------------------------------------------------------------------------------------
 
 
 def a_snapshot(place: Place, kind: str, conf: dict[str, str]) -> Path:
-    """A savepoint, or the newer of two retained checkpoints, of a job that was cancelled."""
+    """A savepoint, or the newer of two retained checkpoints, of a cancelled job."""
     place.land(1)
     with LiveJob(minutes_job(place, bounded=False), conf) as live:
         live.checkpoint()
@@ -261,7 +255,7 @@ def a_snapshot(place: Place, kind: str, conf: dict[str, str]) -> Path:
 
 
 def assert_goes_on_exactly(place: Place, conf: dict[str, str], newest: int) -> None:
-    """The job ``next`` goes on from its own newest checkpoint to its end."""
+    """Check that the job ``next`` continues from its own newest checkpoint to its end."""
     with LiveJob(minutes_job(place, bounded=True, name="next"), conf) as live:
         assert live.result().status is JobStatus.FINISHED
     assert live.restored_ids == [newest]
@@ -272,8 +266,8 @@ def assert_goes_on_exactly(place: Place, conf: dict[str, str], newest: int) -> N
 def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
     place: Place, kind: str
 ) -> None:
-    """NO_CLAIM: after several checkpoints no byte of it has changed, and the job goes on without
-    it."""
+    """NO_CLAIM: after several checkpoints it is unchanged byte for byte, and the job goes on
+    without it."""
     conf = settings(place)
     snapshot = a_snapshot(place, kind, conf | {NUM_RETAINED: "2"})
     owned = snapshot if kind == "savepoint" else snapshot.parent
@@ -293,8 +287,8 @@ def test_a_snapshot_that_is_not_claimed_is_left_alone_and_soon_not_needed(
 def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(
     place: Place, kind: str
 ) -> None:
-    """CLAIM with num-retained 2: it is there after one checkpoint, gone after two, and the job goes
-    on without it."""
+    """CLAIM with num-retained 2: it exists after one checkpoint, not after two, and the job goes on
+    without it."""
     conf = settings(place) | {NUM_RETAINED: "2"}
     snapshot = a_snapshot(place, kind, conf)
     conf |= {CLAIM_MODE: "CLAIM"}
@@ -307,6 +301,6 @@ def test_a_claimed_snapshot_is_deleted_once_the_job_retains_its_own(
         newest = live.checkpoint().checkpoint_id
         assert not snapshot.exists()
     if kind == "checkpoint":
-        # The one before it was not claimed: it is whole, and nothing else is left.
+        # The previous one was not claimed: it is complete, and nothing else is left.
         assert checkpoint_files(snapshot.parent) == files_of(snapshot.with_name("chk-1"))
     assert_goes_on_exactly(place, conf, newest)

@@ -1,5 +1,7 @@
-"""The same pipeline on masters with executors in processes of their own: one is lost, or master and
-worker are real."""
+"""The same pipeline with executors in separate processes.
+
+One executor is lost; or master and worker are real.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ ENVIRONMENT = {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
 
 @pytest.mark.slow
 def test_a_lost_executor_changes_no_result(place: Place) -> None:
-    """SIGKILL to one of two executors in mid-run: the job finishes and every sink is exact."""
+    """SIGKILL of one of two executors during the run: the job finishes and every sink is exact."""
     place.land(16)
     run = place.start("--master", "local-cluster[2,1,1024]", environment=ENVIRONMENT)
     run.wait_for(r"checkpoint 2 completed")
@@ -59,7 +61,7 @@ def master(place: Place) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
-    """With --master alone: every sink is exact."""
+    """With only --master: every sink is exact."""
     place.land(6)
     run = place.start("--master", master, environment=ENVIRONMENT)
     assert run.wait() == 0, run.story()
@@ -68,8 +70,7 @@ def test_a_job_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
 
 @pytest.mark.slow
 def test_the_demo_runs_on_a_standalone_cluster(place: Place, master: str) -> None:
-    """``weir demo``, with --master alone: it compares every table itself, and finds each row
-    once."""
+    """``weir demo`` with only --master: it compares every table itself and finds each row once."""
     command = [sys.executable, "-m", "weir", "demo", "--kill", "0", "--master", master]
     demo = place.launch(command, ENVIRONMENT)
     assert demo.wait() == 0, demo.story()

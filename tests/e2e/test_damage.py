@@ -1,5 +1,4 @@
-"""A newest checkpoint that is damaged: the one before it is used if that doubles no row, else the
-job refuses (P21)."""
+"""A damaged newest checkpoint: the previous one is used unless that duplicates rows (P21)."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ RETAIN = ("--conf", "execution.checkpointing.num-retained=3")
 
 
 def killed_and_damaged(place: Place, point: str, nth: int) -> tuple[int, int]:
-    """A driver that was killed at the point, and one byte flipped in its newest checkpoint.
+    """A driver killed at the point, with one byte flipped in its newest checkpoint.
 
     Returns the ids of the checkpoint before it and of the newest.
     """
@@ -25,13 +24,13 @@ def killed_and_damaged(place: Place, point: str, nth: int) -> tuple[int, int]:
     record = json.loads(place.log_records()[-1].read_bytes())
     older, newest = (known["checkpoint_id"] for known in record["checkpoints"][-2:])
     job = place.log_records()[-1].parent.parent
-    # What the newest checkpoint wrote itself, the ones before it do not have.
+    # Files that the newest checkpoint wrote itself and earlier ones do not have.
     flip_a_byte(max((job / "shared" / str(newest)).iterdir(), key=lambda file: file.stat().st_size))
     return older, newest
 
 
 def flip_a_byte(file: Path) -> None:
-    """As a failing disk would."""
+    """Flip a byte as a failing disk would."""
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0x20
     file.write_bytes(content)
@@ -41,8 +40,8 @@ def flip_a_byte(file: Path) -> None:
 def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond_it(
     place: Place,
 ) -> None:
-    """Killed before the newest one's rows were committed: the run says what it does, and every sink
-    is exact."""
+    """Killed before the newest one's rows were committed: the run reports it, and every sink is
+    exact."""
     older, newest = killed_and_damaged(place, "after-the-record", 3)
     run = place.finish(*RETAIN)
     assert "has checksum crc32:" in run.output
@@ -54,8 +53,8 @@ def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond
 
 
 def test_a_damaged_checkpoint_that_a_sink_has_committed_is_not_stepped_over(place: Place) -> None:
-    """One sink has its rows: refused, naming both ids. --accept-duplicates overrides, and then no
-    row is missing."""
+    """One sink has its rows: refused with both ids. --accept-duplicates overrides; no row is
+    missing then."""
     older, newest = killed_and_damaged(place, "between-two-sinks", 3)
     message = place.start(*RETAIN).error()
     assert f"Checkpoint {newest} is damaged" in message

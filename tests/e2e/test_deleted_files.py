@@ -1,5 +1,4 @@
-"""Staged files that somebody deletes before their checkpoint is taken: the job stages those rows
-again (P5, P23)."""
+"""Staged files deleted before their checkpoint: the job stages those rows again (P5, P23)."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 class Deletion:
-    """Deletes what was staged until then at the third step."""
+    """Deletes everything staged so far at the third step."""
 
     def __init__(self, place: Place) -> None:
         self._staged = place.directory / "out" / "raw" / "_weir" / "staged"
@@ -31,7 +30,7 @@ class Deletion:
 def test_rows_whose_staged_files_are_gone_are_staged_again_by_the_next_attempt(
     place: Place,
 ) -> None:
-    """No checkpoint without them completes, though failed ones are tolerated; every row is in the
+    """No checkpoint completes without them, though failures are tolerated; every row is in the
     table once."""
     place.land(5)
     restarts = {

@@ -1,5 +1,4 @@
-"""Stop with drain on real Spark: every window and timer fires, and the tables equal the batch
-computation (MISSION E1).
+"""Stop with drain on real Spark: every window and timer fires, tables equal a batch's (MISSION E1).
 
 One unbounded job holds every kind of state that event time closes: session windows, a left outer
 join, deduplication within the watermark, two chained aggregations, and timers of a Python function.
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 FILES = 6
-#: The numbers are half a second apart; the watermark stays behind so that a drain has much to do.
+#: The numbers are half a second apart; the watermark lags so that a drain has much to do.
 DELAY = "30 seconds"
 _GAP = timedelta(seconds=20)
 
@@ -57,7 +56,7 @@ def sessions(frame: DataFrame) -> DataFrame:
 
 
 def joined(frame: DataFrame) -> DataFrame:
-    """Every even number, with the one five later where that is divisible by three."""
+    """Every even number, with the one five higher where that is divisible by three."""
     left = frame.filter("id % 2 = 0")
     right = frame.filter("id % 3 = 0").select(
         (F.col("id") - 5).alias("before"), F.col("ts").alias("later")
@@ -67,7 +66,7 @@ def joined(frame: DataFrame) -> DataFrame:
 
 
 def distinct(frame: DataFrame) -> DataFrame:
-    """One row of each forty: those between are its duplicates."""
+    """One row in four: those between are its duplicates."""
     coarse = frame.select("ts", F.floor(F.col("id") / 4).alias("quarter"))
     return coarse.dropDuplicatesWithinWatermark(["quarter"]).select("quarter")
 
@@ -84,21 +83,21 @@ def chained(frame: DataFrame) -> DataFrame:
 
 
 def timers(frame: DataFrame) -> DataFrame:
-    """How many numbers there are of each ten, twenty seconds after its first: all of them."""
+    """The count of each ten numbers, twenty seconds after the first: all of them."""
 
     # Local, so that it travels to Spark's workers by value: they cannot import this module.
     class Timers(StatefulProcessor):
-        """Counts the rows of a key; says so by a timer twenty seconds after the first."""
+        """Counts the rows of a key; a timer twenty seconds after the first emits the count."""
 
         def init(self, handle: StatefulProcessorHandle) -> None:
-            """One number for each key."""
+            """Declare one number per key."""
             self._handle = handle
             self._count = handle.getValueState("count", "n long")
 
         def handleInputRows(
             self, key: Any, rows: Iterator[pd.DataFrame], timer_values: TimerValues
         ) -> Iterator[pd.DataFrame]:
-            """Count, and set the timer with the first row."""
+            """Count, and set the timer at the first row."""
             counted, first = 0, None
             for part in rows:
                 counted += len(part)
@@ -116,7 +115,7 @@ def timers(frame: DataFrame) -> DataFrame:
             timerValues: TimerValues,  # noqa: N803 - Spark's names
             expiredTimerInfo: ExpiredTimerInfo,  # noqa: N803
         ) -> Iterator[pd.DataFrame]:
-            """The count of the key."""
+            """Emit the key's count."""
             yield pd.DataFrame({"tens": [key[0]], "n": [self._count.get()[0]]})
 
         def close(self) -> None:
@@ -141,7 +140,7 @@ STEPS = {
 
 
 def pipeline(place: Place) -> weir.Job:
-    """One source, and a query for each kind of state."""
+    """One source and a query for each kind of state."""
     job = weir.Job("draining")
     read = job.source("numbers", numbers(place)).transform("timed", timed)
     for name, step in STEPS.items():
@@ -152,7 +151,7 @@ def pipeline(place: Place) -> weir.Job:
 
 
 def expected(spark: SparkSession, place: Place, name: str) -> Rows:
-    """The table, from the whole input at once."""
+    """The table computed from the whole input at once."""
     if name == "timers":
         return Rows(Counter(one // 10 for one, _ in place.rows().elements()).items())
     frame = timed(spark.read.parquet(str(place.directory / "in")))
@@ -169,7 +168,7 @@ def _utc(value: Any) -> Any:
 
 @dataclass
 class Drained:
-    """What is left of the job."""
+    """What is left of the job after its end."""
 
     place: Place
     status: JobStatus
@@ -210,7 +209,7 @@ def test_a_drained_job_has_put_out_all_that_its_state_held(
 def test_a_drained_job_has_finished_and_its_savepoint_goes_straight_to_the_end(
     drained: Drained,
 ) -> None:
-    """Restoring it runs nothing, also when new input has landed (PROTOCOL P35)."""
+    """Restoring it runs nothing, even when new input has landed (PROTOCOL P35)."""
     assert drained.status is JobStatus.FINISHED
     tables = {name: files_rows(drained.place.directory / "out" / name) for name in STEPS}
     drained.place.land(1)
@@ -223,7 +222,7 @@ def test_a_drained_job_has_finished_and_its_savepoint_goes_straight_to_the_end(
 
 
 def windowed(place: Place) -> weir.Job:
-    """One query: numbers by the minute."""
+    """One query: the count of numbers per minute."""
     job = weir.Job("windows")
     counted = job.source("numbers", numbers(place)).transform("by_minute", by_minute)
     counted.sink("minutes", weir.sinks.Files(str(place.directory / "out" / "minutes")))
@@ -231,7 +230,7 @@ def windowed(place: Place) -> weir.Job:
 
 
 def by_minute(frame: DataFrame) -> DataFrame:
-    """How many numbers each minute has."""
+    """The count of numbers per minute."""
     counted = timed(frame).groupBy(F.window("ts", "1 minute")).agg(F.count("*").alias("n"))
     return counted.select(F.col("window.start").alias("start"), "n")
 
@@ -239,8 +238,8 @@ def by_minute(frame: DataFrame) -> DataFrame:
 def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds_some_back(
     place: Place, spark: SparkSession
 ) -> None:
-    """Windows stay in the savepoint, which may be moved, and all are put out in the end
-    (MISSION G2, G3)."""
+    """Windows stay in the savepoint, which may be moved, and all are emitted in the end (MISSION
+    G2, G3)."""
     place.land(FILES)
     conf = settings(place)
     with LiveJob(windowed(place), conf) as live:
@@ -277,8 +276,7 @@ def test_a_job_that_is_stopped_and_resumed_loses_no_window_and_spark_alone_holds
 
 
 class Tally(weir.sinks.Sink):
-    """Says how many rows there were in all, once and at the end: everything that it stages, it
-    stages in ``finish``."""
+    """Reports the total number of rows once, at the end: all its output is staged in ``finish``."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

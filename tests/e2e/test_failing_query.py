@@ -1,5 +1,4 @@
-"""A query that fails: the job is restored from its newest completed checkpoint, or fails for good
-if it may not restart."""
+"""A failing query: the job is restored from its newest completed checkpoint, or fails for good."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.spark
 
 FILES = 9
 
-#: In front of the copies: raises in the sixth file, as long as the file ``healed`` is not there.
+#: Placed before the copies: raises in the sixth file while the file ``healed`` does not exist.
 PICKY = """
 import pathlib
 
@@ -31,16 +30,15 @@ copied = copied.transform("picky", lambda frame: frame.mapInArrow(picky, frame.s
 
 
 def failing_pipeline(place: Place, *, once: bool) -> Path:
-    """The pipeline with a function that fails in front of the copies; with ``once`` it heals
-    itself."""
+    """The pipeline with a function that fails before the copies; with ``once`` it heals itself."""
     steps, sink, sinks = PIPELINE.read_text().partition("copied.sink")
     picky = PICKY.format(healed=str(place.directory / "healed"), once=once)
     return place.write("pipeline.py", f"{steps}{picky}{sink}{sinks}")
 
 
 def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Place) -> None:
-    """The function raises once: the output says why and from where the job goes on, and every sink
-    is exact."""
+    """The function raises once: the output has the cause and the restored checkpoint; every sink is
+    exact."""
     place.land(FILES)
     pipeline = failing_pipeline(place, once=True)
     settings = ("restart-strategy.type=fixed-delay", "restart-strategy.fixed-delay.delay=100ms")
@@ -61,8 +59,7 @@ def test_a_query_that_fails_once_is_restored_and_the_result_is_exact(place: Plac
 
 @pytest.mark.slow
 def test_a_query_that_fails_without_a_restart_strategy_fails_the_job(place: Place) -> None:
-    """With restart-strategy.type none the command ends with exit code 1 and the cause; once healed,
-    it resumes."""
+    """With restart-strategy.type none: exit code 1 with the cause; once healed, the job resumes."""
     place.land(FILES)
     pipeline = failing_pipeline(place, once=False)
     run = place.start("--conf", "restart-strategy.type=none", pipeline=pipeline)

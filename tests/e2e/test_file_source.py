@@ -1,5 +1,7 @@
-"""``FileSource`` on real Spark: a split enumerator, and readers that ask (MISSION C;
-PROTOCOL P41)."""
+"""``FileSource`` on real Spark: a split enumerator and readers that request splits.
+
+MISSION C; PROTOCOL P41.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 class FailsOnce(Operator):
-    """Passes rows on, but fails at the first batch once the mark's directory is there."""
+    """Passes rows on, but fails at the first batch once the mark's directory exists."""
 
     def __init__(self, mark: Path) -> None:
         self._mark = mark
@@ -40,7 +42,7 @@ class FailsOnce(Operator):
 
 
 def files_source(place: Place, **options: object) -> weir.sources.FileSource:
-    """The place's numbers, with small batches."""
+    """The place's numbers in small batches."""
     given = {"discovery_interval": 0.2, "max_bytes_per_split_batch": 1, **options}
     return weir.sources.FileSource(
         str(place.directory / "in"),
@@ -60,7 +62,7 @@ def files_job(place: Place, *, parallelism: int = 2, **options: object) -> weir.
 
 
 def rejects(client: JobClient) -> Payload:
-    """What the source says of files that it could not read."""
+    """The source's report of files that it could not read."""
     answer = client.send("in", {"rejects": True})
     assert answer is not None
     return answer
@@ -69,7 +71,7 @@ def rejects(client: JobClient) -> Payload:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_bounded_job_puts_out_its_input_and_finishes(place: Place) -> None:
-    """Each reader ends on its own, and then the records of the task; the rows read are counted."""
+    """Each reader ends separately, and then the task's records; the rows read are counted."""
     place.land(5)
     with LiveJob(files_job(place, bounded=True), settings(place)) as live:
         assert live.result().status is JobStatus.FINISHED
@@ -80,7 +82,7 @@ def test_a_bounded_job_puts_out_its_input_and_finishes(place: Place) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: Place) -> None:
-    """Also by another driver with other readers, which goes on from a savepoint."""
+    """Also by another driver with other readers that starts from a savepoint."""
     conf = settings(place, RESTARTED, interval="300ms")
     place.land(3)
     with LiveJob(files_job(place), conf) as live:
@@ -105,8 +107,8 @@ def test_files_that_come_while_a_job_fails_and_is_restored_are_read_once(place: 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(5))
 def test_files_that_come_while_drivers_are_killed_are_read_once(place: Place, seed: int) -> None:
-    """Each driver dies at a moment of its own, between the discovery, the reading and the commit of
-    files that come."""
+    """Each driver dies at a different moment, between discovering, reading and committing new
+    files."""
     drawn, pipeline = random.Random(seed), HERE / "files_pipeline.py"
     for _ in range(4):
         place.land(1)
@@ -126,7 +128,7 @@ def test_files_that_come_while_drivers_are_killed_are_read_once(place: Place, se
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_file_that_cannot_be_read_fails_the_job_by_name(place: Place) -> None:
-    """Unless told otherwise."""
+    """Unless configured otherwise."""
     place.land(1)
     (place.directory / "in" / "broken").write_text("broken")
     with LiveJob(files_job(place, bounded=True), settings(place)) as live:
@@ -141,7 +143,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_by_name(place: Place) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_a_file_that_cannot_be_read_goes_to_the_rejects(place: Place) -> None:
-    """By choice: all others are read, and who asks is told of it, also after a restart."""
+    """If configured: all others are read, and the rejects can be queried, also after a restart."""
     conf = settings(place, RESTARTED, interval="300ms")
     place.land(1)
     (place.directory / "in" / "broken").write_text("broken")
@@ -162,7 +164,7 @@ def test_a_file_that_cannot_be_read_goes_to_the_rejects(place: Place) -> None:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_two_file_sources_meet_and_the_job_ends_with_both(place: Place) -> None:
-    """Each has a query of its own; every row comes from either."""
+    """Each has a separate query; rows of both arrive."""
     place.land(2)
     job = weir.Job("two")
     one = job.source("one", files_source(place, bounded=True), parallelism=1)

@@ -1,5 +1,7 @@
-"""Checkpoint listeners on real Spark: the end of a bounded job waits for those who need it
-(MISSION E6, PROTOCOL P36)."""
+"""Checkpoint listeners on real Spark: a bounded job's end waits for them.
+
+MISSION E6, PROTOCOL P36.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 
 class Even(weir.CheckpointListener):
-    """Keeps even numbers, and notes of which checkpoints it is told."""
+    """Keeps even numbers, and records the completed checkpoints that it is notified of."""
 
     def __init__(self, *, needs_the_final_checkpoint: bool) -> None:
         self.requires_final_checkpoint = needs_the_final_checkpoint
@@ -26,7 +28,7 @@ class Even(weir.CheckpointListener):
         return frame.filter("id % 2 = 0")
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """One more."""
+        """Record one more."""
         self.completed.append(checkpoint_id)
 
 

@@ -1,8 +1,7 @@
-"""A JVM with its flight recorder on, as profilers in production have it: a stopped query ends as it
-does without.
+"""A JVM with its flight recorder on, as profilers use it: a stopped query ends as usual.
 
-The recorder instruments what the JVM reads from files and sockets. A read that is interrupted then
-ends with other exceptions than Spark knows, so nothing may be read where a query is stopped.
+The recorder instruments the JVM's reads from files and sockets. An interrupted read then raises
+exceptions that Spark does not know, so nothing may be read where a query is stopped.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ def failed_tasks(run: Run) -> list[str]:
 
 
 def test_a_recorded_job_fails_over_stops_goes_on_and_drains(place: Place) -> None:
-    """One failure, the one that the pipeline makes; a stop and a drain add none, and every sink is
-    exact."""
+    """The pipeline makes one failure; a stop and a drain add none, and every sink is exact."""
     place.land(9)
     pipeline = failing_pipeline(place, once=True)
     run = recorded(place, pipeline)

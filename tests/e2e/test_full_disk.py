@@ -1,8 +1,7 @@
-"""A checkpoint directory or a target that is full or read-only: nothing that was retained or
-committed is harmed.
+"""A full or read-only checkpoint directory or target: retained and committed data stay whole.
 
-The directory is a file system of its own in memory, so small that a test can fill it to the last
-page. Mounting it needs root; where that is not possible, the tests are skipped.
+The directory is an in-memory file system, so small that a test can fill it to the last page.
+Mounting it needs root; where that is not possible, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from weir.errors import JobError, StorageError
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 _PAGE_BYTES = 4096
-#: So soon a driver that ended without giving its lease back counts as dead.
+#: The time after which a driver that ended without giving its lease back counts as dead.
 QUICK_LEASE = {"weir.lease.interval": "100ms", "weir.lease.timeout": "200ms"}
 
 
@@ -48,7 +47,7 @@ class SmallDisk:
         self._ballast = directory / "ballast"
 
     def fill(self, *, pages_left: int = 0) -> None:
-        """Leave only so many pages free; each file and each further page of one needs one."""
+        """Leave only this many pages free; each file and each further page of one needs one."""
         with self._ballast.open("ab", buffering=0) as file:
             try:
                 while True:
@@ -58,15 +57,15 @@ class SmallDisk:
             file.truncate(self._ballast.stat().st_size - pages_left * _PAGE_BYTES)
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space again."""
         self._ballast.unlink()
 
     def remount(self, mode: str) -> None:
-        """``ro`` or ``rw``."""
+        """Remount it ``ro`` or ``rw``."""
         subprocess.run(["mount", "-o", f"remount,{mode}", str(self.directory)], check=True)
 
     def spoil(self, trouble: str) -> None:
-        """Let nothing be written there any more."""
+        """Make it unwritable."""
         if trouble == "full":
             self.fill()
         else:
@@ -88,12 +87,12 @@ def disk(place: Place) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def target_disk(place: Place) -> Iterator[SmallDisk]:
-    """The small disk, mounted where the place's tables are."""
+    """The small disk, mounted at the place's tables."""
     yield from mounted(place.directory / "out")
 
 
 def mounted(directory: Path) -> Iterator[SmallDisk]:
-    """A small disk, for as long as the iterator stands."""
+    """A small disk that is mounted until the iterator ends."""
     if shutil.which("mount") is None:
         pytest.skip("there is no command to mount a file system of its own")
     directory.mkdir()
@@ -106,7 +105,7 @@ def mounted(directory: Path) -> Iterator[SmallDisk]:
 
 
 def wait_until_tidy(job_directory: Path) -> None:
-    """Wait until what the failed checkpoint wrote is deleted."""
+    """Wait until the files of the failed checkpoint are deleted."""
     wait_until(
         lambda: checkpoint_files(job_directory) == retained_files(job_directory),
         "what nobody needs is deleted",
@@ -116,10 +115,10 @@ def wait_until_tidy(job_directory: Path) -> None:
 def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint_is_whole(
     place: Place, disk: SmallDisk
 ) -> None:
-    """Tolerated: with one page more each time the state, then the metadata, then the record does
-    not fit."""
+    """Failures are tolerated: with one page more each time the state, the metadata, then the record
+    does not fit."""
     place.land(3)
-    # No lease is renewed in between, which would take a page for a moment.
+    # No lease is renewed in between, which would briefly take a page.
     lease = {"weir.lease.interval": "1 h", "weir.lease.timeout": "2 h"}
     conf = settings(place, lease, tolerable_failed_checkpoints="1000")
     with LiveJob(both_jobs(place, bounded=False), conf) as live:
@@ -173,8 +172,8 @@ def test_wherever_the_space_runs_out_the_job_goes_on_and_the_retained_checkpoint
 def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str, reason: str
 ) -> None:
-    """It fails with the reason, is refused while that lasts, and then goes on from the retained
-    checkpoint exactly."""
+    """It fails with the reason, is refused while the fault lasts, then resumes exactly from the
+    checkpoint."""
     place.land(3)
     conf = settings(place, QUICK_LEASE, interval="200ms")
     with LiveJob(both_jobs(place, bounded=False), conf) as live:
@@ -208,8 +207,8 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
 def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
     place: Place, disk: SmallDisk, trouble: str
 ) -> None:
-    """Checkpoints fail one after the other, records flow on and nothing is committed; then all of
-    it is, once."""
+    """Checkpoints keep failing, records flow and nothing is committed; afterwards everything is,
+    once."""
     place.land(3)
     conf = settings(place, QUICK_LEASE, interval="200ms", tolerable_failed_checkpoints="1000")
     with LiveJob(numbers_job(place, bounded=False), conf) as live:
@@ -238,7 +237,8 @@ def test_a_job_that_tolerates_failures_goes_on_until_the_disk_is_mended(
 def test_a_job_whose_target_is_full_is_restarted_until_there_is_space_again(
     place: Place, target_disk: SmallDisk
 ) -> None:
-    """Its batches cannot be staged, readers see what was committed, and then every row, once."""
+    """Its batches cannot be staged and readers see the committed rows; afterwards every row,
+    once."""
     place.land(3)
     restarts = {
         "restart-strategy.type": "fixed-delay",

@@ -1,5 +1,4 @@
-"""Users' code that never returns: the job is cancelled and its process ends, whatever it was that
-hangs."""
+"""User code that never returns: the job is cancelled and its process ends, whatever hangs."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ rows.transform("stuck", hang).sink("out", weir.sinks.DeltaTable("out"))
 
 
 class Hanging:
-    """Whoever comes here stays until the test is over."""
+    """Blocks its callers until the test ends."""
 
     def __init__(self) -> None:
         self.come = 0
@@ -48,7 +47,7 @@ class Hanging:
         self._gate.wait(120)
 
     def end(self) -> None:
-        """Let everybody go."""
+        """Release all callers."""
         self._gate.set()
 
 
@@ -73,12 +72,12 @@ class HangingTable(weir.sinks.DeltaTable):
 
 
 def numbers(spark: SparkSession, place: Place) -> DataFrame:
-    """What landed."""
+    """The landed numbers."""
     return spark.readStream.schema("id long, ts timestamp").parquet(str(place.directory / "in"))
 
 
 def cancelled_soon(live: LiveJob) -> None:
-    """Cancel the job; fails unless that goes quickly."""
+    """Cancel the job; fail unless that is quick."""
     begun = time.monotonic()
     live.gateway.cancel().result(30)
     assert live.result().status is JobStatus.CANCELED
@@ -89,7 +88,7 @@ def cancelled_soon(live: LiveJob) -> None:
 def test_a_job_is_cancelled_while_more_sinks_than_once_had_threads_hang(
     place: Place, hang: Hanging
 ) -> None:
-    """Each query has a sink that does not come back from its commit."""
+    """Each query has a sink that never returns from its commit."""
     place.land(1)
     job = weir.Job("hanging")
     for number in range(SINKS):
@@ -122,7 +121,7 @@ def test_a_job_is_cancelled_while_the_function_of_a_source_hangs(
 
 
 def test_a_process_whose_pipeline_hangs_ends_when_its_job_is_cancelled(place: Place) -> None:
-    """The thread that hangs does not keep it, nor does Spark's JVM."""
+    """Neither the hanging thread nor Spark's JVM keeps it alive."""
     pipeline = place.write("hanging.py", PIPELINE)
     run = place.start("--conf", "task.cancellation.timeout=1s", pipeline=pipeline)
     run.wait_for("now it hangs")

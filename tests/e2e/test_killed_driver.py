@@ -1,10 +1,9 @@
-"""SIGKILL at every point of a checkpoint, of a restore and of the end where rows could be lost or
-doubled.
+"""SIGKILL at each point of checkpoint, restore and end where rows could be lost or duplicated.
 
-The driver dies at exactly the named point (``killing_driver.py``); then the plain command is run
-again until it ends, and every sink must hold exactly its rows. A test fails if its point was never
-reached. Most run with ``make test-slow``: that of a stop (``test_killed_stop.py``) passes the same
-points.
+The driver dies exactly at the named point (``killing_driver.py``); then the plain command is run
+again until it ends, and every sink must have exactly its rows. A test fails if its point was never
+reached. Most run with ``make test-slow``: the test of a stop (``test_killed_stop.py``) passes the
+same points.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def rarely(point: str, nth: int) -> ParameterSet:
 def test_a_driver_that_is_killed_loses_and_doubles_no_row(
     place: Place, point: str, nth: int
 ) -> None:
-    """Killed at the point, and run again: every sink is exact."""
+    """Killed at the point and run again: every sink is exact."""
     place.land(FILES)
     place.die_at(point, nth)
     assert "recovered from checkpoint" in place.finish().output
@@ -53,8 +52,8 @@ def test_a_driver_that_is_killed_loses_and_doubles_no_row(
 def test_a_driver_that_is_killed_while_it_recovers_loses_and_doubles_no_row(
     place: Place, point: str, nth: int
 ) -> None:
-    """Killed before it committed a checkpoint, killed again at the point, and run again: every sink
-    is exact."""
+    """Killed before it committed a checkpoint, killed again at the point, run again: every sink is
+    exact."""
     place.land(FILES)
     place.die_at("after-the-record", 3)
     place.die_at(point, nth)

@@ -1,11 +1,10 @@
-"""SIGKILL at every step of a stop with savepoint, with and without drain: the job is resumable or
-finished, and exact.
+"""SIGKILL at every step of a stop with savepoint: the job is resumable or finished, and exact.
 
-A driver is asked to stop and dies at exactly the named step (``killing_driver.py``). The plain
-command is run again: it goes on where the newest record says, is asked to stop again and dies at
-the next step, and so on. Between two lives more input lands. In the end the job runs to the end of
-its input, or is found to be there already, and every sink must hold exactly its rows. A test fails
-if a step was never reached.
+A driver is asked to stop, with or without drain, and dies exactly at the named step
+(``killing_driver.py``). The plain command is run again: it resumes from the newest record, is asked
+to stop again and dies at the next step, and so on. More input lands between two runs. Finally the
+job runs to the end of its input, or turns out to be there already, and every sink must have exactly
+its rows. A test fails if a step was never reached.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from weir.rest.client import connect
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 UNBOUNDED = {"NUMBERS": "unbounded"}
-#: So that the savepoint of the stop is the first to hold what was read in a life.
+#: So that the stop's savepoint is the first snapshot of the rows read in a run.
 NO_CHECKPOINTS = ("--conf", "execution.checkpointing.interval=disabled")
 
 _POLL_S = 0.5
 
-#: Steps after which the stop has not become durable: the job goes on as if nobody had asked.
+#: Steps after which the stop is not durable: the job goes on as if it had not been requested.
 BEFORE_THE_RECORD = (
     "before-the-barrier",
     "after-the-barrier",
@@ -42,19 +41,19 @@ BEFORE_THE_RECORD = (
 )
 #: Steps of a drain, of the two queries.
 OF_A_DRAIN = ("before-the-drain", "after-the-drain")
-#: Steps at which the savepoint counts: drained, the job is at its end.
+#: Steps at which the savepoint counts: a drained job has ended.
 AFTER_THE_RECORD = ("after-the-record", "between-two-sinks", "before-the-end-is-recorded")
 
 
 class Lives:
-    """One job whose drivers are asked to stop, and die of it."""
+    """One job whose drivers are asked to stop and die doing so."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.place.land(2)
 
     def die(self, point: str, *, nth: int = 1, drain: bool = False) -> None:
-        """One life: read what has landed, be asked to stop, die at the step."""
+        """Run until everything landed is read, request a stop, die at the step."""
         self.place.land(1)
         run = self.place.start_until(
             f"stop/{point}", nth, *NO_CHECKPOINTS, environment=UNBOUNDED, number=signal.SIGKILL
@@ -66,30 +65,30 @@ class Lives:
         assert self.place.mark() == f"stop/{point}"
 
     def finish(self) -> Run:
-        """Run to the end of the input, or find that the job is there."""
+        """Run to the end of the input, or find that the job has ended."""
         return self.place.finish()
 
     def _ask(self, run: Run, drain: bool) -> None:
-        """Ask as soon as all that has landed is read; the driver dies before it can answer."""
+        """Request the stop once everything landed is read; the driver dies before it can answer."""
         address = run.address
         while not self._is_read(address) and run.process.poll() is None:
             # Not more often: two cores have enough to do.
             time.sleep(_POLL_S)
         while run.process.poll() is None:
-            # As ``weir stop`` does, without a process of its own for it. Refused while the second
-            # query starts: asked again.
+            # As ``weir stop`` does, without a separate process. Refused while the second query
+            # starts: asked again.
             with contextlib.suppress(WeirError):
                 connect("numbers", address).stop(drain=drain)
             time.sleep(_POLL_S)
 
     def _is_read(self, address: str) -> bool:
-        """Whether every row that has landed is committed, or read in this life."""
+        """Whether every landed row is committed or was read in this run."""
         committed = delta_rows(self.place.directory / "out" / "raw").total()
         return committed + _rows_read(address) == self.place.rows().total()
 
 
 def _rows_read(address: str) -> int:
-    """How many rows the job's first query has read in this life; none if nobody answers."""
+    """The rows that the job's first query has read in this run; none without an answer."""
     try:
         (job,) = httpx.get(f"{address}/jobs/overview").json()["jobs"]
         vertex = httpx.get(f"{address}/jobs/{job['jid']}").json()["vertices"][0]
@@ -98,7 +97,7 @@ def _rows_read(address: str) -> int:
     return int(vertex["metrics"]["read-records"])
 
 
-#: Steps beside others, at which only the nightly test kills.
+#: Steps near others, where only the nightly test kills.
 NIGHTLY = (
     "after-the-barrier",
     "after-the-synchronous-part",
@@ -106,8 +105,8 @@ NIGHTLY = (
     "before-the-metadata",
     "before-the-drain",
 )
-#: One life each: at the steps of a stop, then of a drain, the last one when the drained savepoint
-#: counts already.
+#: One run for each: at the steps of a stop, then of a drain, the last one when the drained
+#: savepoint already counts.
 LIVES = (
     *((point, False) for point in BEFORE_THE_RECORD if point not in NIGHTLY),
     *((point, False) for point in AFTER_THE_RECORD),
@@ -118,7 +117,7 @@ LIVES = (
 
 @pytest.mark.timeout(900)
 def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(place: Place) -> None:
-    """One life after the other; a drained savepoint that counts is the end."""
+    """One run after the other; a drained savepoint that counts ends the job."""
     lives = Lives(place)
     for point, drain in LIVES:
         lives.die(point, drain=drain)
@@ -132,16 +131,15 @@ def test_a_driver_that_dies_of_a_stop_leaves_a_job_that_goes_on_and_is_exact(pla
 def test_a_driver_that_dies_at_random_steps_of_stops_leaves_a_job_that_is_exact(
     place: Place, seed: int
 ) -> None:
-    """Ten lives for each seed: any step, at its first passage or a later one, with and without
-    drain."""
+    """Ten runs per seed: any step, at its first or a later passage, with and without drain."""
     draws = random.Random(seed)
     lives = Lives(place)
     for life in range(10):
         drain = draws.random() < 0.5
-        # A drain that counts is the last life there is.
+        # A drain that counts makes this the last run.
         counts = AFTER_THE_RECORD if not drain or life == 9 else ()
         point = draws.choice((*BEFORE_THE_RECORD, *counts, *(OF_A_DRAIN if drain else ())))
-        # Two queries come to these, one after the other.
+        # Both queries pass these, one after the other.
         twice = point in ("after-the-barrier", "after-the-synchronous-part", *OF_A_DRAIN)
         lives.die(point, nth=draws.choice((1, 2)) if twice else 1, drain=drain)
     assert lives.finish().process.returncode == 0

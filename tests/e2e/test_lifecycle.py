@@ -1,5 +1,7 @@
-"""The commands against a live job: stop and go on, savepoint and restore elsewhere, cancel, finish
-and start anew."""
+"""The commands on a live job.
+
+Stop and resume, savepoint and restore elsewhere, cancel, finish and start over.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ def wait_for_copies(place: Place) -> None:
 
 
 def said(place: Place, run: Run, *arguments: str) -> str:
-    """The output of a command against a live job; it must succeed."""
+    """The output of a successful command on a live job."""
     done = place.weir(*arguments, "--address", run.address)
     assert done.returncode == 0, done.stderr + run.story()
     return done.stdout
 
 
 def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Place) -> None:
-    """stop prints a savepoint; run refuses and names it; --from-savepoint goes on, and every sink
+    """stop prints a savepoint; run refuses and names it; --from-savepoint resumes, and every sink
     is exact."""
     place.land(4)
     run = place.start(environment=UNBOUNDED)
@@ -60,7 +62,7 @@ def test_a_stopped_job_goes_on_from_its_savepoint_and_only_from_there(place: Pla
 
 
 def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> None:
-    """checkpoint, checkpoints, savepoint and inspect; the cancelled job's savepoint, moved, goes on
+    """checkpoint, checkpoints, savepoint and inspect; the cancelled job's moved savepoint resumes
     in a new table."""
     place.land(4)
     run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
@@ -100,8 +102,8 @@ def test_checkpoints_on_request_and_a_savepoint_of_a_live_job(place: Place) -> N
 
 @pytest.mark.slow
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_pending(place: Place) -> None:
-    """All rows are staged and none is committed; the origin is killed, fails over and ends; then it
-    is restored (P14)."""
+    """All rows are staged and none is committed; the origin is killed, fails over and ends before
+    the restore (P14)."""
     place.land(4)
     run = place.start("--conf", "execution.checkpointing.interval=disabled", environment=UNBOUNDED)
     wait_until(lambda: staged_files(place) >= 4, "every file is staged")
@@ -116,14 +118,14 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_pending(pla
 
 
 def staged_files(place: Place) -> int:
-    """Data files of the Delta table's steps; Spark's unfinished ones lie deeper."""
+    """Data files of the Delta table's steps; Spark's unfinished ones are deeper."""
     return len(list((place.directory / "out" / "raw").glob("*/*/part-*.parquet")))
 
 
 @pytest.mark.slow
 def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> None:
-    """Run again: says that it has finished, exit code 0, nothing changes. --fresh: everything once
-    more."""
+    """Run again: reports that it has finished, exit code 0, nothing changes. --fresh: everything
+    again."""
     place.land(2)
     place.finish()
     again = place.finish()

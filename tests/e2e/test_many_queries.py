@@ -1,5 +1,4 @@
-"""Forty queries in one job, on whatever cores there are: one source, and thirty-nine that read its
-channel."""
+"""Forty queries in one job on any number of cores: one source, and 39 readers of its channel."""
 
 from __future__ import annotations
 
@@ -15,14 +14,17 @@ READERS = 39
 
 MANY = f"""
 for number in range({READERS}):
-    part = copied.transform(f"part_{{number}}", lambda frame, number=number: frame.filter(f"id % {READERS} = {{number}}"))
+    part = copied.transform(
+        f"part_{{number}}",
+        lambda frame, number=number: frame.filter(f"id % {READERS} = {{number}}"),
+    )
     part.sink(f"rows_{{number}}", weir.sinks.Files(f"out/{{number}}"))
 """
 
 
 def test_forty_queries_come_up_are_checkpointed_drained_and_stopped(place: Place) -> None:
-    """No query has a process, every reader gets its rows exactly once, and the drain reaches all of
-    them."""
+    """No query has a separate process, every reader gets its rows exactly once, and the drain
+    reaches all of them."""
     head, _, _ = PIPELINE.read_text().partition("copied.sink")
     pipeline = place.write("many.py", head + MANY)
     place.land(4)
@@ -56,6 +58,6 @@ def test_forty_queries_come_up_are_checkpointed_drained_and_stopped(place: Place
     for number, rows in enumerate(read):
         assert {row[0] % READERS for row in rows} <= {number}
     everything = sum(read[1:], read[0])
-    # What landed just before the stop may lie behind its drain.
+    # What landed just before the stop may come after its drain.
     assert everything.total() >= 4 * 40
     assert_same(everything, everything & place.rows(), "what was committed")

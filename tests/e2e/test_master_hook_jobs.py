@@ -1,5 +1,7 @@
-"""Master hooks on real Spark: triggered before every snapshot, stored in the metadata, and restored
-by identifier."""
+"""Master hooks on real Spark.
+
+Triggered before every snapshot, stored in the metadata, restored by identifier.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from weir.durable.task_snapshots import TaskSnapshots
 
 pytestmark = pytest.mark.spark
 
-#: Put behind the pipeline of the end-to-end tests.
+#: Appended to the pipeline of the end-to-end tests.
 CLOCK = """
 
 class Clock(weir.MasterHook):
@@ -42,8 +44,7 @@ class Clock(weir.MasterHook):
 job.master_hook(Clock())
 """
 
-#: What happened, in its order: the call, its checkpoint, and the state that it was given or gave
-#: back.
+#: The calls in order, with their checkpoint and the state given or returned.
 Calls = list[tuple[str, int, Payload | None]]
 
 
@@ -61,26 +62,26 @@ class Counter(weir.MasterHook):
         return self._identifier
 
     def trigger(self, checkpoint_id: int, timestamp_ms: int) -> Payload:
-        """One more checkpoint."""
+        """Count one more checkpoint."""
         self._count += 1
         state = {"count": self._count}
         self._calls.append(("trigger", checkpoint_id, state))
         return state
 
     def restore(self, checkpoint_id: int, state: Payload | None) -> None:
-        """Go on counting."""
+        """Continue counting from the state."""
         self._calls.append(("restore", checkpoint_id, state))
         self._count = 0 if state is None else int(state["count"])
 
     def reset(self) -> None:
-        """Count anew."""
+        """Restart the count."""
         self._calls.append(("reset", 0, None))
 
 
 def hooked_job(
     place: Place, *hooks: weir.MasterHook, bounded: bool, name: str = "numbers"
 ) -> weir.Job:
-    """Two tasks, and the hooks."""
+    """Two tasks and the hooks."""
     job = both_jobs(place, bounded=bounded, name=name)
     for hook in hooks:
         job.master_hook(hook)
@@ -89,8 +90,7 @@ def hooked_job(
 
 @pytest.fixture
 def snapshots(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    """Collects ``snapshot`` for each synchronous part that a task begins; a hook can add its own
-    calls."""
+    """Records ``snapshot`` for each synchronous part that starts; a hook can add its own calls."""
     calls: Calls = []
     take = TaskSnapshots.take
 
@@ -106,8 +106,8 @@ def snapshots(monkeypatch: pytest.MonkeyPatch) -> Calls:
 def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
     place: Place, snapshots: Calls
 ) -> None:
-    """Three checkpoints of two tasks: trigger, snapshot, snapshot; what it returned last is in the
-    metadata."""
+    """Three checkpoints of two tasks: trigger, snapshot, snapshot; the metadata has the last
+    returned state."""
     place.land(2)
     with LiveJob(hooked_job(place, Counter(snapshots), bounded=False), settings(place)) as live:
         for _ in range(3):
@@ -123,8 +123,8 @@ def test_a_hook_is_triggered_once_before_the_tasks_snapshots_of_each_checkpoint(
 def test_a_hooks_state_is_restored_by_its_identifier_by_restart_and_from_a_savepoint(
     place: Place,
 ) -> None:
-    """A hook of that name gets the state of exactly that snapshot, and one of another name gets
-    none."""
+    """A hook with that name gets the state of exactly that snapshot, and a hook with another name
+    gets none."""
     place.land(2)
     conf, calls, other_calls = settings(place), Calls(), Calls()
     with LiveJob(hooked_job(place, Counter([]), bounded=False), conf) as live:
@@ -174,7 +174,7 @@ def test_a_state_that_no_hook_claims_is_refused_unless_it_may_be_left_behind(pla
 
 
 def die_after_a_record(place: Place, pipeline: Path, nth: int) -> None:
-    """One life that ends by SIGKILL right after its Nth checkpoint is on record."""
+    """Run until SIGKILL right after the Nth checkpoint is recorded."""
     point, mark = "after-the-record", place.directory / "mark"
     mark.unlink(missing_ok=True)
     script = (str(HERE / "killing_driver.py"), "SIGKILL", point, str(nth), str(mark))

@@ -1,5 +1,4 @@
-"""A snapshot restored where its tables are not, or have gone on without it (PROTOCOL P14, P21), on
-real Spark."""
+"""Snapshots restored into other tables, or into tables that have moved on (PROTOCOL P14, P21)."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.spark
 
 
 def copies(place: Place, out: str = "out") -> weir.Job:
-    """The numbers, one file in each step, into a Delta table and into files."""
+    """The numbers, one file per batch, into a Delta table and into files."""
     job = weir.Job("copies")
     read = job.source("numbers", numbers(place))
     read.sink("table", weir.sinks.DeltaTable(str(place.directory / out / "table")))
@@ -35,19 +34,19 @@ def copies(place: Place, out: str = "out") -> weir.Job:
 
 
 def table(place: Place, out: str = "out") -> Rows:
-    """What readers of the Delta table see."""
+    """The rows that readers of the Delta table see."""
     return delta_rows(place.directory / out / "table")
 
 
 def commit(live: LiveJob, place: Place) -> None:
-    """Take a checkpoint, and wait until all that has landed is committed."""
+    """Take a checkpoint, and wait until everything landed is committed."""
     live.checkpoint()
     wait_until(lambda: table(place).total() == place.rows().total(), "the checkpoint is committed")
 
 
 @pytest.fixture
 def origin(place: Place, spark: SparkSession) -> LiveJob:
-    """A job without periodic checkpoints that is to read three files."""
+    """A job without periodic checkpoints that reads three files."""
     del spark
     place.land(3)
     return LiveJob(copies(place), settings(place))
@@ -57,7 +56,7 @@ def origin(place: Place, spark: SparkSession) -> LiveJob:
 def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_into_the_old_ones(
     place: Place, origin: LiveJob, *, stops: bool
 ) -> None:
-    """It is self-contained: it has copies of what was staged, and the originals lie in other tables
+    """It is self-contained: it has copies of the staged files, whose originals are in other tables
     by then (G2, P14)."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
@@ -79,8 +78,8 @@ def test_a_savepoint_restored_into_new_tables_has_the_rows_that_were_committed_i
 def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commit(
     place: Place, origin: LiveJob
 ) -> None:
-    """It has no copies of what was staged: one sentence says so, and no table shows a file that is
-    not there."""
+    """It has no copies of the staged files: the error says so, and no table shows a missing
+    file."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         checkpoint = live.checkpoint().external_path
@@ -96,8 +95,7 @@ def test_a_checkpoint_is_not_restored_into_new_tables_while_it_has_rows_to_commi
 def test_a_savepoint_is_not_restored_into_tables_that_have_gone_on_without_it(
     place: Place, origin: LiveJob, *, accepted: bool
 ) -> None:
-    """What was committed since would be read again: refused in one sentence, unless duplicates are
-    accepted (P21)."""
+    """Rows committed since would be read again: refused unless duplicates are accepted (P21)."""
     with origin as live:
         live.wait_for_records(3 * ROWS_PER_FILE)
         savepoint = str(live.savepoint())

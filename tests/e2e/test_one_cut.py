@@ -1,5 +1,4 @@
-"""At every checkpoint of a running job with a fan-out its tables agree, as ``read_consistent``
-shows them (MISSION G1).
+"""A fan-out job's tables agree at every checkpoint, as ``read_consistent`` shows them (MISSION G1).
 
 One source feeds three Delta tables, each written by a query of its own: the rows as they are, the
 same rows behind a channel, and behind another channel a count by windows. The tables' commits are
@@ -40,8 +39,7 @@ _READS = 50
 
 
 class HeldTable(weir.sinks.DeltaTable):
-    """A Delta table whose next commit with rows waits, once it is told to, until the test lets it
-    go on."""
+    """A Delta table whose next commit with rows can be held until the test releases it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
@@ -63,11 +61,11 @@ class HeldTable(weir.sinks.DeltaTable):
         self.let_go()
 
     def hold(self) -> None:
-        """Let the next commit with rows wait."""
+        """Hold the next commit with rows."""
         self._may_pass.clear()
 
     def let_go(self) -> None:
-        """Let every commit pass."""
+        """Release every commit."""
         self._may_pass.set()
 
 
@@ -81,7 +79,7 @@ class Tables:
         self.reads = 0
 
     def newest(self, name: str) -> Rows:
-        """What a reader who takes the newest version sees."""
+        """The rows that a reader of the newest version sees."""
         return delta_rows(Path(self.paths[name]))
 
     def read(self) -> Rows:
@@ -98,8 +96,7 @@ class Tables:
         return raw
 
     def _watermark(self, cut: weir.ConsistentCut) -> datetime:
-        """The watermark with which the last batch of the windows' query in the cut's checkpoint
-        ran."""
+        """The watermark of the last batch of the windows' query in the cut's checkpoint."""
         metadata = metadata_of(self._checkpoints / cut.job_id / f"chk-{cut.checkpoint_id}")
         (task,) = (one for one in metadata["tasks"] if one["vertex"] == "counted")
         offsets = task["entries"][f"offsets/{task['position']}"].splitlines()
@@ -112,7 +109,7 @@ def rows_at(cut: weir.ConsistentCut, name: str) -> Rows:
 
 
 def counted(rows: Rows) -> Counter[datetime]:
-    """How many rows each window has, by its begin."""
+    """The number of rows per window, by its start."""
     begins: Counter[datetime] = Counter()
     for (_, ts), times in rows.items():
         begins[ts.replace(second=ts.second // 30 * 30, microsecond=0)] += times
@@ -120,7 +117,7 @@ def counted(rows: Rows) -> Counter[datetime]:
 
 
 def fan_out_job(place: Place, tables: Tables, copies: HeldTable) -> weir.Job:
-    """numbers -> timed -> the raw table, and behind two channels the copies and the windows."""
+    """numbers -> timed -> the raw table, and over two channels the copies and the windows."""
     job = weir.Job("numbers")
 
     def by_window(frame: DataFrame) -> DataFrame:
@@ -142,8 +139,8 @@ def fan_out_job(place: Place, tables: Tables, copies: HeldTable) -> weir.Job:
 def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_commits(
     place: Place,
 ) -> None:
-    """Of fifty reads and more the newest versions differ for certain in two dozen; not one sees
-    half a checkpoint."""
+    """In fifty or more reads the newest versions differ at least two dozen times; none sees half a
+    checkpoint."""
     tables = Tables(place)
     copies = HeldTable(Path(tables.paths["copies"]))
     conf = settings(place, interval="200ms", num_retained="1000")
@@ -174,8 +171,8 @@ def test_tables_agree_at_every_checkpoint_while_the_job_runs_and_between_its_com
 def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_resumed_job(
     place: Place,
 ) -> None:
-    """The records of the new job name its tables and the savepoint, so the cut does not stay at the
-    old job's."""
+    """The new job's records name its tables and the savepoint, so the cut does not stay at the old
+    job's."""
     paths = {name: str(place.directory / "out" / name) for name in ("all", "first")}
     conf = settings(place, interval="200ms")
 
@@ -211,6 +208,6 @@ def test_a_table_without_rows_since_a_stop_is_read_at_the_checkpoints_of_the_res
 
 
 def numbers_of(spark: SparkSession, place: Place) -> DataFrame:
-    """What landed, one file in each step."""
+    """The landed numbers, one file per batch."""
     reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 1)
     return reader.parquet(str(place.directory / "in"))

@@ -40,7 +40,7 @@ SCHEMA = "operator string, subtask int, at long, number long"
 
 
 class Numbers(OperatorCoordinator):
-    """Sends each subtask the numbers from 0 on, and counts those that come back."""
+    """Sends each subtask the numbers from 0 on and counts those that come back."""
 
     def __init__(self, count: int, pace_ms: int) -> None:
         self._count = count
@@ -86,8 +86,7 @@ class Numbers(OperatorCoordinator):
 
 
 class Keeper(Operator):
-    """Keeps what it gets, sends it back, and puts all of it out at the end. Fails once at some
-    number."""
+    """Keeps its numbers, sends them back, and emits all at the end. Fails once at some number."""
 
     output_schema = SCHEMA
 
@@ -134,7 +133,7 @@ class Keeper(Operator):
         return pa.Table.from_pylist(rows, schema).to_batches()
 
 
-#: (operator, subtask, place in the order, number): what scenario 38 must leave.
+#: (operator, subtask, place in the order, number): the expected result of scenario 38.
 EVERY_NUMBER = Counter(
     (operator, subtask, at, at)
     for operator, subtasks, count in (("fast", 2, 200), ("slow", 3, 5))
@@ -144,8 +143,7 @@ EVERY_NUMBER = Counter(
 
 
 def run_scenario(place: Place, seed: int) -> Counter[Any]:
-    """Scenario 38 with a failure somewhere in the middle third; what every subtask has got in the
-    end."""
+    """Run scenario 38 with a failure in the middle third; return what each subtask received."""
     fast, slow = Numbers(200, 1), Numbers(5, 200)
     fails_at = random.Random(seed).randrange(67, 134)
     place.land(2)
@@ -171,7 +169,7 @@ def run_scenario(place: Place, seed: int) -> Counter[Any]:
 def test_every_subtask_gets_every_number_once_and_in_order_though_an_operator_fails(
     place: Place,
 ) -> None:
-    """38, with one seed; all events of both directions, through a failure."""
+    """38, with one seed: all events of both directions, through a failure."""
     assert run_scenario(place, 0) == EVERY_NUMBER
 
 
@@ -201,7 +199,7 @@ class Strict(Operator):
 
 
 def strict_job(place: Place, error: Exception) -> weir.Job:
-    """Two files of numbers, of which the second fails."""
+    """Two files of numbers, the second of which fails."""
     place.land(2)
     job = weir.Job("strict")
     stream = job.source("numbers", numbers(place)).process("strict", Strict(error), parallelism=1)
@@ -213,8 +211,7 @@ def strict_job(place: Place, error: Exception) -> weir.Job:
 def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given_up_in_the_end(
     place: Place,
 ) -> None:
-    """The line, the subtask, the records and the batch are told, and REST has the traceback of the
-    worker."""
+    """The report has the line, subtask, records and batch, and REST has the worker's traceback."""
     conf = settings(
         place,
         {
@@ -248,7 +245,7 @@ def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given
 
 @pytest.mark.usefixtures("spark")
 def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Place) -> None:
-    """No attempt after the first can find it."""
+    """No later attempt could find it."""
     job = strict_job(place, ModuleNotFoundError("No module named 'geo'"))
     with LiveJob(job, settings(place, RESTARTED)) as live:
         result = live.result()
@@ -260,7 +257,7 @@ def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Plac
 
 
 class Counts(Operator):
-    """The running count of each key, for every row, and how many rows each key group has had."""
+    """The running count per key, for every row, and the rows that each key group has had."""
 
     output_schema = "id long, n long"
 
@@ -287,7 +284,7 @@ class Counts(Operator):
 
 
 class Total(Operator, ListCheckpointed):
-    """How many rows each subtask has seen, put out at the end."""
+    """The rows that each subtask has seen, emitted at the end."""
 
     output_schema = "id long, n long"
 
@@ -322,8 +319,8 @@ def counting_job(place: Place, *, bounded: bool, parallelism: int) -> weir.Job:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: Place) -> None:
-    """Keyed values follow their keys, lists are dealt out anew: the counts are those of one run
-    over all (B7, G2)."""
+    """Keyed values follow their keys, lists are redistributed: the counts equal those of one run
+    (B7, G2)."""
     conf = settings(place, RESTARTED)
     place.land(2)
     with LiveJob(counting_job(place, bounded=False, parallelism=2), conf) as live:
@@ -356,7 +353,7 @@ def test_state_goes_on_over_restarts_and_with_another_number_of_subtasks(place: 
 
 
 class Misspelt(Operator):
-    """Puts out another column than it declares."""
+    """Emits another column than it declares."""
 
     output_schema = "number long"
 
@@ -367,7 +364,7 @@ class Misspelt(Operator):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_output_that_was_not_declared_fails_the_job_for_good(place: Place) -> None:
-    """It would be the same after every restart: one sentence names both sides."""
+    """Every restart would fail too: the error names both sides."""
     job = weir.Job("misspelt")
     stream = job.source("numbers", numbers(place)).process("misspelt", Misspelt(), parallelism=1)
     stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
@@ -396,7 +393,7 @@ class Pairs(ListCheckpointed, Operator):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -> None:
-    """Before any checkpoint has it."""
+    """Before any checkpoint contains it."""
     job = weir.Job("pairs")
     stream = job.source("numbers", numbers(place)).process("pairs", Pairs(), parallelism=1)
     stream.sink("out", weir.sinks.Files(str(place.directory / "out")))
@@ -412,7 +409,7 @@ def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -
 
 
 class Told(Operator):
-    """Puts out which checkpoints it was told of; a batch lasts for as long as the mark is there."""
+    """Emits the checkpoints it was notified of; a batch lasts while the mark exists."""
 
     output_schema = "how string, checkpoint long"
 
@@ -442,7 +439,7 @@ class Told(Operator):
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_operators_are_told_how_checkpoints_ended_with_their_next_batch(place: Place) -> None:
-    """Also of one that was over before its barrier came."""
+    """Including one that was aborted before its barrier came."""
     mark = place.directory / "mark"
     job = weir.Job("told")
     stream = job.source("numbers", numbers(place)).process("told", Told(mark), parallelism=1)
@@ -469,7 +466,7 @@ def test_operators_are_told_how_checkpoints_ended_with_their_next_batch(place: P
 
 
 class Marked(RulesOperator):
-    """Says of each row which rules held."""
+    """Marks each row with the rules in force."""
 
     output_schema = "id long, rules string"
 
@@ -497,8 +494,7 @@ def rules_job(place: Place) -> weir.Job:
 @pytest.mark.usefixtures("spark")
 @pytest.mark.timeout(300)
 def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place) -> None:
-    """Rows that are read after a change was acknowledged are marked with it, also by the next
-    driver."""
+    """Rows read after an acknowledged change are marked with it, also by the next driver."""
     conf = settings(place, RESTARTED, interval="200ms")
     place.land(1)
     with LiveJob(rules_job(place), conf) as live:
@@ -532,6 +528,6 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
 
 
 def _marked(place: Place) -> Counter[str]:
-    """How many rows have which rules, in the order of the rows."""
+    """The number of rows per set of rules, in the order of the rows."""
     rows = sorted(files_rows(place.directory / "out").elements())
     return Counter(rules for _, rules in rows)

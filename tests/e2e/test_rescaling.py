@@ -1,5 +1,4 @@
-"""A job that goes on from its savepoint with another number of state partitions, and with steps
-that have changed."""
+"""A job resumed from its savepoint with other state partitions and with changed steps."""
 
 from __future__ import annotations
 
@@ -28,15 +27,14 @@ KEYS = 7
 
 @pytest.fixture(autouse=True)
 def _number_of_the_session(spark: SparkSession) -> Iterator[None]:
-    """The session is shared with other tests, which want its number of partitions."""
+    """The session is shared with other tests, which need its number of partitions."""
     number = spark.conf.get("spark.sql.shuffle.partitions")
     yield
     spark.conf.set("spark.sql.shuffle.partitions", str(number))
 
 
 def totals(frame: DataFrame) -> DataFrame:
-    """How many numbers each key has, told at the end, with state variables and timers of
-    Python's."""
+    """The count per key, emitted at the end, with Python state variables and timers."""
 
     # Inside, so that it travels to Spark's workers by value.
     class Total(StatefulProcessor):
@@ -70,8 +68,10 @@ def totals(frame: DataFrame) -> DataFrame:
 def rescaling_job(
     place: Place, stage: Callable[[], None], *, per_minute: str = "by_minute"
 ) -> weir.Job:
-    """The numbers copied; behind a channel counted by the minute, in a step of this name, and
-    behind another by key."""
+    """The numbers copied and, behind two channels, counted.
+
+    One count is by minute, in a step of this name, the other by key.
+    """
     job, out = weir.Job("rescaling"), place.directory / "out"
     copied = job.source("numbers", numbers(place), bounded=True).transform("timed", timed)
     copied.sink("raw", WatchedFiles(out / "raw", stage=stage))
@@ -82,7 +82,7 @@ def rescaling_job(
 
 
 class TimedJob(LiveJob):
-    """Knows how long its tasks take to run again."""
+    """Measures how long its tasks take to run again."""
 
     restored_at = 0.0
 
@@ -91,7 +91,7 @@ class TimedJob(LiveJob):
         super().restored(checkpoint)
 
     def seconds_to_restore(self) -> float:
-        """From the snapshot being found until every task runs."""
+        """From finding the snapshot until every task runs."""
         self.wait_until_it_runs()
         return time.monotonic() - self.restored_at
 
@@ -107,7 +107,7 @@ def stopped(live: LiveJob, gate: Gate) -> CompletedCheckpoint:
 
 
 def state_partitions(savepoint: CompletedCheckpoint) -> dict[str, set[int]]:
-    """The partitions whose state the savepoint has, by vertex."""
+    """The partitions with state in the savepoint, by vertex."""
     found: dict[str, set[int]] = {}
     for task in savepoint.tasks:
         for directory, _, partition, *_ in (handle.key.split("/") for handle in task.files):
@@ -117,7 +117,7 @@ def state_partitions(savepoint: CompletedCheckpoint) -> dict[str, set[int]]:
 
 
 def print_restore(live: TimedJob, savepoint: CompletedCheckpoint, before: int, now: int) -> None:
-    """One line for people, with ``pytest -s``."""
+    """Print one line for ``pytest -s``."""
     size = sum(task.state_size for task in savepoint.tasks)
     print(
         f"\nrestored {size:,} bytes, {before} -> {now} partitions:"
@@ -129,14 +129,14 @@ def print_restore(live: TimedJob, savepoint: CompletedCheckpoint, before: int, n
 def test_savepoints_taken_in_mid_stream_go_on_with_2_then_5_then_3_partitions(
     place: Place, spark: SparkSession
 ) -> None:
-    """Windows and Python's own state behind channels, a step renamed under its uid: the result of
-    the batch."""
+    """Windows and Python state after channels, a step renamed under its uid: the result equals the
+    batch's."""
     place.land(10)
     gate = Gate(nth=3)
     with LiveJob(rescaling_job(place, gate), settings(place)) as first, gate:
         savepoint = stopped(first, gate)
     for before, now in ((2, 5), (5, 3)):
-        # Held in its second step, the first query is not at its end before the others run.
+        # Held in its second step, the first query does not end before the others run.
         gate = Gate(nth=2)
         job = rescaling_job(place, gate, per_minute=f"per_minute_{now}")
         conf = settings(place, {"parallelism.default": str(now)})
@@ -160,14 +160,15 @@ def test_savepoints_taken_in_mid_stream_go_on_with_2_then_5_then_3_partitions(
 
 
 def totals_of(place: Place) -> Rows:
-    """What each key has, computed without Spark."""
+    """The total per key, computed without Spark."""
     return Rows(Counter(one % KEYS for one, _ in place.rows().elements()).items())
 
 
 def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(
     place: Place, spark: SparkSession
 ) -> None:
-    """With the chain and what Spark says; the job fails at once, whatever its restart strategy."""
+    """The error has the chain and Spark's text; the job fails at once, whatever its restart
+    strategy."""
     place.land(4)
 
     def counting(gate: Gate, count: Callable[[DataFrame], DataFrame]) -> weir.Job:

@@ -1,5 +1,4 @@
-"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing running and nothing half done, and
-resumes."""
+"""SIGINT and SIGTERM suspend a job: it ends soon, leaves nothing half done, and resumes."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from tests.e2e.support import Place, parquet_rows, visible_files
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 FILES = 16
-#: From the signal to the end of the process.
+#: Limit from the signal to the end of the process.
 ENDS_S = 15.0
 
 
@@ -24,7 +23,7 @@ def interrupt(pid: int) -> None:
 
 
 def terminate(pid: int) -> None:
-    """What a service manager sends, to the driver alone."""
+    """The signal of a service manager, to the driver alone."""
     os.kill(pid, signal.SIGTERM)
 
 
@@ -34,7 +33,7 @@ def terminate(pid: int) -> None:
 def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     place: Place, send: Callable[[int], None], code: int
 ) -> None:
-    """Exit code 128 + signal, no process left, only whole files of completed checkpoints; then
+    """Exit code 128 + signal, no process left, only complete files of completed checkpoints; then
     every sink is exact."""
     place.land(FILES)
     run = place.start()
@@ -59,14 +58,13 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
 def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resumes(
     place: Place,
 ) -> None:
-    """A service manager may send its signal to every process of the service: then Spark's JVM goes
-    first."""
+    """A service manager may signal every process of the service: Spark's JVM ends first then."""
     place.land(FILES)
     run = place.start()
     run.wait_for(r"checkpoint 2 completed")
     os.killpg(run.process.pid, signal.SIGTERM)
     assert run.wait(ENDS_S) != 0, run.story()
-    # Spark has gone, or is just about to go.
+    # Spark has ended or is about to.
     said = run.wait_for(r"weir: error: (.*)")[1]
     assert said.startswith(("Spark's JVM has gone", "The Spark session was stopped")), run.story()
     run.wait_for_no_processes(ENDS_S)

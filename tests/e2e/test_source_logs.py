@@ -1,5 +1,4 @@
-"""The log of a file source over many restores: it has only its newest compacted entry then
-(PROTOCOL P3)."""
+"""A file source's log over many restores, each with only its newest compacted entry (P3)."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 
 @pytest.fixture
 def compacted_every(spark: SparkSession) -> Iterator[Callable[[int], None]]:
-    """Sets after how many steps Spark compacts a new log."""
+    """Set the number of steps after which Spark compacts a new log."""
     yield lambda steps: spark.conf.set(INTERVAL, str(steps))
     spark.conf.unset(INTERVAL)
 
 
 def live_until(place: Place, files: int, steps: int) -> None:
-    """So many files land, and the job takes a checkpoint after so many steps in all."""
+    """Land this many files, and take a checkpoint after this many steps in all."""
     place.land(files)
     with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
         live.wait_for_steps(steps)
@@ -31,7 +30,7 @@ def live_until(place: Place, files: int, steps: int) -> None:
 
 
 def end(place: Place) -> None:
-    """One more file is read, and every row is there once."""
+    """Read one more file and check that every row is there once."""
     place.land(1)
     with LiveJob(numbers_job(place, bounded=False), settings(place, RESTARTED)) as live:
         live.wait_for_records(ROWS_PER_FILE)
@@ -42,11 +41,11 @@ def end(place: Place) -> None:
 def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
-    """From one compacted entry Spark may derive a distance that the log does not have, and then
-    miss another one (P3)."""
+    """From one compacted entry Spark may derive a distance that the log does not have, and miss
+    another (P3)."""
     compacted_every(2)
-    # Of 3.compact alone it derives 4, so it would write no 5 and no 9; of 7.compact it derives 2,
-    # and looks for 9.
+    # From 3.compact alone it derives 4, so it would write no 5 and no 9; from 7.compact it derives
+    # 2 and looks for 9.
     live_until(place, 4, steps=4)
     live_until(place, 6, steps=10)
     end(place)
@@ -55,7 +54,7 @@ def test_a_job_that_is_restored_between_any_two_compactions_goes_on(
 def test_a_job_goes_on_with_source_logs_that_were_compacted_less_often(
     place: Place, compacted_every: Callable[[int], None]
 ) -> None:
-    """The setting was lowered between two runs; what was compacted with the old one is found
+    """The setting was lowered between two runs; entries compacted with the old one are found
     (P3)."""
     compacted_every(6)
     # 5.compact to 8: with 2 Spark would look for 7.compact.

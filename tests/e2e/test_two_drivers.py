@@ -1,9 +1,8 @@
-"""Two live drivers on one job: the older one sleeps, the newer one takes over, and the older one
-wakes (PROTOCOL P17).
+"""Two live drivers of one job: the older one sleeps, the newer one takes over, the older one wakes.
 
-The older driver is stopped by SIGSTOP with every process that it started, as a machine that hangs
-stops them. When it goes on it still believes that it runs the job, and is in the middle of what it
-was doing.
+PROTOCOL P17. The older driver is stopped by SIGSTOP with every process that it started, like on a
+machine that hangs. When it continues it still believes that it runs the job, and is in the middle
+of its work.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from tests.e2e.support import Place, Rows, Run, delta_rows, files_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
-#: How long the older driver may take to notice that it is not the only one.
+#: How long the older driver may take to notice that it has been replaced.
 NOTICES_S = 60.0
 
 
 def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_over(
     place: Place,
 ) -> None:
-    """Refused with the first one's address; with --takeover it finishes, and the sleeper that wakes
-    ends by itself."""
+    """Refused with the first one's address; with --takeover it finishes, and the woken sleeper ends
+    on its own."""
     # So many that the older driver is still at work when the second command has been refused.
     place.land(24)
     older = place.start()
@@ -41,7 +40,7 @@ def test_a_second_driver_is_refused_while_the_first_one_lives_and_else_takes_ove
 def test_a_driver_that_slept_within_a_checkpoint_completes_and_commits_nothing(
     place: Place, point: str
 ) -> None:
-    """It wakes right before it records a checkpoint, or between the record and the commits that the
+    """It wakes right before it records a checkpoint, or between the record and commits that the
     newer one made."""
     place.land(6)
     take_over_while_it_sleeps(place, place.sleep_at(point, 3))
@@ -51,8 +50,8 @@ def test_a_driver_that_slept_within_a_checkpoint_completes_and_commits_nothing(
 def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_nothing(
     place: Place,
 ) -> None:
-    """Taken over from scratch, into other tables: the sleeper that wakes is fenced, and leaves its
-    own as they were."""
+    """Taken over from scratch, into other tables: the woken sleeper is fenced and leaves its own
+    unchanged."""
     place.land(6)
     older = place.sleep_at("before-the-record", 3)
     sleeping = put_to_sleep(older)
@@ -78,14 +77,13 @@ def test_a_driver_that_slept_while_its_name_got_a_new_id_completes_and_commits_n
 
 
 def tables(place: Place) -> list[Rows]:
-    """What readers of the older driver's sinks see."""
+    """The rows that readers of the older driver's sinks see."""
     out = place.directory / "out"
     return [delta_rows(out / "raw"), files_rows(out / "raw_files"), files_rows(out / "minutes")]
 
 
 def take_over_while_it_sleeps(place: Place, older: Run) -> None:
-    """Stop the older driver, let a newer one finish the job, wake the older one: it must end and
-    change nothing."""
+    """Stop the older driver, let a newer one finish, wake the older one: it must change nothing."""
     sleeping = put_to_sleep(older)
     told = older.output
     recorded = {json.loads(record.read_bytes())["completed"] for record in place.log_records()}
@@ -109,12 +107,14 @@ def take_over_while_it_sleeps(place: Place, older: Run) -> None:
 
 
 def put_to_sleep(run: Run) -> list[psutil.Process]:
-    """Stop every process of a run, the driver first so that it starts no more; one that ends
-    meanwhile is not among them."""
+    """Stop every process of a run, the driver first so that it starts no more.
+
+    One that ends meanwhile is skipped.
+    """
     sleeping: list[psutil.Process] = []
     while awake := [process for process in run.processes() if process not in sleeping]:
         for process in awake:
-            # A worker of Spark's may end by itself between the listing and the signal.
+            # A Spark worker may end between the listing and the signal.
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
                 sleeping.append(process)
@@ -122,7 +122,7 @@ def put_to_sleep(run: Run) -> list[psutil.Process]:
 
 
 def wake(process: psutil.Process) -> None:
-    """Let a process go on; one that the death of another has taken along needs no waking."""
+    """Let a process continue; one that died with another needs no waking."""
     try:
         process.resume()
     except psutil.NoSuchProcess:

@@ -1,5 +1,4 @@
-"""Flink's job of unique increasing longs: three queries in a row that fail at a quarter, at half
-and at three quarters.
+"""Flink's job of unique increasing longs: three queries with failures at 1/4, 1/2 and 3/4.
 
 A source of unique longs, a shuffle, a map that fails, another shuffle, a sink that is verified. The
 map fails at a quarter of the input and twice at three quarters, the second time right after the
@@ -29,9 +28,10 @@ FILES = 16
 def failing_map(
     marks: Path, fails: dict[int, int]
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Passes every row on; raises where it meets an id, as often as ``fails`` says, and leaves a
-    mark each time. Where it is not to fail at all, it says that it has come to half of the
-    input."""
+    """Pass every row on; raise ``fails`` times at an id and leave a mark each time.
+
+    An id with 0 failures only leaves the mark ``half``: half of the input has been reached.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,5 +1,4 @@
-"""The volume of the checkpoints or of the tables is not mounted for a while, under a job that
-runs."""
+"""The volume of the checkpoints or the tables is unmounted for a while under a running job."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ PATIENT = {
 
 @pytest.mark.parametrize("volume", ["checkpoints", "out"])
 def test_a_volume_that_is_away_for_a_while_costs_no_row(place: Place, volume: str) -> None:
-    """Nothing is made in its place, where it would be hidden again; once it is back, the job goes
-    on (P17, P21)."""
+    """Nothing is created in its place, which a mount would hide; once it is back, the job goes on
+    (P17, P21)."""
     job = weir.Job("copies")
     read = job.source("numbers", numbers(place))
     read.sink("raw", weir.sinks.DeltaTable(str(place.directory / "out" / "raw")))

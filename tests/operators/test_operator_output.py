@@ -1,4 +1,4 @@
-"""What goes downstream is what the step declares, by name and type (MISSION B7)."""
+"""Output has the columns that the step declares, by name and type (MISSION B7)."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_a_batch_of_the_declared_columns_is_passed_on_as_it_is() -> None:
 
 
 def test_columns_are_taken_by_name_whatever_their_order() -> None:
-    """Spark would take them by position."""
+    """Spark would match them by position."""
     assert fitted(batch(name=["a"], id=[1]), SCHEMA, "score").equals(batch(id=[1], name=["a"]))
 
 
 def test_values_that_fit_the_declared_type_are_given_it() -> None:
-    """As pandas and Arrow often make narrower or encoded ones."""
+    """pandas and Arrow often produce narrower or encoded ones."""
     narrow = batch(
         id=pa.array([1, None], pa.int32()), name=pa.array(["a", "b"]).dictionary_encode()
     )
@@ -42,7 +42,7 @@ def test_values_that_fit_the_declared_type_are_given_it() -> None:
     "columns", [{"id": [1]}, {"id": [1], "nam": ["a"]}, {"id": [1], "name": ["a"], "x": [1]}]
 )
 def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]]) -> None:
-    """Both sides of the difference."""
+    """With both sides of the difference."""
     names = ", ".join(columns)
     with pytest.raises(
         PipelineError,
@@ -52,7 +52,7 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
 
 
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
-    """And why they do not."""
+    """And with the reason."""
     with pytest.raises(
         PipelineError, match=r"puts out 'id' as double, .* declares it as int64, .*truncated"
     ):
@@ -76,7 +76,7 @@ def test_values_that_do_not_fit_are_named_with_both_types() -> None:
     ids=lambda value: str(getattr(value, "type", value)),
 )
 def test_values_of_another_kind_are_refused(given: pa.Array, declared: pa.DataType) -> None:
-    """Arrow would convert them, round them, or make null of them."""
+    """Arrow would convert or round them, or replace them with null."""
     with pytest.raises(PipelineError, match="Operator 'score' puts out 'v' as "):
         fitted(batch(v=given), pa.schema([("v", declared)]), "score")
 
@@ -96,7 +96,7 @@ def test_values_of_another_kind_are_refused(given: pa.Array, declared: pa.DataTy
 def test_values_that_say_the_same_in_another_form_are_taken(
     given: pa.Array, declared: pa.DataType
 ) -> None:
-    """Nested ones too."""
+    """Including nested ones."""
     put_out = fitted(batch(v=given), pa.schema([("v", declared)]), "score")
     assert put_out.column(0).type == declared
     assert put_out.column(0).to_pylist() == given.to_pylist()
@@ -114,7 +114,7 @@ def test_a_null_where_none_may_be_is_refused(kind: pa.DataType) -> None:
 
 
 def test_columns_of_one_name_are_taken_by_their_order() -> None:
-    """Nothing else tells them apart."""
+    """Nothing else distinguishes them."""
     schema = pa.schema([("a", pa.int64()), ("a", pa.string())])
     given = pa.RecordBatch.from_arrays(
         [pa.array([1], pa.int8()), pa.array(["x"])], names=["a", "a"]
@@ -123,7 +123,7 @@ def test_columns_of_one_name_are_taken_by_their_order() -> None:
 
 
 class Doubled(PandasOperator):
-    """Each frame twice as much, in two halves."""
+    """Doubles each frame and returns it in two halves."""
 
     def process_frame(self, frame: pd.DataFrame) -> Iterable[pd.DataFrame]:
         yield frame[frame["id"] < 2].assign(id=lambda f: f["id"] * 2)
@@ -131,7 +131,7 @@ class Doubled(PandasOperator):
 
 
 def test_a_pandas_operator_is_given_frames_and_puts_out_batches() -> None:
-    """Also one in which a missing number has made pandas use floating point."""
+    """Even where a missing number has made pandas use floating point."""
     put_out = Doubled().process_batch(batch(name=["a", "b", "c"], id=[1, None, 3])) or ()
     assert pa.Table.from_batches([fitted(one, SCHEMA, "score") for one in put_out]).to_pydict() == {
         "id": [2, 6],

@@ -1,4 +1,4 @@
-"""State of Python operators: lists that are dealt out anew, and values by key (MISSION B7)."""
+"""State of Python operators: lists that are redistributed, and values by key (MISSION B7)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def found(lists: Lists) -> tuple[list[int], list[int], list[int]]:
 
 
 def test_lists_are_found_again_as_they_were_left() -> None:
-    """Of every kind."""
+    """For every kind of list."""
     assert found(kept(split=[1, 2], union=[3], broadcast=[4])) == ([1, 2], [3], [4])
 
 
@@ -45,7 +45,8 @@ def test_lists_are_found_again_as_they_were_left() -> None:
 def test_elements_are_dealt_out_anew_and_none_is_lost(
     subtasks: list[list[int]], parallelism: int
 ) -> None:
-    """A list is split evenly; everybody has the whole union; a broadcast list stays as it is."""
+    """A list is split evenly; every subtask gets the whole union; a broadcast list stays as it
+    is."""
     before = [kept(split=one, union=one, broadcast=[7]) for one in subtasks]
     after = [found(one) for one in redistributed(before, parallelism)]
     everything = sorted(element for one in subtasks for element in one)
@@ -62,7 +63,7 @@ def test_a_list_that_nobody_asks_for_is_kept() -> None:
 
 
 def test_a_list_of_another_kind_is_refused() -> None:
-    """It would be dealt out wrongly."""
+    """It would be redistributed wrongly."""
     with pytest.raises(
         OperatorStateError, match="was kept as a list state and is asked for as a union state"
     ):
@@ -87,7 +88,7 @@ def test_a_list_of_another_kind_is_refused() -> None:
 def test_an_element_that_json_would_change_is_refused_by_its_place(
     kind: str, element: Any, part: str
 ) -> None:
-    """With operator, state, type, and the way out: a restored operator would go on with another
+    """With operator, state, type and the way out: a restored operator would go on with a different
     value."""
     store = StateStore(operator_id="score")
     getattr(store, kind)("things").update(["kept", element])
@@ -102,7 +103,7 @@ def test_an_element_that_json_would_change_is_refused_by_its_place(
 
 
 def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> None:
-    """The tuple has the text of the list that was kept before, and NaN that of None."""
+    """The tuple's text equals that of the stored list, and NaN's that of None."""
     for before, after in (([1, 2], (1, 2)), (None, float("nan"))):
         store = StateStore()
         things = store.list_state("things")
@@ -114,7 +115,7 @@ def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> N
 
 
 def test_an_element_that_is_changed_after_it_was_kept_is_kept_anew() -> None:
-    """What was read back of it last is nobody else's."""
+    """The list that was read back last belongs to the caller alone."""
     store = StateStore()
     thing = {"n": [1]}
     store.list_state("things").add(thing)
@@ -126,7 +127,7 @@ def test_an_element_that_is_changed_after_it_was_kept_is_kept_anew() -> None:
 
 
 def test_a_list_that_holds_itself_is_refused() -> None:
-    """It has no end."""
+    """It is infinite."""
     store = StateStore()
     endless: list[Any] = []
     endless.append(endless)
@@ -136,7 +137,7 @@ def test_a_list_that_holds_itself_is_refused() -> None:
 
 
 def test_an_element_that_a_serializer_cannot_keep_is_refused() -> None:
-    """With the state's name."""
+    """The error has the state's name."""
     store = StateStore()
     store.list_state("things", BYTES).add("text")
     with pytest.raises(
@@ -146,7 +147,7 @@ def test_an_element_that_a_serializer_cannot_keep_is_refused() -> None:
 
 
 def test_raw_state_of_key_groups_is_handed_over_where_it_has_changed() -> None:
-    """A group keeps its bytes; what the batch does not concern is left alone."""
+    """A group keeps its bytes; groups outside the batch are left alone."""
     raw = StateStore().raw_keyed_state("index")
     raw.begin_batch(pa.array([3, 5, 3], pa.int32()))
     assert raw.record_groups.to_pylist() == [3, 5, 3]
@@ -161,7 +162,7 @@ def test_raw_state_of_key_groups_is_handed_over_where_it_has_changed() -> None:
 
 
 def test_bytes_for_a_key_group_of_another_subtask_are_refused() -> None:
-    """They would be lost when the groups are dealt out anew. Its own can be written at any time."""
+    """A redistribution would lose them. Its own can be written at any time."""
     raw = StateStore(owned=range(64)).raw_keyed_state("index")
     raw.put(63, b"")
     with pytest.raises(OperatorStateError, match="key group 64, which belongs to another subtask"):
@@ -171,7 +172,7 @@ def test_bytes_for_a_key_group_of_another_subtask_are_refused() -> None:
 
 
 def test_the_key_groups_of_records_are_known_while_they_are_processed() -> None:
-    """Also to a state that is asked for only then, and to none behind them."""
+    """Also by a state that is requested only then, and by none afterwards."""
     store = StateStore()
     store.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
     raw = store.raw_keyed_state("index")
@@ -182,7 +183,7 @@ def test_the_key_groups_of_records_are_known_while_they_are_processed() -> None:
 
 
 def test_keyed_and_raw_state_are_not_taken_for_each_other() -> None:
-    """Neither within an operator nor in what is handed over."""
+    """Neither within an operator nor when handed over."""
     store = StateStore()
     keyed, raw = store.keyed_state("keyed", pa.int64(), 0), store.raw_keyed_state("raw")
     store.begin_batch(pa.array(["a"]), pa.array([3], pa.int32()))
@@ -221,7 +222,7 @@ def counts(groups: dict[int, bytes] | None = None) -> KeyedState:
 
 
 def group_of(keys: pa.Array) -> pa.Array:
-    """Key groups as Spark would give them; here the key's last digits."""
+    """Key groups as Spark would assign them; here the key's last digits."""
     return pa.array([key % 8 for key in keys.to_pylist()], pa.int32())
 
 
@@ -250,7 +251,7 @@ def test_a_value_is_the_one_that_was_put_last_or_the_default() -> None:
 
 
 def test_only_groups_that_changed_are_written() -> None:
-    """Cost grows with what changed."""
+    """The cost grows with what changed."""
     state = counts()
     add(state, 1, 2, 10)
     assert sorted(state.changed_groups()) == [1, 2]
@@ -263,7 +264,7 @@ def test_only_groups_that_changed_are_written() -> None:
 def test_values_handed_over_by_group_are_those_of_a_plain_count(
     batches: list[list[int]], at: int
 ) -> None:
-    """Whatever the batches are, and wherever another process goes on."""
+    """Whatever the batches are, and wherever another process takes over."""
     state, written, expected = counts(), dict[int, bytes](), dict[int, int]()
     for number, batch in enumerate(batches):
         if number == at:
@@ -276,7 +277,7 @@ def test_values_handed_over_by_group_are_those_of_a_plain_count(
 
 
 def test_keys_and_values_may_be_text_and_values_may_be_missing() -> None:
-    """Any type of Arrow."""
+    """Any Arrow type works."""
     state = KeyedState("names", pa.string(), None, {})
     keys = pa.array(["a", "b"])
     state.begin_batch(keys, pa.array([1, 2], pa.int32()))
@@ -294,7 +295,8 @@ def test_a_key_that_is_not_in_the_batch_is_refused() -> None:
 
 
 def test_two_values_for_one_key_are_refused() -> None:
-    """Which one would count? Whether the key is new, known, or known among new ones."""
+    """It would be unclear which one counts: for a new key, a known one, or a known one among new
+    ones."""
     state = counts()
     keys = pa.array([1, 2, 3])
     state.begin_batch(keys, group_of(keys))
@@ -313,8 +315,7 @@ NAN_OF_OTHER_BITS = float(np.array([0x7FF8000000000001], np.uint64).view(np.floa
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_the_two_zeros_are_one_key_and_all_nan_are_one(kind: pa.DataType) -> None:
-    """As in Spark, which gives them one key group; whatever their bits are, also after a
-    restore."""
+    """As in Spark, which assigns them one key group; whatever their bits, also after a restore."""
     state = KeyedState("counts", pa.int64(), 0, {})
     first, second = (
         pa.array([0.0, float("nan"), None], kind),
@@ -332,7 +333,7 @@ def test_the_two_zeros_are_one_key_and_all_nan_are_one(kind: pa.DataType) -> Non
 
 
 def test_a_negative_zero_that_was_kept_is_found_as_zero() -> None:
-    """In state of a Weir that told them apart."""
+    """In state from a Weir that kept them apart."""
     table = pa.table({"key": [-0.0], "value": [5]})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -364,7 +365,7 @@ def test_a_date_that_python_does_not_have_is_refused_by_row_and_column(
 
 
 def test_a_date_that_pandas_does_not_have_is_refused_by_row_and_column() -> None:
-    """A frame of such rows cannot be made."""
+    """No frame with such rows is possible."""
     good, bad = pa.array([0, 0, 0]), pa.array([0, 0, 3_000_000], pa.int32()).cast(pa.date32())
     with pytest.raises(
         OperatorStateError,

@@ -1,4 +1,4 @@
-"""Events that operators send to their coordinators."""
+"""Events from operators to their coordinators."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_event_is_as_it_was_when_it_was_sent() -> None:
     ],
 )
 def test_an_event_that_json_would_change_is_refused_by_its_place(event: Any, why: str) -> None:
-    """The coordinator would get another one, now or after a restore."""
+    """The coordinator would get a different one, now or after a restore."""
     with pytest.raises(OperatorStateError) as refused:
         context().send_event_to_coordinator(event)
     expected = (

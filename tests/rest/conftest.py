@@ -1,4 +1,4 @@
-"""A REST server over a fake job, on a free port, and a plain HTTP client for it."""
+"""A REST server for a fake job, on a free port, and a plain HTTP client for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A job made by hand: a gateway that shows the view it is given and whose futures the test
-resolves."""
+"""A fake job: a gateway with a given view, and with futures that the test resolves."""
 
 from __future__ import annotations
 
@@ -148,14 +147,16 @@ def completed(
 
 
 class FakeGateway:
-    """A ``JobGateway``. ``calls`` are the requests and their arguments; ``futures`` their answers,
-    to be set."""
+    """A ``JobGateway`` that records its calls.
+
+    ``calls`` are the requests with their arguments; ``futures`` are their answers, set by the test.
+    """
 
     def __init__(self, view: JobView = VIEW) -> None:
         self.current = view
         self.calls: list[tuple[str, str | None]] = []
         self.futures: list[Future[Any]] = []
-        #: Answers each request at once, if there are any.
+        #: Answers that requests get immediately, in order, while there are any.
         self.prepared: list[CompletedCheckpoint | CoordinatorAnswer | Exception | None] = []
 
     def view(self) -> JobView:

@@ -1,4 +1,4 @@
-"""What Flink's clients read of checkpoints: statistics, details, configuration."""
+"""The checkpoint endpoints that Flink's clients read: statistics, details, configuration."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from weir.rest.checkpoint_json import checkpoint_config_json, checkpoint_details
 CHECKPOINTS = f"/v1/jobs/{JOB_ID}/checkpoints"
 SUMMARY = {"min", "max", "avg", "p50", "p90", "p95", "p99", "p999"}
 COMMON = {
-    "className", "id", "status", "is_savepoint", "savepointFormat", "trigger_timestamp", "latest_ack_timestamp",
-    "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered", "processed_data", "persisted_data",
-    "num_subtasks", "num_acknowledged_subtasks", "checkpoint_type", "tasks",
+    "className", "id", "status", "is_savepoint", "savepointFormat", "trigger_timestamp",
+    "latest_ack_timestamp", "checkpointed_size", "state_size", "end_to_end_duration",
+    "alignment_buffered", "processed_data", "persisted_data", "num_subtasks",
+    "num_acknowledged_subtasks", "checkpoint_type", "tasks",
 }  # fmt: skip
 
 
 def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
-    """Counts, summaries with all percentiles, the latest of each kind and the history."""
+    """The answer has counts, summaries with all percentiles, the latest of each kind, and the
+    history."""
     answer = http.get(CHECKPOINTS).json()
     assert set(answer) == {"counts", "summary", "latest", "history"}
     assert answer["counts"] == {
@@ -44,8 +46,8 @@ def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
         "failed": 1,
     }
     assert set(answer["summary"]) == {
-        "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered", "processed_data",
-        "persisted_data",
+        "checkpointed_size", "state_size", "end_to_end_duration", "alignment_buffered",
+        "processed_data", "persisted_data",
     }  # fmt: skip
     assert all(set(summary) == SUMMARY for summary in answer["summary"].values())
     assert answer["summary"]["end_to_end_duration"]["max"] == 123
@@ -58,8 +60,8 @@ def test_the_statistics_have_flinks_fields(http: httpx.Client) -> None:
 
 
 def test_each_entry_of_the_history_says_of_which_class_it_is(http: httpx.Client) -> None:
-    """The discriminator className tells completed, failed and in-progress entries apart, each with
-    its own fields."""
+    """The discriminator className distinguishes completed, failed and in-progress entries, which
+    have fields of their own."""
     in_progress, failed, completed = http.get(CHECKPOINTS).json()["history"]
     assert [one["className"] for one in (in_progress, failed, completed)] == [
         "in_progress",
@@ -75,7 +77,7 @@ def test_each_entry_of_the_history_says_of_which_class_it_is(http: httpx.Client)
 
 
 def test_savepoints_are_told_from_checkpoints(http: httpx.Client) -> None:
-    """A synchronous savepoint has its type, its format and the mark is_savepoint."""
+    """A synchronous savepoint has its type, its format and the flag is_savepoint."""
     _, failed, completed = http.get(CHECKPOINTS).json()["history"]
     assert (failed["checkpoint_type"], failed["is_savepoint"], failed["savepointFormat"]) == (
         "SYNC_SAVEPOINT",
@@ -94,7 +96,7 @@ def test_savepoints_are_told_from_checkpoints(http: httpx.Client) -> None:
 
 
 def test_acknowledged_subtasks_are_counted(http: httpx.Client) -> None:
-    """Each vertex is one subtask, acknowledged once it has an acknowledgement's time."""
+    """Each vertex is one subtask, acknowledged once it has an acknowledgement time."""
     history = http.get(CHECKPOINTS).json()["history"]
     assert [(one["num_acknowledged_subtasks"], one["num_subtasks"]) for one in history] == [
         (0, 2),
@@ -110,8 +112,9 @@ def test_details_are_the_entry_with_its_tasks(http: httpx.Client) -> None:
     assert len(answer["tasks"]) == 2
     task = next(iter(answer["tasks"].values()))
     assert set(task) == {
-        "id", "status", "latest_ack_timestamp", "checkpointed_size", "state_size", "end_to_end_duration",
-        "alignment_buffered", "processed_data", "persisted_data", "num_subtasks", "num_acknowledged_subtasks",
+        "id", "status", "latest_ack_timestamp", "checkpointed_size", "state_size",
+        "end_to_end_duration", "alignment_buffered", "processed_data", "persisted_data",
+        "num_subtasks", "num_acknowledged_subtasks",
     }  # fmt: skip
     assert (task["state_size"], task["checkpointed_size"], task["end_to_end_duration"]) == (
         9_000,
@@ -121,18 +124,19 @@ def test_details_are_the_entry_with_its_tasks(http: httpx.Client) -> None:
 
 
 def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.Client) -> None:
-    """GET .../details/:id/subtasks/:vertexid has the durations that MISSION B5 asks for."""
+    """GET .../details/:id/subtasks/:vertexid has the durations that MISSION B5 requires."""
     vertex = next(iter(http.get(f"{CHECKPOINTS}/details/7").json()["tasks"]))
     answer = http.get(f"{CHECKPOINTS}/details/7/subtasks/{vertex}").json()
     assert set(answer["summary"]) == {
-        "checkpointed_size", "state_size", "end_to_end_duration", "checkpoint_duration", "alignment", "start_delay",
+        "checkpointed_size", "state_size", "end_to_end_duration", "checkpoint_duration",
+        "alignment", "start_delay",
     }  # fmt: skip
     assert set(answer["summary"]["checkpoint_duration"]) == {"sync", "async"}
     assert set(answer["summary"]["alignment"]) == {"buffered", "processed", "persisted", "duration"}
     (subtask,) = answer["subtasks"]
     assert set(subtask) == {
-        "className", "index", "status", "ack_timestamp", "end_to_end_duration", "checkpointed_size", "state_size",
-        "checkpoint", "alignment", "start_delay", "unaligned_checkpoint", "aborted",
+        "className", "index", "status", "ack_timestamp", "end_to_end_duration", "checkpointed_size",
+        "state_size", "checkpoint", "alignment", "start_delay", "unaligned_checkpoint", "aborted",
     }  # fmt: skip
     assert subtask["className"] == "completed"
     assert subtask["checkpoint"] == {"sync": 7, "async": 40}
@@ -140,8 +144,8 @@ def test_subtasks_have_both_parts_of_the_snapshot_and_the_alignment(http: httpx.
 
 
 def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
-    """The flag and the bytes of the subtask whose records were overtaken, and the type of the
-    checkpoint."""
+    """The subtask whose records were overtaken has the flag and the bytes, and the checkpoint has
+    its type."""
     task = replace(SNAPSHOT_OF_CLEAN, metrics=SnapshotMetrics(unaligned=True, persisted_size=70))
     stats = replace(COMPLETED, tasks=(task,))
     (subtask,) = subtasks_json(stats, task)["subtasks"]
@@ -152,7 +156,7 @@ def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
 
 
 def test_the_configuration_says_whether_checkpoints_are_unaligned() -> None:
-    """With the timeout in milliseconds."""
+    """The aligned timeout is in milliseconds."""
     keys = {
         "execution.checkpointing.unaligned.enabled": "true",
         "execution.checkpointing.aligned-checkpoint-timeout": "2 s",
@@ -163,7 +167,7 @@ def test_the_configuration_says_whether_checkpoints_are_unaligned() -> None:
 
 
 def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> None:
-    """It is of class `pending`, and its summaries are empty but there."""
+    """Its class is `pending`, and its summaries are present but empty."""
     vertex = next(iter(http.get(f"{CHECKPOINTS}/details/9").json()["tasks"]))
     answer = http.get(f"{CHECKPOINTS}/details/9/subtasks/{vertex}").json()
     assert answer["subtasks"] == [
@@ -173,7 +177,7 @@ def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> 
 
 
 def test_a_checkpoint_or_vertex_that_is_not_known_is_answered_with_404(http: httpx.Client) -> None:
-    """The sentence names what was looked for."""
+    """The message names the id that was not found."""
     missing = http.get(f"{CHECKPOINTS}/details/99")
     assert missing.status_code == 404
     assert "99" in missing.json()["errors"][0]
@@ -186,10 +190,11 @@ def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx
     keys left out."""
     answer = http.get(f"{CHECKPOINTS}/config").json()
     assert set(answer) == {
-        "mode", "interval", "timeout", "min_pause", "max_concurrent", "externalization", "state_backend",
-        "checkpoint_storage", "unaligned_checkpoints", "tolerable_failed_checkpoints", "aligned_checkpoint_timeout",
-        "checkpoints_after_tasks_finish", "state_changelog_enabled", "changelog_periodic_materialization_interval",
-        "changelog_storage",
+        "mode", "interval", "timeout", "min_pause", "max_concurrent", "externalization",
+        "state_backend", "checkpoint_storage", "unaligned_checkpoints",
+        "tolerable_failed_checkpoints", "aligned_checkpoint_timeout",
+        "checkpoints_after_tasks_finish", "state_changelog_enabled",
+        "changelog_periodic_materialization_interval", "changelog_storage",
     }  # fmt: skip
     assert (answer["mode"], answer["interval"], answer["timeout"]) == (
         "exactly_once",
@@ -210,7 +215,7 @@ def test_the_checkpoint_configuration_is_read_from_the_keys_in_force(http: httpx
 def test_the_retention_is_told_by_flinks_two_flags(
     http: httpx.Client, gateway: FakeGateway, *, retention: str, enabled: bool, deletes: bool
 ) -> None:
-    """Whether checkpoints outlive the job at all, and whether cancelling deletes them."""
+    """The flags say whether checkpoints outlive the job, and whether a cancel deletes them."""
     key = "execution.checkpointing.externalized-checkpoint-retention"
     gateway.current = replace(VIEW, configuration={key: retention})
     answer = http.get(f"{CHECKPOINTS}/config").json()
@@ -220,7 +225,7 @@ def test_the_retention_is_told_by_flinks_two_flags(
 def test_without_periodic_checkpoints_the_interval_is_javas_largest_long(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """As Flink shows it."""
+    """Flink shows the same value."""
     gateway.current = replace(VIEW, configuration={"execution.checkpointing.interval": "disabled"})
     assert http.get(f"{CHECKPOINTS}/config").json()["interval"] == 2**63 - 1
 
@@ -228,8 +233,8 @@ def test_without_periodic_checkpoints_the_interval_is_javas_largest_long(
 def test_the_latest_of_each_kind_are_whole_entries(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Completed, savepoint and failed have the fields of the history, also when that has forgotten
-    them."""
+    """The latest completed, savepoint and failed entries have the fields of the history, even when
+    the history has dropped them."""
     savepoint = replace(
         FAILED, checkpoint_id=3, status="COMPLETED", external_path="/s", failure_message=None
     )
@@ -252,7 +257,7 @@ def test_the_latest_of_each_kind_are_whole_entries(
 
 
 def test_a_task_that_acknowledged_a_failed_checkpoint_keeps_its_figures(http: httpx.Client) -> None:
-    """They show which task was slow: acknowledged ones have a time, the others -1."""
+    """The figures show which task was slow: acknowledged tasks have a time, the others -1."""
     tasks = http.get(f"{CHECKPOINTS}/details/8").json()["tasks"].values()
     figures = [
         (one["status"], one["latest_ack_timestamp"], one["num_acknowledged_subtasks"])
@@ -264,8 +269,7 @@ def test_a_task_that_acknowledged_a_failed_checkpoint_keeps_its_figures(http: ht
 def test_the_summary_covers_completed_checkpoints_that_the_history_has_forgotten(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Durations and sizes are those since the driver started, not those of the few that are
-    listed."""
+    """Durations and sizes cover all checkpoints since the driver started, not just those listed."""
     gateway.current = replace(VIEW, checkpoints=replace(SNAPSHOT, history=()))
     summary = http.get(CHECKPOINTS).json()["summary"]
     figures = {
@@ -285,7 +289,7 @@ def test_the_summary_covers_completed_checkpoints_that_the_history_has_forgotten
 def test_figures_of_thousands_of_checkpoints_are_not_made_for_each_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They change with each checkpoint."""
+    """The figures are computed once for each checkpoint."""
     made: list[int] = []
 
     def count(values: Iterable[int]) -> Summary:

@@ -1,5 +1,7 @@
-"""Asking operator coordinators for something over REST: Weir's own endpoint, with Flink's way of
-asynchronous operations."""
+"""Requests to operator coordinators over REST.
+
+The endpoint is Weir's own and follows Flink's convention for asynchronous operations.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ TRIGGER = "0123456789abcdef" * 2
 def test_a_request_is_in_progress_until_a_checkpoint_has_it(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Then the poll has the answer, and which checkpoint that was."""
+    """The poll then has the answer and the id of that checkpoint."""
     asked = http.post(SCORE, json={"request": {"set": {"limit": 5}}, "triggerId": TRIGGER})
     assert (asked.status_code, asked.json()) == (202, {"request-id": TRIGGER})
     assert http.get(f"{SCORE}/{TRIGGER}").json()["status"] == {"id": "IN_PROGRESS"}
@@ -31,7 +33,7 @@ def test_a_request_is_in_progress_until_a_checkpoint_has_it(
 def test_a_request_that_is_repeated_with_its_id_is_made_once(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """A client repeats what it does not know to have arrived."""
+    """A client repeats a request that may not have arrived."""
     for _ in range(2):
         http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
     assert gateway.calls == [("send", "{}")]
@@ -40,7 +42,7 @@ def test_a_request_that_is_repeated_with_its_id_is_made_once(
 def test_what_the_coordinator_refuses_is_its_sentence(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """In Flink's shape."""
+    """The refusal has the shape of Flink's errors."""
     gateway.prepared = [CoordinatorError("there is no rule 'x'")]
     http.post(SCORE, json={"request": {}, "triggerId": TRIGGER})
     answer = http.get(f"{SCORE}/{TRIGGER}")
@@ -48,14 +50,14 @@ def test_what_the_coordinator_refuses_is_its_sentence(
 
 
 def test_an_operator_without_a_coordinator_is_not_found(http: httpx.Client) -> None:
-    """With the names of those that have one."""
+    """The message names the operators that have one."""
     answer = http.post(SCORE.replace("score", "scores"), json={"request": {}})
     assert answer.status_code == 404
     assert "there are: score" in answer.json()["errors"][0]
 
 
 def test_a_body_that_is_malformed_is_refused_with_what_it_may_hold(http: httpx.Client) -> None:
-    """Before anybody is asked."""
+    """The body is checked before the coordinator is called."""
     for body in ({}, {"request": 5}, {"request": {}, "triggerId": "x"}):
         answer = http.post(SCORE, json=body)
         assert answer.status_code == 400

@@ -1,5 +1,4 @@
-"""What Flink's clients read of the job: exact field names, codes and the conventions of Flink's
-REST API."""
+"""The job endpoints that Flink's clients read: field names, codes and conventions are Flink's."""
 
 from __future__ import annotations
 
@@ -16,11 +15,12 @@ JOB = f"/v1/jobs/{JOB_ID}"
 
 
 def test_the_overview_has_exactly_the_mandatory_fields_of_job_details(http: httpx.Client) -> None:
-    """Older clients refuse unknown fields and every client misses absent ones, so the set is
+    """Older clients refuse unknown fields, and every client needs the mandatory ones, so the set is
     exact."""
     (job,) = http.get("/v1/jobs/overview").json()["jobs"]
     assert set(job) == {
-        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks", "pending-operators",
+        "jid", "name", "start-time", "end-time", "duration", "state", "last-modification", "tasks",
+        "pending-operators",
     }  # fmt: skip
     assert (job["jid"], job["name"], job["state"], job["end-time"]) == (
         JOB_ID,
@@ -33,7 +33,7 @@ def test_the_overview_has_exactly_the_mandatory_fields_of_job_details(http: http
 def test_what_sources_could_not_read_is_listed_by_operator(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """As the newest completed checkpoint has it; other coordinators have no rejects."""
+    """The list comes from the newest completed checkpoint; other coordinators have no rejects."""
     assert http.get(f"{JOB}/rejects").json() == {"checkpointId": None, "operators": []}
     rejects = [{"file": "a", "line": 7, "why": "broken"}, {"file": "b", "why": "gone"}]
     states = {"in": {"rejected": 5, "rejects": rejects}, "score": {"rules": {}}}
@@ -44,11 +44,11 @@ def test_what_sources_could_not_read_is_listed_by_operator(
 
 
 def test_the_overview_counts_tasks_by_lower_case_state_with_their_total(http: httpx.Client) -> None:
-    """A task that waits for its final checkpoint is a running one for Flink's clients."""
+    """For Flink's clients a task that waits for its final checkpoint is running."""
     tasks = http.get("/v1/jobs/overview").json()["jobs"][0]["tasks"]
     assert set(tasks) == {
-        "running", "canceling", "canceled", "total", "created", "scheduled", "deploying", "reconciling", "finished",
-        "initializing", "failed",
+        "running", "canceling", "canceled", "total", "created", "scheduled", "deploying",
+        "reconciling", "finished", "initializing", "failed",
     }  # fmt: skip
     assert (tasks["running"], tasks["total"], tasks["finished"]) == (2, 2, 0)
 
@@ -63,7 +63,7 @@ def test_the_overview_counts_tasks_by_lower_case_state_with_their_total(http: ht
     + [f"/jobs/{JOB_ID}/checkpoints/{part}" for part in ("config", "details/7")],
 )
 def test_every_path_is_served_with_and_without_the_version(http: httpx.Client, path: str) -> None:
-    """Clients send /v1, people and dashboards do not."""
+    """Clients send /v1; people and dashboards do not."""
     plain, versioned = http.get(path), http.get(f"/v1{path}")
     assert (plain.status_code, versioned.status_code) == (200, 200)
     assert plain.json().keys() == versioned.json().keys()
@@ -80,9 +80,9 @@ def test_job_details_have_flinks_fields(http: httpx.Client) -> None:
     """The fields of GET /jobs/:jobid and of its vertices and plan."""
     job = http.get(JOB).json()
     assert set(job) >= {
-        "jid", "name", "isStoppable", "state", "job-type", "schedulerType", "start-time", "end-time", "duration",
-        "maxParallelism", "application-id", "now", "timestamps", "vertices", "status-counts", "plan", "stream-graph",
-        "pending-operators",
+        "jid", "name", "isStoppable", "state", "job-type", "schedulerType", "start-time",
+        "end-time", "duration", "maxParallelism", "application-id", "now", "timestamps", "vertices",
+        "status-counts", "plan", "stream-graph", "pending-operators",
     }  # fmt: skip
     assert set(job["plan"]) == {"jid", "name", "type", "nodes"}
     assert job["timestamps"]["RUNNING"] == 2_000
@@ -95,8 +95,8 @@ def test_job_details_have_flinks_fields(http: httpx.Client) -> None:
 
 
 def test_vertices_have_stable_ids_of_32_hexadecimal_digits(http: httpx.Client) -> None:
-    """Flink's clients parse vertex ids; plan, vertices and checkpoints name a vertex by the same
-    one."""
+    """Flink's clients parse vertex ids; plan, vertices and checkpoints use the same id for a
+    vertex."""
     first, second = http.get(JOB).json(), http.get(JOB).json()
     ids = [vertex["id"] for vertex in first["vertices"]]
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in ids)
@@ -117,7 +117,7 @@ def test_the_status_and_the_list_of_jobs_show_the_status(
 def test_the_duration_of_an_ended_job_stands_still(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """Once the job has ended, its duration is from start to end."""
+    """Once the job has ended, its duration is the time from start to end."""
     gateway.set_status(JobStatus.FINISHED)
     job = http.get("/v1/jobs/overview").json()["jobs"][0]
     assert (job["end-time"], job["duration"]) == (10_000, 9_000)
@@ -134,7 +134,7 @@ def test_the_duration_of_an_ended_job_stands_still(
 def test_the_execution_result_is_there_once_the_job_has_ended(
     http: httpx.Client, gateway: FakeGateway, status: JobStatus, told: str
 ) -> None:
-    """While the job runs the result is IN_PROGRESS, afterwards it is COMPLETED with Flink's
+    """While the job runs the result is IN_PROGRESS; afterwards it is COMPLETED with Flink's
     application status."""
     assert http.get(f"{JOB}/execution-result").json()["status"] == {"id": "IN_PROGRESS"}
     gateway.set_status(status)
@@ -145,8 +145,8 @@ def test_the_execution_result_is_there_once_the_job_has_ended(
 
 
 def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
-    """The newest failure is the root exception and heads the history, with its stack trace, its
-    task and its log."""
+    """The newest failure is the root exception and the first in the history, with its stack trace,
+    its task and its log."""
     answer = http.get(f"{JOB}/exceptions").json()
     told = "second failure (log: /w/spark.log)\nTraceback:\nKeyError"
     assert answer["root-exception"] == told
@@ -161,7 +161,7 @@ def test_exceptions_are_listed_newest_first(http: httpx.Client) -> None:
 
 
 def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:
-    """GET /jobs/:jobid/config has the keys as the user's configuration."""
+    """GET /jobs/:jobid/config has the keys as user configuration."""
     answer = http.get(f"{JOB}/config").json()
     assert set(answer) == {"jid", "name", "execution-config"}
     assert answer["execution-config"]["user-config"]["execution.checkpointing.interval"] == "5 s"
@@ -170,15 +170,17 @@ def test_the_configuration_in_force_is_shown(http: httpx.Client) -> None:
 def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields(
     http: httpx.Client,
 ) -> None:
-    """GET /config and GET /overview."""
+    """GET /config and GET /overview have Flink's fields."""
     config, overview = http.get("/v1/config").json(), http.get("/v1/overview").json()
     assert set(config) == {
-        "refresh-interval", "timezone-name", "timezone-offset", "flink-version", "flink-revision", "features",
+        "refresh-interval", "timezone-name", "timezone-offset", "flink-version", "flink-revision",
+        "features",
     }  # fmt: skip
     assert set(config["features"]) == {"web-submit", "web-cancel", "web-rescale", "web-history"}
     assert set(overview) == {
-        "taskmanagers", "slots-total", "slots-available", "taskmanagers-blocked", "slots-free-and-blocked",
-        "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed", "flink-version", "flink-commit",
+        "taskmanagers", "slots-total", "slots-available", "taskmanagers-blocked",
+        "slots-free-and-blocked", "jobs-running", "jobs-finished", "jobs-cancelled", "jobs-failed",
+        "flink-version", "flink-commit",
     }  # fmt: skip
     assert overview["jobs-running"] == 1
 
@@ -189,7 +191,7 @@ def test_the_dashboard_configuration_and_the_cluster_overview_have_flinks_fields
 def test_an_unknown_job_is_answered_with_404_and_the_known_id(
     http: httpx.Client, part: str
 ) -> None:
-    """The sentence names the job that this driver runs."""
+    """The message names the job that this driver runs."""
     response = http.get(f"/v1/jobs/{OTHER_ID}{part}")
     assert response.status_code == 404
     assert JOB_ID in response.json()["errors"][0]
@@ -198,7 +200,7 @@ def test_an_unknown_job_is_answered_with_404_and_the_known_id(
 def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(
     http: httpx.Client,
 ) -> None:
-    """Even what no route answers is an object with the list `errors`."""
+    """Even an answer outside all routes is an object with the list `errors`."""
     assert http.get("/v1/nothing").status_code == 404
     assert http.get("/v1/nothing").json() == {"errors": ["Not Found: GET /v1/nothing"]}
     assert http.delete("/v1/jobs/overview").status_code == 405
@@ -208,7 +210,7 @@ def test_an_unknown_path_and_a_wrong_method_are_answered_in_flinks_shape(
 def test_a_failure_inside_is_answered_with_500_and_its_name(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """A bug does not close the connection without a word."""
+    """A bug does not close the connection without an answer."""
 
     def broken() -> None:
         raise ZeroDivisionError("a bug")

@@ -1,5 +1,4 @@
-"""Triggering and polling: checkpoints, savepoints, stop and cancel, as Flink's command line does
-it."""
+"""Triggering and polling checkpoints, savepoints, stop and cancel, as Flink's command line does."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ STOP = {"targetDirectory": "/d", "drain": False, "formatType": "CANONICAL", "tri
 
 
 class ManualClock:
-    """A clock that the test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -104,7 +103,7 @@ def test_a_checkpoint_without_a_type_is_as_configured(
 def test_a_type_of_checkpoint_that_is_none_is_refused_with_the_three_that_are(
     http: httpx.Client, gateway: FakeGateway, kind: object
 ) -> None:
-    """null is refused as Flink's coordinator does; one sentence names the field and its values."""
+    """null is refused, as Flink's coordinator does; the message names the field and its values."""
     response = http.post(f"{JOB}/checkpoints", json={"checkpointType": kind})
     assert response.status_code == 400
     (sentence,) = response.json()["errors"]
@@ -114,8 +113,8 @@ def test_a_type_of_checkpoint_that_is_none_is_refused_with_the_three_that_are(
 
 
 def test_a_stop_is_polled_below_savepoints(http: httpx.Client, gateway: FakeGateway) -> None:
-    """Flink's command line polls /savepoints/:id after POST /stop; the directory has another
-    spelling."""
+    """Flink's command line polls /savepoints/:id after POST /stop, whose directory field is spelled
+    differently."""
     request = http.post(f"{JOB}/stop", json=STOP).json()["request-id"]
     gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
     assert http.get(f"{JOB}/savepoints/{request}").json()["operation"] == {
@@ -127,7 +126,7 @@ def test_a_stop_is_polled_below_savepoints(http: httpx.Client, gateway: FakeGate
 def test_without_a_directory_the_configured_one_is_left_to_the_job(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """null, an empty text, an absent field and an absent body are one."""
+    """null, an empty string, an absent field and an absent body mean the same."""
     http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": None})
     http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": ""})
     http.post(f"{JOB}/savepoints", json={})
@@ -138,7 +137,7 @@ def test_without_a_directory_the_configured_one_is_left_to_the_job(
 def test_a_relative_directory_lies_below_the_drivers(
     http: httpx.Client, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Flink's command line sends it as it was typed."""
+    """Flink's command line sends the directory as typed."""
     monkeypatch.chdir(tmp_path)
     http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"target-directory": "kept/"})
     http.post(f"{JOB}/stop", json=STOP | {"targetDirectory": "file:///kept"})
@@ -176,7 +175,7 @@ def test_drawn_trigger_ids_are_32_hexadecimal_digits_and_differ(http: httpx.Clie
 
 
 def test_an_unknown_trigger_id_is_answered_with_404(http: httpx.Client) -> None:
-    """Both for checkpoints and for savepoints, whose requests are not mixed up."""
+    """This holds for checkpoints and for savepoints, whose requests are kept apart."""
     request = http.post(f"{JOB}/checkpoints", json={}).json()["request-id"]
     assert http.get(f"{JOB}/savepoints/{request}").status_code == 404
     assert http.get(f"{JOB}/checkpoints/{TRIGGER}").status_code == 404
@@ -199,7 +198,7 @@ def test_an_unknown_trigger_id_is_answered_with_404(http: httpx.Client) -> None:
 def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
     http: httpx.Client, gateway: FakeGateway, path: str, body: bytes
 ) -> None:
-    """The sentence says what is wrong with the body."""
+    """The message says what is wrong with the body."""
     response = http.post(
         f"{JOB}/{path}", content=body, headers={"content-type": "application/json"}
     )
@@ -220,7 +219,7 @@ def test_a_malformed_body_is_answered_with_400_and_starts_nothing(
 def test_a_path_that_cannot_be_one_is_answered_with_400(
     http: httpx.Client, gateway: FakeGateway, path: str, body: dict[str, str]
 ) -> None:
-    """The sentence says why, and nothing is started."""
+    """The message says why, and nothing is started."""
     response = http.post(path, json=body)
     assert response.status_code == 400
     assert re.search("malformed|no bucket|of the host|is empty", response.json()["errors"][0])
@@ -230,7 +229,7 @@ def test_a_path_that_cannot_be_one_is_answered_with_400(
 def test_a_stop_that_drains_reaches_the_job_as_such(
     http: httpx.Client, gateway: FakeGateway
 ) -> None:
-    """And is polled as every other stop."""
+    """It is polled like every other stop."""
     request = http.post(f"{JOB}/stop", json=STOP | {"drain": True}).json()["request-id"]
     assert gateway.calls == [("drain", "/d")]
     gateway.futures[0].set_result(completed(8, "/d/savepoint-1"))
@@ -249,8 +248,8 @@ def polled(http: httpx.Client, path: str) -> httpx.Response:
 def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(
     http: httpx.Client, tmp_path: Path
 ) -> None:
-    """202 with a request id, then COMPLETED with an empty operation, as Flink's command line reads
-    it."""
+    """202 with a request id, then COMPLETED with an empty operation, as Flink's command line
+    expects."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
     directory.mkdir()
@@ -265,7 +264,7 @@ def test_a_savepoint_is_disposed_of_and_polled_until_it_is_gone(
 def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
     http: httpx.Client, tmp_path: Path
 ) -> None:
-    """What is no savepoint stays."""
+    """A directory that is not a savepoint stays."""
     request = http.post(
         "/savepoint-disposal", json={"savepoint-path": str(tmp_path), "triggerId": TRIGGER}
     ).json()
@@ -279,7 +278,7 @@ def test_a_disposal_that_is_refused_answers_the_poll_with_500_and_the_reason(
 def test_a_disposal_on_a_file_system_that_hangs_holds_up_no_other_answer(
     http: httpx.Client, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount that is away would stop every answer, cancellations included."""
+    """Otherwise a dead mount would block every answer, even to a cancellation."""
     gate, asked = threading.Event(), threading.Event()
 
     def hang(path: str) -> str:
@@ -311,7 +310,7 @@ def test_a_disposal_on_a_file_system_that_hangs_holds_up_no_other_answer(
 def test_the_restore_point_of_the_running_job_is_not_disposed_of(
     http: httpx.Client, gateway: FakeGateway, tmp_path: Path
 ) -> None:
-    """409 until the job has a checkpoint of its own to fall back on (PROTOCOL P40)."""
+    """The answer is 409 until the job has a checkpoint of its own (PROTOCOL P40)."""
     directory = tmp_path / "savepoint-012345-aaaaaaaaaaaa"
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID)
     directory.mkdir()
@@ -344,7 +343,7 @@ def test_the_restore_point_of_the_running_job_is_not_disposed_of(
 def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(
     http: httpx.Client,
 ) -> None:
-    """400 names the field that is missing; 404 the request that nobody made."""
+    """400 names the missing field, and 404 the unknown request."""
     refused = http.post("/savepoint-disposal", json={})
     assert refused.status_code == 400
     assert "savepoint-path is a path" in refused.json()["errors"][0]
@@ -352,7 +351,7 @@ def test_a_disposal_without_a_path_is_malformed_and_an_unknown_one_is_not_found(
 
 
 def test_cancelling_with_a_savepoint_is_refused(http: httpx.Client, gateway: FakeGateway) -> None:
-    """The old way to stop is not taken for a plain savepoint."""
+    """The old way to stop must not be mistaken for a plain savepoint."""
     assert http.post(f"{JOB}/savepoints", json=SAVEPOINT | {"cancel-job": True}).status_code == 400
     assert gateway.calls == []
 
@@ -365,7 +364,7 @@ def test_cancel_is_accepted_at_once(http: httpx.Client, gateway: FakeGateway) ->
 
 
 def test_an_ended_job_is_not_cancelled(http: httpx.Client, gateway: FakeGateway) -> None:
-    """409 says in which status it ended; an unknown mode is a bad request."""
+    """409 names the status in which it ended; an unknown mode is a bad request."""
     assert http.patch(f"{JOB}?mode=stop").status_code == 400
     gateway.set_status(JobStatus.FINISHED)
     response = http.patch(f"{JOB}?mode=cancel")
@@ -375,7 +374,7 @@ def test_an_ended_job_is_not_cancelled(http: httpx.Client, gateway: FakeGateway)
 
 
 def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:
-    """Five minutes after its end, not after its begin."""
+    """The five minutes count from its end, not from its start."""
     clock = ManualClock()
     operations = AsyncOperations(clock, STORE_DURATION_MS)
     future: Future[Any] = Future()
@@ -391,7 +390,7 @@ def test_a_finished_operation_is_forgotten_after_the_store_duration() -> None:
 
 def test_the_store_is_bounded() -> None:
     """The oldest finished operation makes room; if all are in flight, a new one is refused and not
-    begun."""
+    started."""
     operations = AsyncOperations(ManualClock(), STORE_DURATION_MS)
     futures: list[Future[Any]] = [Future() for _ in range(MAX_OPERATIONS)]
     for number, future in enumerate(futures):
@@ -414,7 +413,7 @@ def test_the_store_is_bounded() -> None:
 def test_what_ends_the_job_is_accepted_however_many_operations_are_in_flight(
     http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checkpoints that hang must not keep anybody from stopping or cancelling the job."""
+    """Hanging checkpoints must not prevent stopping or cancelling the job."""
     monkeypatch.setattr("weir.rest.requests.MAX_OPERATIONS", 3)
     for _ in range(3):
         assert http.post(f"{JOB}/checkpoints", json={}).status_code == 202

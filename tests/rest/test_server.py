@@ -1,4 +1,4 @@
-"""The server itself: its port, its address, its begin and its end."""
+"""The server itself: its port, its address, its start and its stop."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ from weir.rest.server import RestServer
 
 
 def test_port_zero_picks_a_free_port_of_the_loopback_interface(address: str) -> None:
-    """The address names the port that was picked, and not all interfaces are bound."""
+    """The address has the port that was picked, and other interfaces are not bound."""
     host, port = address.removeprefix("http://").split(":")
     assert host == "127.0.0.1"
     assert int(port) > 0
 
 
 def test_a_taken_port_is_told_in_one_sentence() -> None:
-    """The sentence names the port, the interface and the way out; it comes before anything is
-    served."""
+    """The message names the port, the interface and the way out, before anything is served."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(RestError) as caught:
@@ -42,13 +41,13 @@ def test_a_taken_port_is_told_in_one_sentence() -> None:
 def test_an_address_that_cannot_be_bound_is_told_in_one_sentence(
     bind_address: str, port: int
 ) -> None:
-    """An interface of another machine or a port that does not exist is no stack trace."""
+    """Another machine's interface and an invalid port do not cause a stack trace."""
     with pytest.raises(RestError, match="--rest-port"):
         RestServer(FakeGateway(), bind_address=bind_address, port=port).bind()
 
 
 def test_a_server_can_take_its_port_before_there_is_a_job() -> None:
-    """The address is known first, the gateway comes later, and start keeps the address."""
+    """The address is known first, the gateway is passed later, and ``start`` keeps the address."""
     server = RestServer(port=0)
     address = server.bind()
     server.serve(FakeGateway())
@@ -58,7 +57,7 @@ def test_a_server_can_take_its_port_before_there_is_a_job() -> None:
 
 
 def test_after_stop_nothing_answers_and_the_port_is_free() -> None:
-    """stop closes the port, ends the thread and may be called again."""
+    """``stop`` closes the port, ends the thread and may be called again."""
     server = RestServer(FakeGateway(), port=0)
     address = server.start()
     assert httpx.get(f"{address}/jobs", trust_env=False).status_code == 200
@@ -73,7 +72,7 @@ def test_after_stop_nothing_answers_and_the_port_is_free() -> None:
 
 
 def test_a_server_that_never_started_can_be_stopped() -> None:
-    """A job that could not begin leaves no port behind."""
+    """A job that could not start leaves no port open."""
     server = RestServer(port=0)
     port = int(server.bind().rpartition(":")[2])
     server.stop()
@@ -96,8 +95,7 @@ def test_stop_waits_until_the_client_has_read_the_savepoint() -> None:
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Client) -> None:
-    """Headers and body are two packets, and a kernel may put off acknowledging the first by 40
-    ms."""
+    """Headers and body are two packets, and a kernel may delay acknowledging the first by 40 ms."""
     times = []
     for _ in range(20):
         began = time.monotonic()
@@ -107,8 +105,8 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(http: httpx.Cli
 
 
 def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> None:
-    """The main thread waits, say for a file system that does not answer; every request is answered
-    nevertheless."""
+    """Every request is answered while the main thread waits, for example for a file system that
+    does not respond."""
     gate = threading.Event()
     with World() as world:
         world.wait_running()
@@ -130,8 +128,8 @@ def test_while_the_job_hangs_it_is_shown_and_a_cancellation_is_accepted() -> Non
 def test_a_look_that_hangs_holds_up_no_other_answer(
     gateway: FakeGateway, http: httpx.Client
 ) -> None:
-    """One thread waits for it, however many ask: what needs no view is answered at once, and all
-    others with that one."""
+    """One thread waits for the view, however many requests need it; requests that need no view are
+    answered immediately, and the others share that view."""
     gate = threading.Event()
     looks: list[None] = []
 

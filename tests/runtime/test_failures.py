@@ -152,7 +152,7 @@ def test_a_trace_is_bounded() -> None:
     assert trace.endswith("end\n")
 
 
-def test_the_last_of_several_tracebacks_says_what_was_raised_and_the_others_help_to_find_the_line() -> (
+def test_the_last_of_several_tracebacks_has_the_error_and_the_others_help_to_find_the_line() -> (
     None
 ):
     """What a package raised while handling the user's error has no line of user code."""

@@ -1,4 +1,4 @@
-"""Deliberately broken variants of how tasks and jobs end; see ``mutants.py``."""
+"""Deliberately broken variants of the ends of tasks and jobs; see ``mutants.py``."""
 
 from __future__ import annotations
 

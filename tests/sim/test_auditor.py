@@ -187,7 +187,7 @@ def test_two_drivers_never_trigger_the_same_checkpoint() -> None:
 
 
 def test_no_more_unforced_checkpoints_are_in_flight_than_allowed() -> None:
-    """The limit of the configuration holds whenever a task is triggered."""
+    """The configured limit holds whenever a task is triggered."""
     scene = Scene()
     scene.allocate(1)
     broken(scene, lambda: scene.effect(trigger(1), unforced=2), "2 unforced")

@@ -151,7 +151,7 @@ def test_a_process_can_die_in_the_middle_of_deleting_a_directory() -> None:
 
 
 def test_other_processes_come_between_any_two_operations() -> None:
-    """Two processes that each look and then write both see no file."""
+    """Two processes that each check and then write both find no file."""
     disk, loop, saw = new_disk(), Loop(), []
 
     def look_then_write() -> None:

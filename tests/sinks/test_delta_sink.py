@@ -1,5 +1,4 @@
-"""The Delta sink on real Spark and real delta-rs: what is staged, what is committed, by whom, and
-what is cleaned."""
+"""The Delta sink on real Spark and delta-rs: staging, commits, ownership and clean-up."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ FILE_SYSTEM = LocalFileSystem()
 
 
 class RecordingFileSystem(LocalFileSystem):
-    """Notes what was synced."""
+    """Records what was synced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +76,7 @@ def log_entry(path: Path, version: int) -> list[dict[str, Any]]:
 
 
 def test_rows_that_the_task_has_written_are_not_written_again(spark, tmp_path):
-    """The files of a step become files of the table, by another name that outlives the first."""
+    """A step's files become files of the table, under a second name that outlives the first."""
     written = tmp_path / "segment"
     frame = spark.createDataFrame(
         [(number, "x" * number) for number in range(9)], "id int, c string"
@@ -94,7 +93,7 @@ def test_rows_that_the_task_has_written_are_not_written_again(spark, tmp_path):
 
 
 def test_a_partitioned_table_gets_files_of_its_own(spark, tmp_path):
-    """Rows of one file belong into several directories."""
+    """Rows of one file belong in several directories."""
     frame = spark.createDataFrame([(1, "a"), (2, "b")], "id int, c string")
     sink = opened(tmp_path / "t", partition_by=("c",))
     payload = sink.stage(
@@ -115,7 +114,7 @@ def test_staged_rows_are_invisible_until_they_are_committed(spark, tmp_path):
 
 
 def test_nothing_but_staged_directories_exists_before_the_first_commit(spark, tmp_path):
-    """The table is created with its first rows, and what was staged before does not stop another
+    """The table is created with its first rows; earlier staged files do not block another
     attempt."""
     sink = opened(tmp_path / "t")
     staged(sink, spark.range(3), 0)
@@ -125,8 +124,7 @@ def test_nothing_but_staged_directories_exists_before_the_first_commit(spark, tm
 
 
 def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
-    """The second commit, also by a new process, finds the transaction in the table and returns 0
-    (rule 4)."""
+    """The second commit, also by a new process, finds the transaction and returns 0 (rule 4)."""
     sink = opened(tmp_path / "t")
     payload = flushed(sink, spark.range(3), 0)
     assert sink.commit(1, [payload]) == 3
@@ -137,7 +135,7 @@ def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
 
 
 def test_an_older_epoch_is_taken_for_committed(spark, tmp_path):
-    """A zombie that commits an epoch behind the newest changes nothing (PROTOCOL P18)."""
+    """A zombie that commits an epoch older than the newest changes nothing (PROTOCOL P18)."""
     sink = opened(tmp_path / "t")
     old = flushed(sink, spark.range(3), 0)
     sink.commit(1, [old])
@@ -150,7 +148,7 @@ def test_an_older_epoch_is_taken_for_committed(spark, tmp_path):
 def test_of_two_stale_handles_that_commit_one_epoch_exactly_one_lands(
     spark, tmp_path, monkeypatch, table_exists
 ):
-    """The rival commits after this handle has looked and before it has written (PROTOCOL P18)."""
+    """The rival commits after this handle has checked and before it has written (PROTOCOL P18)."""
     sink, rival = opened(tmp_path / "t"), opened(tmp_path / "t")
     if table_exists:
         sink.commit(1, [flushed(sink, spark.range(1), 0)])
@@ -186,8 +184,7 @@ def test_appends_of_another_writer_in_between_do_no_harm(spark, tmp_path):
 
 
 def test_an_epoch_without_rows_adds_no_version(spark, tmp_path):
-    """An idle job leaves the table alone, and the empty files that Spark wrote go away
-    (PROTOCOL P15)."""
+    """An idle job does not touch the table, and Spark's empty files are deleted (PROTOCOL P15)."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(1), 0)])
     empty = flushed(sink, spark.range(0), 1)
@@ -205,7 +202,7 @@ def test_an_empty_partitioned_step_stages_nothing(spark, tmp_path):
 
 
 def test_files_without_rows_are_not_committed(spark, tmp_path):
-    """An empty first partition makes Spark write a file without rows beside the others."""
+    """An empty first partition makes Spark write an additional file without rows."""
     sink = opened(tmp_path / "t")
     frame = spark.range(0, 10, 1, 2).where("id >= 5")
     raw = staged(sink, frame, 0)
@@ -215,8 +212,7 @@ def test_files_without_rows_are_not_committed(spark, tmp_path):
 
 
 def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
-    """A stateful frame must be consumed entirely, and each further job would be paid by every
-    step."""
+    """A stateful frame must be consumed entirely, and every step would pay for additional jobs."""
     seen = spark.sparkContext.accumulator(0)
 
     def count(batches: Any) -> Any:
@@ -232,8 +228,8 @@ def test_stage_runs_one_job_over_the_whole_frame(spark, tmp_path):
 
 
 def test_flush_syncs_files_and_all_directories_up_to_the_table(spark, tmp_path):
-    """After a crash of the machine a file is there only if every entry on the way to it is
-    (PROTOCOL P23)."""
+    """After a machine crash a file exists only if every directory entry above it does (PROTOCOL
+    P23)."""
     file_system = RecordingFileSystem()
     sink = opened(tmp_path / "t", partition_by=("c",), file_system=lambda _: file_system)
     payload = staged(sink, spark.createDataFrame([(1, "US")], "id int, c string"), 0)
@@ -245,7 +241,7 @@ def test_flush_syncs_files_and_all_directories_up_to_the_table(spark, tmp_path):
 
 
 def test_a_flushed_payload_is_recognised(spark, tmp_path):
-    """It comes again when its checkpoint was aborted; it is neither synced nor read twice."""
+    """It comes again after its checkpoint was aborted; it is neither synced nor read twice."""
     file_system = RecordingFileSystem()
     sink = opened(tmp_path / "t", file_system=lambda _: file_system)
     payload = flushed(sink, spark.range(3), 0)
@@ -255,7 +251,7 @@ def test_a_flushed_payload_is_recognised(spark, tmp_path):
 
 
 def test_a_commit_is_durable_when_it_returns(spark, tmp_path):
-    """delta-rs does not sync its log, and the job forgets the files once commit has returned."""
+    """delta-rs does not sync its log, and the job forgets the files after the commit."""
     file_system = RecordingFileSystem()
     sink = opened(tmp_path / "t", file_system=lambda _: file_system)
     payload = flushed(sink, spark.range(3), 0)
@@ -268,15 +264,15 @@ def test_a_commit_is_durable_when_it_returns(spark, tmp_path):
 
 
 def test_a_commit_says_who_made_it(spark, tmp_path):
-    """The log entry names job, the job's directory, sink, checkpoint and attempt."""
+    """The log entry names the job, its directory, sink, checkpoint and attempt."""
     sink = opened(tmp_path / "t", attempt=3, job_directory=f"/checkpoints/{JOB}")
     sink.commit(7, [flushed(sink, spark.range(3), 4)])
     info = next(
         action["commitInfo"] for action in log_entry(tmp_path / "t", 0) if "commitInfo" in action
     )
     assert {key: value for key, value in info.items() if key.startswith("weir.")} == {
-        "weir.job.id": JOB, "weir.job.name": "orders", "weir.sink": "out", "weir.checkpoint.id": "7", "weir.attempt": "3",
-        "weir.job.directory": f"/checkpoints/{JOB}",
+        "weir.job.id": JOB, "weir.job.name": "orders", "weir.sink": "out",
+        "weir.checkpoint.id": "7", "weir.attempt": "3", "weir.job.directory": f"/checkpoints/{JOB}",
     }  # fmt: skip
     transactions = [action["txn"] for action in log_entry(tmp_path / "t", 0) if "txn" in action]
     assert {entry["appId"]: entry["version"] for entry in transactions} == {
@@ -286,7 +282,7 @@ def test_a_commit_says_who_made_it(spark, tmp_path):
 
 
 def test_statistics_are_exact_bounds_or_absent(spark, tmp_path):
-    """A reader skips files by them: a bound that JSON cannot hold exactly is left out, never
+    """Readers skip files by them: a bound that JSON cannot represent exactly is omitted, never
     rounded."""
     frame = spark.sql(
         "select * from values (1, 'b', 1.5D, timestamp'2024-01-01 00:00:00.123456',"
@@ -314,7 +310,7 @@ def test_statistics_are_exact_bounds_or_absent(spark, tmp_path):
 
 
 def test_types_make_the_round_trip(spark, tmp_path):
-    """Every type that Delta has reads back through delta-rs with the values that Spark wrote."""
+    """Every Delta type reads back through delta-rs with the values that Spark wrote."""
     frame = spark.sql(
         "select 1Y b, 2S sh, 3 i, 4L l, cast(1.5 as float) f, 2.5D d, cast(1.10 as decimal(10,2))"
         " de, true bo, cast(123456789012345678901234.5 as decimal(38,4)) de38, 'x' s, cast('abc' as"
@@ -329,16 +325,16 @@ def test_types_make_the_round_trip(spark, tmp_path):
     moment = dt.datetime(2024, 2, 3, 4, 5, 6, 789123)
     expected = {
         "b": 1, "sh": 2, "i": 3, "l": 4, "f": 1.5, "d": 2.5, "de": Decimal("1.10"), "bo": True,
-        "de38": Decimal("123456789012345678901234.5000"), "s": "x", "bi": b"abc", "da": dt.date(2024, 2, 3),
-        "ts": moment.replace(tzinfo=dt.UTC), "ntz": moment, "n": None,
+        "de38": Decimal("123456789012345678901234.5000"), "s": "x", "bi": b"abc",
+        "da": dt.date(2024, 2, 3), "ts": moment.replace(tzinfo=dt.UTC), "ntz": moment, "n": None,
         "st": {"a": 1, "b": [{"c": "y"}]}, "ar": [1, None], "ma": [("k", 1)],
     }  # fmt: skip
     assert rows == [expected, expected]
 
 
 def test_partition_values_read_back_as_they_were(spark, tmp_path):
-    """Nulls, slashes, percent signs, spaces and letters of other scripts survive directory names
-    and the log."""
+    """Nulls, slashes, percent signs, spaces and other scripts survive directory names and the
+    log."""
     values = ["US", "a/b", None, "x y", "50%", "é=ü", "q'\"?#:*\\", "%2F"]
     frame = spark.createDataFrame(list(enumerate(values)), "id int, c string")
     sink = opened(tmp_path / "with space", partition_by=("c",))
@@ -395,7 +391,7 @@ def test_a_type_that_delta_lacks_is_refused_by_name(spark, tmp_path):
 
 
 def test_columns_that_differ_from_the_tables_are_refused_when_staged(spark, tmp_path):
-    """Before a row is written: a commit that fails for ever would be too late."""
+    """Before a row is written: a commit that can never succeed would be too late."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.sql("select 1 id, 'x' name, 2 n"), 0)])
     again = opened(tmp_path / "t", attempt=2)
@@ -408,7 +404,7 @@ def test_columns_that_differ_from_the_tables_are_refused_when_staged(spark, tmp_
 
 
 def test_a_table_that_was_changed_after_staging_refuses_the_commit(spark, tmp_path):
-    """delta-rs itself would add the files, and readers would fail."""
+    """delta-rs would add the files regardless, and readers would fail."""
     sink = opened(tmp_path / "t")
     payload = flushed(sink, spark.sql("select 1 id"), 0)
     other = opened(tmp_path / "t", sink="other")
@@ -418,7 +414,7 @@ def test_a_table_that_was_changed_after_staging_refuses_the_commit(spark, tmp_pa
 
 
 def test_the_metadata_of_columns_stays_out_of_the_table(spark, tmp_path):
-    """Spark keeps watermarks there; a table read with one would never move it."""
+    """Spark keeps watermarks there; a table read with one would never advance it."""
     frame = spark.sql("select timestamp'2024-01-01' ts, 1 id").withMetadata(
         "ts", {"spark.watermarkDelayMs": 10}
     )
@@ -441,7 +437,7 @@ def test_newest_committed_is_this_jobs_newest_epoch(spark, tmp_path):
 
 
 def test_the_table_tells_who_committed_the_newest_first_and_past_entries_of_others(spark, tmp_path):
-    """With name, records, epoch and attempt, to whoever asks before it opens (PROTOCOL P21)."""
+    """With name, records, epoch and attempt, even before the table is opened (PROTOCOL P21)."""
     first = opened(tmp_path / "t", job_directory="/c/" + JOB, attempt=3)
     first.commit(9, [flushed(first, spark.range(1), 0)])
     second = opened(tmp_path / "t", job_id="f" * 32, job_name="returns")
@@ -457,8 +453,8 @@ def test_the_table_tells_who_committed_the_newest_first_and_past_entries_of_othe
 
 
 def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark, tmp_path):
-    """Committed steps, living attempts, other sinks, other jobs and foreign files stay
-    (PROTOCOL P22)."""
+    """Committed steps, live attempts, other sinks, other jobs and foreign files stay (PROTOCOL
+    P22)."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     flushed(sink, spark.range(2), 1)
@@ -483,7 +479,7 @@ def test_clean_removes_only_what_dead_attempts_staged_and_nobody_committed(spark
 
 
 def test_clean_keeps_committed_files_that_optimize_has_replaced(spark, tmp_path):
-    """Time travel still reads them, although the newest version does not name them."""
+    """Time travel still reads them, although the newest version does not list them."""
     sink = opened(tmp_path / "t")
     for epoch in (1, 2):
         sink.commit(epoch, [flushed(sink, spark.range(epoch), epoch)])
@@ -494,7 +490,7 @@ def test_clean_keeps_committed_files_that_optimize_has_replaced(spark, tmp_path)
 
 
 def test_clean_before_the_first_commit_removes_all_that_dead_attempts_staged(spark, tmp_path):
-    """There is no table that could name any of it; late temporary files of executors go too."""
+    """No table can refer to it yet; late temporary files of executors are deleted too."""
     staged(opened(tmp_path / "t"), spark.range(2), 0)
     late = tmp_path / "t" / "weir-01234567-out-1" / "5" / "_temporary" / "0"
     late.mkdir(parents=True)
@@ -503,7 +499,7 @@ def test_clean_before_the_first_commit_removes_all_that_dead_attempts_staged(spa
 
 
 def test_a_step_that_is_staged_again_replaces_its_first_files(spark, tmp_path):
-    """Spark runs a batch again whose end it did not record."""
+    """Spark repeats a batch whose end it did not record."""
     sink = opened(tmp_path / "t")
     staged(sink, spark.range(5), 0)
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
@@ -511,7 +507,7 @@ def test_a_step_that_is_staged_again_replaces_its_first_files(spark, tmp_path):
 
 
 def test_a_directory_with_foreign_files_is_refused(tmp_path):
-    """check names a file and the way out, and leaves no trace."""
+    """check names a file and the way out, and leaves nothing behind."""
     (tmp_path / "data.csv").write_text("1")
     with pytest.raises(
         SinkError, match=r"not empty and is no Delta table.*'data.csv'.*move its files away"
@@ -522,14 +518,14 @@ def test_a_directory_with_foreign_files_is_refused(tmp_path):
 
 
 def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
-    """The sentence says what to choose."""
+    """The error says what to choose instead."""
     (tmp_path / "t").write_text("1")
     with pytest.raises(SinkError, match="is a file: choose a directory"):
         DeltaTable(str(tmp_path / "t")).check(context())
 
 
 def test_an_existing_table_with_other_partitions_is_refused(spark, tmp_path):
-    """Its files lie in other directories than the sink would make."""
+    """Its files are in other directories than the sink would use."""
     sink = opened(tmp_path / "t", partition_by=("c",))
     sink.commit(1, [flushed(sink, spark.sql("select 1 id, 'x' c"), 0)])
     with pytest.raises(
@@ -539,7 +535,7 @@ def test_an_existing_table_with_other_partitions_is_refused(spark, tmp_path):
 
 
 def test_a_table_with_constraints_is_refused(spark, tmp_path):
-    """Files that are added past the engines could break them without a word."""
+    """Files added without the engines could silently violate them."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     deltalake.DeltaTable(str(tmp_path / "t")).alter.add_constraint({"small": "id < 10"})
@@ -550,7 +546,7 @@ def test_a_table_with_constraints_is_refused(spark, tmp_path):
 
 
 def test_a_table_that_forgets_transactions_is_refused(spark, tmp_path):
-    """Its memory of this job's epochs is what makes a second commit harmless."""
+    """A repeated commit is harmless only because the table remembers this job's epochs."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     properties = {"delta.setTransactionRetentionDuration": "interval 7 days"}
@@ -562,7 +558,7 @@ def test_a_table_that_forgets_transactions_is_refused(spark, tmp_path):
 
 
 def test_clean_deletes_nothing_if_delta_rs_does_not_see_the_table(spark, tmp_path, monkeypatch):
-    """Without the right to the log, committed files would look like orphans."""
+    """Without access to the log, committed files would look like orphans."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(2), 0)])
     monkeypatch.setattr(deltalake.DeltaTable, "is_deltatable", lambda *_: False)
@@ -585,19 +581,19 @@ def test_relative_paths_are_made_absolute_when_the_sink_is_made(tmp_path, monkey
 
 @pytest.mark.parametrize("character", ["\n", "\t", "\x7f", "\\"])
 def test_a_character_that_delta_rs_cannot_read_in_a_path_is_refused(tmp_path, character):
-    """When the sink is made, and not by each attempt anew."""
+    """When the sink is created, not in every attempt."""
     with pytest.raises(SinkError, match="since delta-rs misreads"):
         DeltaTable(f"{tmp_path}/a{character}b")
 
 
 def test_a_percent_sign_in_the_path_is_refused(tmp_path):
-    """delta-rs decodes it and would write the log beside the files."""
+    """delta-rs decodes it and would write the log next to the files."""
     with pytest.raises(SinkError, match="misreads '%'"):
         DeltaTable(str(tmp_path / "a%20b"))
 
 
 def test_vacuum_finds_what_nobody_cleaned(spark, tmp_path):
-    """Orphans have visible names, so Delta's own VACUUM lists them, and only them."""
+    """Orphans have visible names, so Delta's own VACUUM lists exactly those."""
     sink = opened(tmp_path / "t")
     sink.commit(1, [flushed(sink, spark.range(0, 2, 1, 2), 0)])
     orphan = staged(sink, spark.range(3), 1)

@@ -1,5 +1,4 @@
-"""The file sink on real Spark: final names, the ledger, commits that were cut short, and what
-readers see meanwhile."""
+"""The file sink on real Spark: final names, ledger, interrupted commits, and what readers see."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ JOB = "0123456789abcdef0123456789abcdef"
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 class DyingFileSystem(LocalFileSystem):
@@ -71,7 +70,7 @@ def flushed(sink: Files, frame: Any, position: int) -> dict[str, Any]:
 
 
 def ids(path: Path) -> list[int]:
-    """What pyarrow sees."""
+    """The ids that pyarrow reads."""
     dataset = ds.dataset(path, format="parquet")
     return sorted(dataset.to_table()["id"].to_pylist()) if dataset.files else []
 
@@ -98,8 +97,8 @@ def test_staged_rows_are_invisible_until_they_are_committed(spark, tmp_path):
 
 
 def test_final_names_say_job_sink_attempt_and_position(spark, tmp_path):
-    """They follow from the payload alone, below the partition's directory, whoever commits it under
-    which epoch."""
+    """They follow from the payload alone, below the partition's directory, for any committer and
+    epoch."""
     sink = opened(tmp_path / "f", partition_by=["c"])
     sink.commit(5, [flushed(sink, spark.sql("select 1 id, 'a/b' c"), 7)])
     assert visible(tmp_path / "f") == ["c=a%2Fb/01234567-out-1-7-0.snappy.parquet"]
@@ -109,7 +108,7 @@ def test_final_names_say_job_sink_attempt_and_position(spark, tmp_path):
 
 
 def test_committing_an_epoch_twice_shows_its_rows_once(spark, tmp_path):
-    """The ledger knows the epoch, also after its files were moved away by their reader."""
+    """The ledger remembers the epoch, even after a reader has moved its files away."""
     sink = opened(tmp_path / "f")
     payload = flushed(sink, spark.range(3), 0)
     assert sink.commit(1, [payload]) == 3
@@ -136,7 +135,7 @@ def test_a_commit_that_died_between_two_renames_is_completed(spark, tmp_path, re
 
 
 def test_a_file_that_is_neither_staged_nor_committed_is_reported(spark, tmp_path):
-    """Its rows are lost, and the sentence names it."""
+    """Its rows are lost, and the error names it."""
     sink = opened(tmp_path / "f")
     payload = flushed(sink, spark.range(3).coalesce(1), 0)
     (file,) = payload["files"]
@@ -147,7 +146,7 @@ def test_a_file_that_is_neither_staged_nor_committed_is_reported(spark, tmp_path
 
 
 def test_of_two_processes_that_commit_one_epoch_each_file_lands_once(spark, tmp_path):
-    """The rival is faster at the very rename; the slower one finds the work done (PROTOCOL P18)."""
+    """The rival wins the race for a rename; the slower one finds it done (PROTOCOL P18)."""
 
     class Raced(LocalFileSystem):
         def rename(self, source: str, target: str) -> None:
@@ -161,7 +160,7 @@ def test_of_two_processes_that_commit_one_epoch_each_file_lands_once(spark, tmp_
 
 
 def test_a_rename_that_fails_leaves_the_rows_staged(spark, tmp_path):
-    """The error says that they are committed later; the epoch is not in the ledger."""
+    """The error says that they will be committed later; the epoch is not in the ledger."""
 
     class ReadOnly(LocalFileSystem):
         def rename(self, source: str, target: str) -> None:
@@ -175,7 +174,7 @@ def test_a_rename_that_fails_leaves_the_rows_staged(spark, tmp_path):
 
 
 def test_the_ledger_keeps_only_its_newest_entries(spark, tmp_path):
-    """It says no more than that, however long the job runs."""
+    """It does not grow with the life of the job."""
     sink = opened(tmp_path / "f")
     for epoch in (8, 9, 10, 11, 12):
         sink.commit(epoch, [flushed(sink, spark.range(1), epoch)])
@@ -185,8 +184,8 @@ def test_the_ledger_keeps_only_its_newest_entries(spark, tmp_path):
 
 
 def test_the_final_names_are_durable_before_the_ledger(spark, tmp_path):
-    """Else a crash of the machine could leave an epoch on record whose files are gone
-    (PROTOCOL P23)."""
+    """A machine crash could otherwise leave an epoch on record whose files are gone (PROTOCOL
+    P23)."""
     calls: list[str] = []
 
     class Recording(LocalFileSystem):
@@ -223,14 +222,14 @@ def test_an_epoch_without_rows_shows_nothing(spark, tmp_path):
 
 
 def test_a_flushed_payload_is_recognised(spark, tmp_path):
-    """It comes again when its checkpoint was aborted."""
+    """It comes again after its checkpoint was aborted."""
     sink = opened(tmp_path / "f")
     payload = flushed(sink, spark.range(3), 0)
     assert sink.flush([payload]) == [payload]
 
 
 def test_clean_removes_only_what_dead_attempts_of_this_sink_staged(spark, tmp_path):
-    """The living attempt, other sinks and other jobs keep theirs (PROTOCOL P22)."""
+    """The live attempt, other sinks and other jobs keep theirs (PROTOCOL P22)."""
     for options in ({}, {"attempt": 2}, {"sink": "out-1"}, {"job": "f" * 32}):
         flushed(opened(tmp_path / "f", **options), spark.range(1), 0)
     opened(tmp_path / "f", attempt=2).clean(2)
@@ -242,7 +241,7 @@ def test_clean_removes_only_what_dead_attempts_of_this_sink_staged(spark, tmp_pa
     "options", [{}, {"header": "true"}, {"header": "true", "compression": "gzip"}]
 )
 def test_rows_of_csv_files_are_counted(spark, tmp_path, options):
-    """A line break inside a value starts no row, a header is none."""
+    """A line break inside a value does not start a row, and a header is not one."""
     rows = [(1, "two\nlines"), (2, 'a "quoted" word'), (3, None), (4, "")]
     sink = opened(tmp_path / "f", format="csv", options=options)
     frame = spark.createDataFrame(rows, "id int, s string").coalesce(1)
@@ -255,7 +254,7 @@ def test_rows_of_csv_files_are_counted(spark, tmp_path, options):
 
 
 def test_an_empty_csv_step_with_a_header_is_no_row(spark, tmp_path):
-    """Spark writes the header although there is nothing below it."""
+    """Spark writes the header even without rows."""
     sink = opened(tmp_path / "f", format="csv", options={"header": "true"})
     assert sink.commit(1, [flushed(sink, spark.range(0), 0)]) == 0
     assert visible(tmp_path / "f") == []
@@ -280,13 +279,13 @@ def test_rows_of_json_files_are_counted(spark, tmp_path):
     ],
 )
 def test_options_that_make_rows_uncountable_are_refused(arguments, message):
-    """When the sink is made, before anything runs."""
+    """When the sink is created, before anything runs."""
     with pytest.raises(SinkError, match=message):
         Files("out", **arguments)
 
 
 def test_a_directory_with_foreign_files_is_refused(tmp_path):
-    """check names a file and the way out, and leaves no trace."""
+    """check names a file and the way out, and leaves nothing behind."""
     (tmp_path / "data.csv").write_text("1")
     with pytest.raises(SinkError, match=r"not written by Weir.*'data.csv'.*move its files away"):
         opened(tmp_path)
@@ -294,7 +293,7 @@ def test_a_directory_with_foreign_files_is_refused(tmp_path):
 
 
 def test_the_directory_of_another_job_is_taken(spark, tmp_path):
-    """A new job may add to what an earlier one wrote; it has a ledger of its own."""
+    """A new job may add to what an earlier one wrote; it has a separate ledger."""
     first = opened(tmp_path / "f")
     first.commit(3, [flushed(first, spark.range(1), 0)])
     second = opened(tmp_path / "f", job="f" * 32)
@@ -304,7 +303,7 @@ def test_the_directory_of_another_job_is_taken(spark, tmp_path):
 
 
 def test_the_ledgers_tell_who_committed_the_newest_first(spark, tmp_path):
-    """Each job's newest epoch, to whoever asks before the directory is opened (PROTOCOL P21)."""
+    """Each job's newest epoch, even before the directory is opened (PROTOCOL P21)."""
     for job, epoch in ((JOB, 3), ("f" * 32, 1), (JOB, 4)):
         sink = opened(tmp_path / "f", job=job, attempt=epoch)
         sink.commit(epoch, [flushed(sink, spark.range(1), 0)])
@@ -318,7 +317,7 @@ def test_the_ledgers_tell_who_committed_the_newest_first(spark, tmp_path):
 
 
 def test_a_damaged_ledger_is_told_by_the_path_of_its_entry(spark, tmp_path):
-    """What cannot be read may be anybody's rows."""
+    """Unreadable entries may belong to anybody's rows."""
     sink = opened(tmp_path / "f")
     sink.commit(3, [flushed(sink, spark.range(1), 0)])
     entry = tmp_path / "f" / "_weir" / "committed" / f"{JOB}-out" / "3"
@@ -328,8 +327,7 @@ def test_a_damaged_ledger_is_told_by_the_path_of_its_entry(spark, tmp_path):
 
 
 def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
-    """pyarrow reads while epochs are staged and committed: each file that it finds is whole and
-    committed."""
+    """pyarrow reads during staging and commits: each file that it finds is whole and committed."""
     sink = opened(tmp_path / "f")
     seen: list[int] = []
     failures: list[BaseException] = []
@@ -341,8 +339,7 @@ def test_a_reader_never_sees_a_partial_or_uncommitted_file(spark, tmp_path):
                 try:
                     found = ids(tmp_path / "f")
                 except FileNotFoundError as error:
-                    # pyarrow walks through hidden directories too, before it passes over them: one
-                    # may vanish.
+                    # pyarrow walks hidden directories before it ignores them: one may vanish.
                     assert "/_weir/staged/" in str(error)
                     continue
                 assert found == list(range(len(found)))

@@ -1,5 +1,4 @@
-"""The sink of user functions: what they are called with, what they may return, and what importing
-the sinks costs."""
+"""The sink of user functions: arguments, results, and the cost of importing the sinks."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ def test_commit_gets_the_values_of_the_epoch_and_its_identity():
 
 
 def test_an_epoch_without_payloads_is_committed_too():
-    """So that the user's ledger can tell empty from not yet committed (PROTOCOL P15)."""
+    """So that the user's ledger can tell an empty epoch from an uncommitted one (PROTOCOL P15)."""
     calls = []
     sink = opened(
         lambda frame, info: None, commit=lambda info, values: calls.append((info.epoch, values))
@@ -65,8 +64,8 @@ def test_an_epoch_without_payloads_is_committed_too():
 
 
 def test_without_commit_nothing_is_left_to_commit():
-    """The rows are out when the function returns, so no final checkpoint is needed
-    (PROTOCOL P36)."""
+    """The rows are written when the function returns, so no final checkpoint is needed (PROTOCOL
+    P36)."""
     sink = opened(lambda frame, info: "written")
     assert sink.stage(FRAME, Step(position=1)) is None
     assert sink.commit(1, []) == 0
@@ -87,7 +86,7 @@ def test_without_commit_nothing_is_left_to_commit():
     ],
 )
 def test_a_value_that_is_not_json_is_refused(value, kind):
-    """The sentence names the sink and the type; a pickle would not survive an upgrade."""
+    """The error names the sink and the type; a pickle would not survive an upgrade."""
     sink = opened(lambda frame, info: value, commit=accept, describe="Kafka('orders')")
     with pytest.raises(
         SinkError, match=rf"Kafka\('orders'\) \(sink 'out'\).* contains {kind}, which is not JSON"
@@ -115,7 +114,7 @@ def test_commit_sees_what_a_restored_job_would_see():
 
 
 def test_clean_and_newest_committed_are_passed_on():
-    """clean is told below which attempt it may delete."""
+    """clean gets the attempt below which it may delete."""
     cleaned = []
     sink = opened(
         lambda frame, info: 1,
@@ -129,13 +128,13 @@ def test_clean_and_newest_committed_are_passed_on():
 
 
 def test_the_description_is_the_functions_name_or_the_given_one():
-    """Messages name what the user wrote."""
+    """Messages show what the user wrote."""
     assert Foreach(accept).describe() == "Foreach(accept)"
     assert Foreach(accept, describe="my sink").describe() == "my sink"
 
 
 def test_importing_the_sinks_loads_neither_spark_nor_delta_rs():
-    """delta-rs is loaded by the first DeltaTable that is opened, Spark by the job."""
+    """The first opened DeltaTable loads delta-rs, and the job loads Spark."""
     code = (
         "import sys, weir.sinks; weir.sinks.DeltaTable('x'); print({'pyspark', 'deltalake', 'py4j'}"
         " & set(sys.modules))"

@@ -1,8 +1,7 @@
-"""One cut for readers: tables written by the real sink, read at the newest checkpoint that all of
-them show.
+"""One cut for readers: tables are read at the newest checkpoint that all of them show.
 
-Only the last three tests need Spark. The others write the Parquet files that Spark would stage with
-pyarrow, and let the sink flush and commit them.
+Only the last three tests need Spark. The others write with pyarrow the Parquet files that Spark
+would stage, and let the sink flush and commit them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SCHEMA = delta_schema_json(
 
 
 class Writer:
-    """One sink of one job, and its table."""
+    """A sink of one job and its table."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Writer:
 
 
 class Records:
-    """The records of a job, as its driver writes them."""
+    """A job's records as its driver writes them."""
 
     def __init__(
         self,
@@ -121,8 +120,7 @@ class Records:
         sinks: tuple[str, ...] = ("clean", "revenue"),
         **pending: dict[int, int],
     ) -> None:
-        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch for each
-        sink."""
+        """Complete a checkpoint, the only one retained; ``pending`` has rows by epoch per sink."""
         older = self._log.newest.checkpoints
         committables = (
             Committable(
@@ -196,8 +194,8 @@ def append_by_a_user(writer: Writer, row: int) -> None:
 
 
 def test_a_table_between_two_commits_holds_the_others_at_its_checkpoint(clean, revenue):
-    """Checkpoint 3 is committed in one table and not in the other: both are read at 2, and the next
-    reader gets 3."""
+    """Checkpoint 3 is committed in only one table: both are read at 2, and the next reader gets
+    3."""
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
         revenue.commit(checkpoint, checkpoint * 10)
@@ -215,7 +213,7 @@ def test_a_table_between_two_commits_holds_the_others_at_its_checkpoint(clean, r
 
 
 def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_path, records):
-    """The job's records tell the two apart, also for a step that staged files without a row."""
+    """The job's records distinguish them, also for a step that staged files without rows."""
     clean, revenue = (
         Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
     )
@@ -226,7 +224,7 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
         revenue.commit(checkpoint)
     records.complete(5, revenue={3: 0, 5: 0}, clean={3: 1, 5: 1})
     quiet = cut_of(clean, revenue)
-    # Checkpoint 4 was aborted, or had no rows: the newest that is known to have completed is 3.
+    # Checkpoint 4 was aborted or had no rows: the newest that is known to have completed is 3.
     assert (quiet.checkpoint_id, quiet.versions, quiet.fallback) == (
         3,
         {"clean": 2, "revenue": 0},
@@ -250,13 +248,13 @@ def test_an_empty_epoch_does_not_hold_the_cut_back_and_a_pending_one_does(tmp_pa
     )
     revenue.commit(8, 80)
     assert cut_of(clean, revenue).checkpoint_id == 9
-    # Newer commits than the records know of.
+    # Commits newer than those in the records.
     clean.commit(10, 100)
     assert (cut_of(clean, revenue).checkpoint_id, cut_of(clean).checkpoint_id) == (9, 10)
 
 
 def test_a_sink_that_the_job_does_not_have_any_more_stands_at_its_last_commit(tmp_path, records):
-    """Nothing of it is pending, but what came after is not in its table."""
+    """It has nothing pending, but later rows are not in its table."""
     clean, revenue = (
         Writer(tmp_path / name, directory=records.directory) for name in ("clean", "revenue")
     )
@@ -271,7 +269,7 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_passed_over(records):
     """The log then has a newer one."""
 
     class Subsuming(LocalFileSystem):
-        """While its first metadata is read, a newer checkpoint completes and that one goes."""
+        """A newer checkpoint completes while the first metadata is read, and replaces it."""
 
         def read(self, path: str) -> bytes:
             if path.endswith("chk-2/_metadata"):
@@ -286,7 +284,7 @@ def test_a_checkpoint_that_is_subsumed_while_it_is_read_is_passed_over(records):
 def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(
     tmp_path, records, monkeypatch
 ):
-    """Records that say that nothing is pending are of no use for tables that were read before."""
+    """Records without pending rows are useless for tables that were read before them."""
     clean = Writer(tmp_path / "clean", directory=records.directory)
     clean.commit(1, 1)
 
@@ -310,7 +308,8 @@ def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(
     ],
 )
 def test_without_the_jobs_records_the_cut_is_late_and_says_why(tmp_path, directory, reason):
-    """A directory out of reach, or that of another job that went on from this one's savepoint."""
+    """The directory is out of reach, or belongs to a job that was started from this one's
+    savepoint."""
     clean, revenue = (Writer(tmp_path / name, directory=directory) for name in ("clean", "revenue"))
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
@@ -323,8 +322,7 @@ def test_without_the_jobs_records_the_cut_is_late_and_says_why(tmp_path, directo
 def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_rows_again(
     clean, revenue
 ):
-    """It leaves no version, so it cannot be told from one that is not committed yet: the cut is
-    late, never wrong."""
+    """It leaves no version and looks like an uncommitted one: the cut is late, never wrong."""
     clean.commit(1, 1)
     revenue.commit(1, 10)
     for checkpoint in (2, 3):
@@ -344,7 +342,8 @@ def test_without_records_an_empty_epoch_holds_the_cut_back_until_the_table_has_r
 
 
 def test_maintenance_after_the_cut_is_part_of_it_and_other_writers_rows_are_not(clean, revenue):
-    """OPTIMIZE changes no row; what a user appended is read only with the job's next checkpoint."""
+    """OPTIMIZE changes no rows; rows appended by a user are read only with the job's next
+    checkpoint."""
     for checkpoint in (1, 2):
         clean.commit(checkpoint, checkpoint)
     revenue.commit(1, 10)
@@ -360,7 +359,7 @@ def test_maintenance_after_the_cut_is_part_of_it_and_other_writers_rows_are_not(
 
 
 def test_the_newest_job_that_wrote_every_table_counts(tmp_path, clean, revenue):
-    """A job begun anew is read once all tables have it, whatever its checkpoint ids are."""
+    """A restarted job is read once all tables have it, whatever its checkpoint ids are."""
     for checkpoint in (7, 8):
         clean.commit(checkpoint, checkpoint)
         revenue.commit(checkpoint, checkpoint * 10)
@@ -380,7 +379,7 @@ def test_the_newest_job_that_wrote_every_table_counts(tmp_path, clean, revenue):
 
 
 def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean):
-    """Each sentence names the tables and jobs, and what to do."""
+    """Each error names the tables and jobs, and what to do."""
     clean.commit(5, 5)
     other = Writer(tmp_path / "other", job=FRESH, name="billing")
     other.commit(5, 5)
@@ -411,8 +410,7 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
 
 
 def test_two_sinks_of_one_job_in_one_table_are_refused(tmp_path, clean):
-    """Also if the second has staged rows and committed none: the newest commit does not show its
-    checkpoint then."""
+    """Even if the second has only staged rows: the newest commit does not show its checkpoint."""
     clean.commit(1, 1)
     assert cut_of(clean).checkpoint_id == 1
     Writer(clean.path, sink="second").stage((2,))
@@ -423,7 +421,7 @@ def test_two_sinks_of_one_job_in_one_table_are_refused(tmp_path, clean):
 
 
 def test_a_log_is_read_only_as_far_as_needed_and_says_when_it_is_too_short(clean, revenue):
-    """Entries that are older than the cut may be cleaned up; one that the cut needs is named."""
+    """Entries older than the cut may be deleted; a missing one that the cut needs is named."""
     revenue.commit(1, 10)
     for checkpoint in (1, 2, 3):
         clean.commit(checkpoint, checkpoint)
@@ -440,7 +438,7 @@ def test_a_log_is_read_only_as_far_as_needed_and_says_when_it_is_too_short(clean
 
 
 def test_credentials_are_not_shown(clean):
-    """A cut is printed in notebooks and logs."""
+    """Cuts are printed in notebooks and logs."""
     clean.commit(1, 1)
     cut = weir.read_consistent(
         {"clean": str(clean.path)}, storage_options={"AWS_SECRET_ACCESS_KEY": "hidden"}
@@ -448,16 +446,17 @@ def test_credentials_are_not_shown(clean):
     assert "hidden" not in repr(cut)
 
 
-# -- a job that goes on from another one's snapshot
-# -------------------------------------------------------------------
+# -- a job that goes on from another one's snapshot ------------------------------------------------
 
 
 NEXT = "89abcdef0123456789abcdef01234567"
 
 
 class Resumed:
-    """Job JOB has stopped at savepoint 19, and FRESH goes on from it in the tables ``clean`` and
-    ``revenue``."""
+    """Job JOB stopped at savepoint 19, and FRESH continues from it.
+
+    Both write the tables ``clean`` and ``revenue``.
+    """
 
     def __init__(self, directory: Path, *, origin: Origin | None, tables: tuple[str, ...]) -> None:
         self._directory = directory
@@ -499,8 +498,8 @@ BOTH = ("clean", "revenue")
 def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_at_the_old_job(
     tmp_path,
 ):
-    """The new job's records say that it goes on from savepoint 19, in this table, and that nothing
-    of it is pending."""
+    """The new job's records say that it started from savepoint 19, in this table, with nothing
+    pending."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     for checkpoint in (1, 2, 3):
         resumed.new_clean.commit(checkpoint, 100 + checkpoint)
@@ -514,8 +513,8 @@ def test_a_table_that_is_quiet_since_its_job_was_resumed_does_not_hold_the_cut_a
 
 
 def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_path):
-    """Up to its first pending epoch; before its first checkpoint everything stands at the old job's
-    cut, and it says so."""
+    """Up to its first pending epoch; before its first checkpoint the whole cut is the old job's,
+    and says so."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     for checkpoint in (2, 3):
         resumed.new_clean.commit(checkpoint, 100 + checkpoint)
@@ -534,7 +533,7 @@ def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_pa
 
 
 def test_a_table_that_is_new_in_the_resumed_job_is_read_with_one_that_is_quiet_since(tmp_path):
-    """No one job has written to both."""
+    """Neither job has written to both."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=("revenue", "late"))
     late = Writer(tmp_path / "late", job=FRESH, directory=f"{resumed.base}/{FRESH}")
     late.commit(2, 7)
@@ -549,7 +548,7 @@ def test_a_table_that_is_new_in_the_resumed_job_is_read_with_one_that_is_quiet_s
 
 
 def test_a_job_that_was_resumed_twice_is_followed_to_the_first(tmp_path):
-    """Each job's records name the one before it."""
+    """Each job's records name the previous one."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     resumed.new_clean.commit(1, 100)
     resumed.new.complete(1)
@@ -562,8 +561,7 @@ def test_a_job_that_was_resumed_twice_is_followed_to_the_first(tmp_path):
 
 
 def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginning(tmp_path):
-    """Rows that were pending in the savepoint are committed by the new driver, under the old job's
-    id (P14, P19)."""
+    """The new driver commits the savepoint's pending rows under the old job's id (P14, P19)."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     Writer(tmp_path / "revenue", directory=f"{resumed.base}/{FRESH}", attempt=2).commit(19, 20)
     resumed.new_clean.commit(1, 100)
@@ -589,7 +587,7 @@ def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginnin
 def test_a_newer_job_that_cannot_be_followed_leaves_the_cut_at_the_old_one_and_says_why(
     tmp_path, origin, tables, why
 ):
-    """Late, never wrong: its rows may be elsewhere, or the table may have more than it began
+    """Late, never wrong: its rows may be elsewhere, or the table may contain more than it started
     with."""
     resumed = Resumed(tmp_path, origin=origin, tables=tables)
     resumed.new_clean.commit(1, 100)
@@ -600,7 +598,7 @@ def test_a_newer_job_that_cannot_be_followed_leaves_the_cut_at_the_old_one_and_s
 
 
 def test_a_newer_job_without_a_checkpoint_leaves_the_cut_at_the_old_one_and_says_why(tmp_path):
-    """It has committed what it found in the savepoint, and nothing of its own."""
+    """It has committed only what was pending in the savepoint."""
     resumed = Resumed(tmp_path, origin=SAVEPOINT_19, tables=BOTH)
     resumed.new_clean.commit(1, 100)
     assert (resumed.cut.job_id, resumed.cut.checkpoint_id) == (JOB, 19)
@@ -609,7 +607,7 @@ def test_a_newer_job_without_a_checkpoint_leaves_the_cut_at_the_old_one_and_says
 
 @pytest.mark.spark
 def test_a_session_reads_the_jobs_records_on_a_hadoop_file_system(spark, tmp_path):
-    """Without one the quiet table holds the cut back."""
+    """Without a session the quiet table holds the cut back."""
     spark._jsc.hadoopConfiguration().set(
         "fs.viewfs.mounttable.cut.link./checkpoints", tmp_path.as_uri()
     )
@@ -629,7 +627,7 @@ def test_a_session_reads_the_jobs_records_on_a_hadoop_file_system(spark, tmp_pat
 
 @pytest.mark.spark
 def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
-    """Every value is as it was before the cut, whatever characters paths and columns have."""
+    """Every value equals that before the cut, whatever characters paths and columns have."""
     values = ["US", "a/b", None, "x y", "50%", "é=ü", "q'\"?#:*\\", "%2F", "a+b", "{b}"]
     data = [
         (number, value, number % 2 == 0, {"k`": [number]}) for number, value in enumerate(values)
@@ -654,8 +652,7 @@ def test_spark_reads_a_partitioned_table_at_the_cut(spark, tmp_path):
 
 @pytest.mark.spark
 def test_spark_reads_plain_tables_also_without_files_and_refuses_others(spark, clean, revenue):
-    """A table from which everything was deleted keeps its columns; rows behind deletion vectors
-    would come back."""
+    """An emptied table keeps its columns; rows hidden by deletion vectors would come back."""
     clean.commit(1, 1, 2)
     revenue.commit(1, 10)
     cut = cut_of(clean, revenue)

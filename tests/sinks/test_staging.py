@@ -1,5 +1,4 @@
-"""Names and paths of staged files: what must never be confused, and what Spark writes into
-directory names."""
+"""Names and paths of staged files: what must stay distinct, and Spark's directory names."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from weir.storage.local import LocalFileSystem
 
 
 def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():
-    """Else one sink would clean the other's staged files."""
+    """Otherwise one sink would clean the other's staged files."""
     names = ["a b", "a-b", "a.b", "a/b", "a" * 60, "a" * 61, "ü", "ö"]
     slugs = [slug(name) for name in names]
     assert len(set(slugs)) == len(names)
@@ -33,7 +32,8 @@ def test_names_of_sinks_that_would_be_spelled_alike_stay_apart():
 
 
 def test_dead_attempts_are_those_of_the_very_prefix_and_below_the_number(tmp_path):
-    """Numbers are compared as numbers, and a sink named like another's attempt is another sink."""
+    """Numbers are compared as numbers; a sink whose name looks like another's attempt is another
+    sink."""
     for name in ("p-1", "p-2", "p-10", "p-1-1", "xp-1", "p-", "p-x"):
         (tmp_path / name).mkdir()
     (tmp_path / "p-0").write_text("a file")
@@ -41,8 +41,8 @@ def test_dead_attempts_are_those_of_the_very_prefix_and_below_the_number(tmp_pat
 
 
 def test_partition_values_are_decoded():
-    """Spark escapes what a directory name cannot hold, also in the column's name; nulls have a name
-    of their own."""
+    """Spark escapes what a directory name cannot contain, also in the column's name; nulls have a
+    special name."""
     path = "a%3Ab=x%2Fy/c=__HIVE_DEFAULT_PARTITION__/d=k=v/part-0.parquet"
     assert partition_values(path) == {"a:b": "x/y", "c": None, "d": "k=v"}
 
@@ -56,15 +56,15 @@ def test_partition_values_are_decoded():
     ],
 )
 def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink, column, words):
-    """Its rows would be staged, and never found again; Delta's readers go by the log, so '_a' is
-    fine there."""
+    """Its rows would be staged and never found again; Delta's readers use the log, so '_a' is fine
+    there."""
     with pytest.raises(SinkError, match=words):
         sink("out", partition_by=("b", column))
     DeltaTable("out", partition_by=("_a",))
 
 
 def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sentence(tmp_path):
-    """Spark only says that a directory was not made; any other failure stays what it was."""
+    """Spark only says that it could not create a directory; other failures pass unchanged."""
 
     class Writer:
         def __getattr__(self, name):
@@ -89,8 +89,8 @@ def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sen
 
 
 def test_hidden_files_are_not_staged_files(tmp_path):
-    """Checksums and temporary directories of Hadoop are passed over, a partition that begins with _
-    is not."""
+    """Hadoop's checksums and temporary directories are ignored; a partition that starts with _ is
+    not."""
     for name in (
         "a.parquet",
         ".a.parquet.crc",
@@ -105,7 +105,7 @@ def test_hidden_files_are_not_staged_files(tmp_path):
 
 
 def test_directories_are_synced_after_what_they_name():
-    """And each only once."""
+    """Each only once."""
     synced = []
 
     class Recording(LocalFileSystem):
@@ -117,7 +117,7 @@ def test_directories_are_synced_after_what_they_name():
 
 
 def test_delta_rs_is_given_the_scheme_that_it_knows(monkeypatch):
-    """Spark says s3a:// where delta-rs says s3://; the options for delta-rs go along."""
+    """Spark says s3a:// where delta-rs says s3://; the options for delta-rs are passed along."""
     asked = []
     monkeypatch.setattr(
         "deltalake.DeltaTable.is_deltatable", lambda *call: asked.append(call) or False

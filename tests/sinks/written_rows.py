@@ -1,5 +1,4 @@
-"""Steps whose rows lie in Parquet files already, as the task writes them for other tasks: they are
-staged without Spark."""
+"""Steps with rows already in Parquet files, as written for other tasks: no Spark stages them."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ SCHEMA = {
 
 
 class WrittenRows:
-    """Stands for a frame whose rows lie in the files of the step."""
+    """Stands for a frame whose rows are in the step's files."""
 
     @property
     def schema(self) -> WrittenRows:
@@ -33,8 +32,7 @@ class WrittenRows:
 
 
 def stage_rows(sink: Sink, position: int, directory: Path) -> Payload:
-    """Stage the rows ``position`` and ``position + 100``, each in a file of its own, by way of a
-    directory."""
+    """Stage the rows ``position`` and ``position + 100`` as separate files of a directory."""
     written = []
     directory.mkdir(exist_ok=True)
     for row in (position, position + 100):
@@ -50,13 +48,13 @@ def stage_rows(sink: Sink, position: int, directory: Path) -> Payload:
 
 
 def rows_of_delta(path: Path) -> list[int]:
-    """What readers of a Delta table see."""
+    """The rows that readers of a Delta table see."""
     if not deltalake.DeltaTable.is_deltatable(str(path)):
         return []
     return sorted(deltalake.DeltaTable(str(path)).to_pyarrow_table()["id"].to_pylist())
 
 
 def rows_of_files(path: Path) -> list[int]:
-    """What readers of a directory of Parquet files see."""
+    """The rows that readers of a directory of Parquet files see."""
     found = ds.dataset(path, format="parquet")
     return sorted(found.to_table()["id"].to_pylist()) if found.files else []

@@ -1,14 +1,12 @@
-"""``python -m tests.soak``: one job for hours, killed in every way there is, again and again; then
-each row is counted.
+"""``python -m tests.soak``: kills one job for hours, in every way, then counts its rows.
 
-Input lands all the time. Each life of the job ends by another kind of death than the one before, at
-a random moment; then the same command is run again, unless the job has to get over it by itself. It
-must complete a checkpoint after each death. Every round of deaths, what the tables hold is compared
-with the input: nothing may be there twice. At the end the job is drained, and every sink must hold
-each row once.
+Input lands all the time. Each death is of another kind than the previous one, at a random moment;
+then the same command is run again, unless the job has to survive by itself. The job must complete a
+checkpoint after each death. After each round of deaths the tables are compared with the input: no
+row may be there twice. At the end the job is drained, and every sink must hold each row once.
 
-It mounts a small file system of its own, which needs root; without, no disk is filled, and it says
-so.
+The soak mounts a small file system of its own, which needs root; without root no disk is filled,
+and it prints that.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ from tests.soak.pipeline import KEYS
 PIPELINE = Path(__file__).with_name("pipeline.py")
 #: How long the job may take to complete a checkpoint after a death.
 RECOVERS_S = 180.0
-#: So soon a driver that sleeps counts as dead.
+#: After this time a sleeping driver counts as dead.
 LEASE_S = 4.0
 _LAND_EVERY_S = 1.0
-#: How many of the deaths of a driver come before its first checkpoint.
+#: The share of driver deaths that come before its first checkpoint.
 _EARLY = 0.25
 _SETTINGS = (
     "execution.checkpointing.interval=1s",
@@ -63,11 +61,11 @@ _COMPLETED = re.compile(r"^checkpoint \d+ completed", re.MULTILINE)
 
 
 class SoakError(Exception):
-    """The job did what it may not; the message says it."""
+    """The job misbehaved; the message says how."""
 
 
 class Soak:
-    """One job, its input, and what has befallen it."""
+    """One job, its input, and the count of its deaths and recoveries."""
 
     def __init__(self, place: Place, generator: random.Random, *, fills_disks: bool) -> None:
         self._place = place
@@ -82,14 +80,14 @@ class Soak:
         self._over = threading.Event()
         self.drivers = 0
         self.deaths: Counter[Death] = Counter()
-        #: Of each death: seconds until the next checkpoint had completed.
+        #: Seconds from each death until the next checkpoint completed, by kind.
         self.recovery_s: defaultdict[Death, list[float]] = defaultdict(list)
-        #: How often a driver ended by itself with a sentence, while a disk was full or a directory
-        #: away.
+        #: How often a driver gave up with an error message, while a disk was full or a directory
+        #: gone.
         self.gave_up: Counter[Death] = Counter()
 
     def live(self, seconds: float) -> None:
-        """Let the job live and die until the time is over."""
+        """Run and kill the job for this many seconds."""
         until_s = time.monotonic() + seconds
         landing = threading.Thread(target=self._land, daemon=True)
         landing.start()
@@ -104,8 +102,10 @@ class Soak:
             landing.join()
 
     def end(self) -> None:
-        """Drain the job once it has read everything; raises ``SoakError`` unless each row is where
-        it must be, once."""
+        """Drain the job once it has read everything, and compare the tables.
+
+        Raises ``SoakError`` unless every sink holds each row once.
+        """
         run = self._running(executors=self._has_executors)
         expected = self._expected()
         deadline = time.monotonic() + RECOVERS_S
@@ -122,10 +122,9 @@ class Soak:
         self._compare(final=True)
 
     # -- lives
-    # ------------------------------------------------------------------------------------------
 
     def _round(self) -> list[Death]:
-        """Every kind once, and none twice in a row."""
+        """Every kind once, in random order; no kind comes twice in a row, even across rounds."""
         kinds = list(self._kinds)
         self._random.shuffle(kinds)
         if kinds[0] is self._newest_kind:
@@ -147,7 +146,7 @@ class Soak:
         self._strike(kind)
 
     def _strike(self, kind: Death) -> None:
-        """Let it happen, and see that the job gets over it."""
+        """Cause a death, and wait until the job has recovered."""
         run = self._run
         assert run is not None
         began_s = time.monotonic()
@@ -184,17 +183,19 @@ class Soak:
         self._tell(f"death {self.deaths.total()}: {kind.value}; {recovers}")
 
     def _outage(self, directory: str) -> None:
-        """A directory is away for a while, and nothing may be written in its place."""
+        """Take a directory away for a while; only staged files may be written in its place."""
         away = self._disk.take_away(directory)
         time.sleep(OUTAGE_S)
         left = self._disk.put_back(directory, away)
-        # Tasks of Spark that were at work make what they need; none of it may be committed.
+        # Running Spark tasks create the directories that they need; none of it may be committed.
         if files := [path for path in left if not _STAGED.search(str(path))]:
             raise SoakError(f"files were written where {directory} had been: {files}")
 
     def _outlives_its_jvm(self, run: Run) -> bool:
-        """Whether a driver goes on, which it may while it starts: it makes another one; else it
-        must end, and not well."""
+        """Whether the driver continues with a new JVM, which it may do while it starts.
+
+        Otherwise it must end, with an exit code other than 0.
+        """
         wanted = self._completed(run) + 2
         deadline = time.monotonic() + RECOVERS_S
         while run.process.poll() is None:
@@ -210,8 +211,10 @@ class Soak:
         return False
 
     def _sleep(self, older: Run) -> None:
-        """The driver and all its processes stop; another one takes over; the older one wakes, and
-        must end by itself."""
+        """Stop the driver's processes, let another driver take over, and wake the older one.
+
+        The older driver must then end by itself.
+        """
         sleeping = put_to_sleep(older)
         time.sleep(LEASE_S + 1)
         self._run = None
@@ -225,11 +228,13 @@ class Soak:
             raise SoakError(f"the driver that took over has ended: {newer.story()}")
 
     def _recover(self, kind: Death, before: Run, began_s: float) -> float:
-        """Wait for the next checkpoint that begins after it; a driver that has given up with a
-        sentence is started again."""
+        """Wait for a checkpoint that began after the death; return the seconds since then.
+
+        A driver that gave up with an error message is started again.
+        """
         run = self._run
         assert run is not None
-        # One of the same driver may have been under way.
+        # The same driver may complete one that was already in progress.
         wanted = self._completed(run) + 2 if run is before else 1
         deadline = time.monotonic() + RECOVERS_S
         while self._completed(run) < wanted:
@@ -252,8 +257,11 @@ class Soak:
         return taken_s
 
     def _running(self, *, executors: bool, wait: bool = True) -> Run:
-        """A driver that runs, with or without executors of its own, and has completed a checkpoint
-        if that is waited for."""
+        """The running driver, started if there is none.
+
+        ``executors``: it must have executors of its own. ``wait``: until it has completed a
+        checkpoint.
+        """
         if self._run is not None and executors and not self._has_executors:
             self._strike(Death.DRIVER)
         if self._run is None:
@@ -278,7 +286,7 @@ class Soak:
         environment = {
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
-            # The pipeline shares steps with that of the end-to-end tests.
+            # The pipeline shares steps with the end-to-end tests' pipeline.
             "PYTHONPATH": os.pathsep.join((str(SOURCES), str(SOURCES.parent))),
         }
         return self._place.start(
@@ -289,7 +297,6 @@ class Soak:
         return len(_COMPLETED.findall(run.output))
 
     # -- rows
-    # ------------------------------------------------------------------------------------------
 
     @property
     def _out(self) -> Path:
@@ -305,12 +312,12 @@ class Soak:
             return self._place.rows()
 
     def _compare(self, *, final: bool) -> None:
-        """Each sink with the input.
+        """Compare each sink with the input.
 
-        Raises ``SoakError`` for a row that is there twice, or has not landed, and at the end for
-        one that is missing.
+        Raises ``SoakError`` for a row that is there twice or has not landed, and at the end for a
+        missing row.
         """
-        # What is committed first has landed when the input is read.
+        # Read before the input: rows committed by then have landed when the input is read.
         raw = delta_rows(self._out / "raw")
         files = files_rows(self._out / "raw_files") if final else Rows()
         numbered = delta_rows(self._out / "numbered")
@@ -344,7 +351,7 @@ def _ids(rows: Rows) -> Iterator[tuple[int]]:
 
 
 def _wrongly_numbered(numbered: Rows) -> list[int]:
-    """The keys whose rows are not numbered from 1 on, each number once."""
+    """The keys whose rows are not numbered 1, 2, 3 ... with each number once."""
     by_key: defaultdict[int, list[int]] = defaultdict(list)
     for number, n in numbered.elements():
         by_key[number % KEYS].append(n)
@@ -357,8 +364,7 @@ def _wrongly_numbered(numbered: Rows) -> list[int]:
 
 @contextmanager
 def _mounted(directory: Path) -> Iterator[bool]:
-    """A file system of its own at the directory, as long as it stands; False where that is not
-    allowed."""
+    """Mount a small file system at the directory; yields False where that is not allowed."""
     directory.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=2g", "tmpfs", str(directory)]
     mounted = (
@@ -373,7 +379,7 @@ def _mounted(directory: Path) -> Iterator[bool]:
 
 
 def main() -> int:
-    """The command. Returns 0 only if nothing was missing or doubled."""
+    """Run the command. Returns 0 only if no row was missing or doubled."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.soak", description=__doc__.partition("\n")[0]
     )

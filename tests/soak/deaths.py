@@ -1,4 +1,4 @@
-"""The kinds of death that the soak deals out, each to real processes and a real disk."""
+"""The kinds of death that the soak causes, on real processes and a real disk."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 from tests.e2e.support import Run
 
-#: How long a disk stays full, or the checkpoint directory away.
+#: How long a disk stays full, or a directory is gone.
 OUTAGE_S = 10.0
 _WORKERS_COME_S = 60.0
 _WORKERS_DIE_S = 1.0
 
 
 class Death(Enum):
-    """What is killed, or taken away."""
+    """A kind of death: what is killed, filled or taken away."""
 
     DRIVER = "SIGKILL of the driver"
     JVM = "SIGKILL of the JVM"
@@ -32,36 +32,35 @@ class Death(Enum):
 
     @property
     def is_outage(self) -> bool:
-        """Whether the driver may also give up with a sentence, and is started again."""
+        """Whether the driver may also give up with an error message; it is then started again."""
         return self in (Death.FULL_DISK, Death.CHECKPOINTS_GONE, Death.TABLES_GONE)
 
     @property
     def ends_the_driver(self) -> bool:
-        """Whether the driver cannot live on."""
+        """Whether the driver cannot survive."""
         return self in (Death.DRIVER, Death.JVM, Death.SLEEP)
 
 
 def kill_driver(run: Run) -> None:
-    """SIGKILL of the Python process: Spark has to notice by itself."""
+    """SIGKILL the Python process; Spark has to notice by itself."""
     run.process.kill()
     run.process.wait()
 
 
 def kill_jvm(run: Run) -> bool:
-    """SIGKILL of the JVM in which Spark's driver runs; False if there is none yet."""
+    """SIGKILL the JVM in which Spark's driver runs; False if there is none yet."""
     return _kill(run, "org.apache.spark.deploy.SparkSubmit")
 
 
 def kill_executor(run: Run, generator: random.Random) -> bool:
-    """SIGKILL of one of the executors, on a master that has some; False if there is none."""
+    """SIGKILL one of the executors, on a master that has executors; False if there is none."""
     return _kill(run, "CoarseGrainedExecutorBackend", generator)
 
 
 def kill_python_workers(run: Run) -> bool:
-    """SIGKILL of every process in which Spark runs Python, for a second from the first one on, so
-    that some are at work.
+    """SIGKILL all of Spark's Python workers for a second, so that some of them are at work.
 
-    False if none came in time.
+    The second starts with the first worker. False if no worker appeared in time.
     """
     came_by = time.monotonic() + _WORKERS_COME_S
     until: float | None = None
@@ -75,16 +74,18 @@ def kill_python_workers(run: Run) -> bool:
 
 
 class Disk:
-    """The file system below the job's checkpoints and tables, small enough to be filled if it is
-    one of its own."""
+    """The file system below the job's checkpoints and tables.
+
+    It is small enough to be filled if it was mounted for the soak.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._ballast = directory / "ballast"
 
     def fill(self) -> None:
-        """Leave no byte free."""
-        # Others write meanwhile: what they leave is taken too.
+        """Fill the file system to the last byte."""
+        # Others write meanwhile, so allocate until nothing is left.
         with self._ballast.open("ab") as file:
             while True:
                 state = os.statvfs(self._directory)
@@ -98,17 +99,17 @@ class Disk:
                 file.seek(0, os.SEEK_END)
 
     def free(self) -> None:
-        """Give the space back."""
+        """Free the space."""
         self._ballast.unlink()
 
     def take_away(self, directory: str) -> Path:
-        """A directory is not there any more, as if its volume were not mounted; where it is now."""
+        """Move a directory away, as if its volume were not mounted; return its new path."""
         away = self._directory / "away"
         (self._directory / directory).rename(away)
         return away
 
     def put_back(self, directory: str, away: Path) -> list[Path]:
-        """It is there again; the files that were written meanwhile where it had been."""
+        """Move the directory back; return the files that were written meanwhile in its place."""
         place = self._directory / directory
         left = [path for path in sorted(place.rglob("*")) if path.is_file()]
         if place.exists():
@@ -129,7 +130,7 @@ def _kill(run: Run, part_of_command: str, generator: random.Random | None = None
 
 
 def _is_python_worker(process: psutil.Process) -> bool:
-    """Spark's daemon forks a process for each task; both have the same command."""
+    """Whether it was forked by Spark's daemon, which has the same command line."""
     with contextlib.suppress(psutil.NoSuchProcess):
         parent = process.parent()
         return (

@@ -1,9 +1,9 @@
-"""The pipeline of the soak: what a killed job must keep, in one graph.
+"""The pipeline of the soak: every kind of output and state that must survive a kill, in one graph.
 
-Numbers with times are copied into a Delta table and into files, counted by the minute (Spark's
-state), and numbered by key in a Python operator (Weir's state). Each sink can be checked against
-the input alone. All paths are relative to the directory in which the command runs; ``disk`` is what
-the soak fills and takes away.
+Numbers with times are copied into a Delta table and into files, counted by minute (Spark's state),
+and numbered by key in a Python operator (Weir's state). Each sink can be checked against the input
+alone. All paths are relative to the directory in which the command runs; the soak fills ``disk``
+and takes its directories away.
 """
 
 from __future__ import annotations
@@ -25,28 +25,27 @@ KEYS = 7
 
 
 def numbers(spark: SparkSession) -> DataFrame:
-    """What has landed since the last step, in a few steps after a long outage."""
+    """The files landed since the last batch; after a long outage, in a few batches."""
     reader = spark.readStream.schema("id long, ts timestamp").option("maxFilesPerTrigger", 20)
     return reader.parquet("in")
 
 
 def keyed(frame: DataFrame) -> DataFrame:
-    """Some keys, each with many numbers."""
+    """The numbers with a few keys, each with many numbers."""
     return frame.select("id", (F.col("id") % KEYS).alias("key"))
 
 
 class Numbered(Operator):
-    """Gives each row of a key the next number: one that counted twice, or not at all, is seen for
-    ever."""
+    """Gives each row of a key the next number, so a doubled or lost row stays visible."""
 
     output_schema = "id long, n long"
 
     def initialize_state(self, state: StateStore) -> None:
-        """The newest number of each key."""
+        """Declare the newest number of each key."""
         self._newest = state.keyed_state("newest", pa.int64(), 0)
 
     def process_batch(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """The rows of a batch are numbered one after another."""
+        """Number the rows of a batch one after another."""
         keys = batch.column("key").unique()
         newest = dict(zip(keys.to_pylist(), self._newest.get(keys).to_pylist(), strict=True))
         numbered = []

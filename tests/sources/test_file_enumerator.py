@@ -1,5 +1,4 @@
-"""``FileEnumerator`` alone: which files it finds, who gets them, and what it keeps
-(PROTOCOL P41)."""
+"""``FileEnumerator`` alone: which files it finds, who gets them, what it keeps (P41)."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ WAKE: Payload = {}
 
 
 class FakeContext:
-    """``CoordinatorContext``: what is to run waits until the test lets it."""
+    """A ``CoordinatorContext`` whose work waits until the test runs it."""
 
     operator_id: OperatorId = "in"
 
@@ -59,14 +58,14 @@ class FakeContext:
         self.timers.append((delay_ms, function))
 
     def run(self) -> list[tuple[int, Payload]]:
-        """Run what waits; what was sent since the last call."""
+        """Run the waiting work; return what was sent since the last call."""
         while self.queue:
             self.queue.pop(0)()
         sent, self.sent = self.sent, []
         return sent
 
     def look_again(self) -> list[tuple[int, Payload]]:
-        """The interval is over."""
+        """Let the interval pass and run what follows."""
         timers, self.timers = self.timers, []
         for _, function in timers:
             function()
@@ -74,7 +73,7 @@ class FakeContext:
 
 
 class Bench:
-    """An enumerator over a directory, and its life over restores."""
+    """An enumerator over a directory, across restores."""
 
     def __init__(self, directory: Path, parallelism: int = 2, **options: Any) -> None:
         self.directory = directory
@@ -84,14 +83,14 @@ class Bench:
         self.restore(None, parallelism)
 
     def restore(self, state: Payload | None, parallelism: int = 2) -> None:
-        """Another driver begins there."""
+        """Restore the enumerator in another driver."""
         self.context = FakeContext(parallelism)
         self.enumerator = self._source.enumerator()
         self.enumerator.start(self.context)
         self.enumerator.reset_to_checkpoint(None if state is None else 7, state)
 
     def land(self, *names: str, size: int = 10, at: int = 0) -> None:
-        """``at``: seconds, of the modification time."""
+        """Create files; ``at`` is their modification time in seconds."""
         for name in names:
             (self.directory / name).write_bytes(b"x" * size)
             os.utime(self.directory / name, (1_700_000_000 + at,) * 2)
@@ -101,7 +100,7 @@ class Bench:
             (self.directory / name).unlink()
 
     def look(self) -> list[str]:
-        """Another look, after which everything is assigned that may be; the names."""
+        """Look again and assign everything that may be assigned; return the names."""
         sent, found = self.context.look_again(), list[str]()
         while sent := sent or self.ask(0):
             found += [name for _, event in sent for name in event.get("splits", ())]
@@ -117,7 +116,7 @@ class Bench:
         return self.context.run()
 
     def state(self) -> Payload:
-        """As a checkpoint keeps it."""
+        """The state as a checkpoint stores it."""
         state: Payload = read_back(self.enumerator.checkpoint_coordinator(7))
         return state
 
@@ -127,7 +126,8 @@ def splits(*names: str, end: bool = False) -> Payload:
 
 
 def test_readers_are_woken_and_those_that_ask_share_what_is_there(tmp_path: Path) -> None:
-    """Files of one age in the order of their names; hidden ones and directories are none."""
+    """Files of the same age come in the order of their names; hidden files and directories are
+    skipped."""
     bench = Bench(tmp_path)
     bench.land("b", "a", "c", "d", ".hidden", "_temporary")
     (tmp_path / "folder").mkdir()
@@ -137,7 +137,7 @@ def test_readers_are_woken_and_those_that_ask_share_what_is_there(tmp_path: Path
 
 
 def test_older_files_come_first(tmp_path: Path) -> None:
-    """Whatever their names."""
+    """Whatever their names are."""
     bench = Bench(tmp_path, parallelism=1)
     bench.land("new", "old")
     os.utime(tmp_path / "old", (1_600_000_000,) * 2)
@@ -148,7 +148,7 @@ def test_older_files_come_first(tmp_path: Path) -> None:
 def test_an_assignment_has_no_more_bytes_than_asked_for_but_one_file_at_least(
     tmp_path: Path,
 ) -> None:
-    """A file is never cut."""
+    """Files are never split."""
     bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=25)
     bench.land("a", "b", "c")
     bench.land("d", size=100)
@@ -172,7 +172,7 @@ def test_one_that_asks_twice_waits_once_and_is_served_when_files_come(tmp_path: 
 def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(
     tmp_path: Path,
 ) -> None:
-    """Who waited is forgotten: all are woken, and ask."""
+    """Waiting readers are forgotten: all are woken and ask again."""
     bench = Bench(tmp_path, max_bytes_per_split_batch=1)
     bench.land("a", "b", "c")
     bench.context.run()
@@ -188,7 +188,7 @@ def test_a_restored_enumerator_assigns_what_was_not_assigned_and_nothing_twice(
 
 
 def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
-    """The end comes with the last files; later files are none of it, also after a restore."""
+    """The end comes with the last files; later files are not part of it, also after a restore."""
     bench = Bench(tmp_path, bounded=True, max_bytes_per_split_batch=1)
     bench.land("a", "b", "c")
     bench.context.run()
@@ -205,7 +205,7 @@ def test_a_bounded_input_is_what_the_first_look_finds(tmp_path: Path) -> None:
 def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(
     tmp_path: Path,
 ) -> None:
-    """A reader may be quicker than the first look."""
+    """A reader may be faster than the first look."""
     bench = Bench(tmp_path, parallelism=1, bounded=True)
     look = bench.context.queue.pop()
     assert bench.ask(0) == [(0, WAKE)]
@@ -214,7 +214,7 @@ def test_an_empty_bounded_input_ends_at_once_but_not_before_it_was_looked_at(
 
 
 def test_a_file_that_was_removed_before_it_was_assigned_is_forgotten(tmp_path: Path) -> None:
-    """The newest look counts."""
+    """The newest listing counts."""
     bench = Bench(tmp_path, parallelism=1)
     bench.land("a", "b")
     bench.context.run()
@@ -224,7 +224,10 @@ def test_a_file_that_was_removed_before_it_was_assigned_is_forgotten(tmp_path: P
 
 
 def forgetful(directory: Path, **options: Any) -> Bench:
-    """It has read ``a``, and forgotten it: of the removed files it keeps names for 100 seconds."""
+    """An enumerator that has read and forgotten ``a``.
+
+    It keeps the names of removed files for 100 seconds.
+    """
     bench = Bench(directory, parallelism=1, name_retention=100, **options)
     bench.context.run()
     bench.land("a", "still there")
@@ -240,7 +243,7 @@ def forgetful(directory: Path, **options: Any) -> Bench:
 def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_late(
     tmp_path: Path,
 ) -> None:
-    """Every file is read once, over restores too."""
+    """Every file is read once, across restores too."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
     bench.land("always there")
@@ -260,8 +263,7 @@ def test_what_is_kept_of_names_is_bounded_by_what_is_there_and_was_removed_of_la
 
 
 def test_a_name_is_kept_while_its_file_is_there_and_beyond(tmp_path: Path) -> None:
-    """However old the file is; and one that comes back unchanged within the retention is not read
-    again."""
+    """However old the file; one that reappears unchanged within the retention is not read again."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
     bench.land("old", at=-1_000_000)
@@ -278,7 +280,7 @@ def test_a_name_is_kept_while_its_file_is_there_and_beyond(tmp_path: Path) -> No
 
 
 def test_a_late_file_is_read_where_no_name_was_forgotten(tmp_path: Path) -> None:
-    """Its time may be of long ago, and equal to others."""
+    """Its time may be long ago, and equal to others."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
     bench.land("a", at=1_000)
@@ -292,8 +294,8 @@ def test_a_late_file_is_read_where_no_name_was_forgotten(tmp_path: Path) -> None
 def test_a_file_that_may_have_been_read_and_forgotten_fails_the_job_by_name(
     tmp_path: Path, late: str
 ) -> None:
-    """Read again it would be doubled, passed over it might be lost; one that is younger than the
-    forgotten ones is read."""
+    """Reading it could duplicate rows, skipping it could lose them; one younger than the forgotten
+    ones is read."""
     bench = forgetful(tmp_path)
     bench.land("no doubt", at=51)
     assert bench.look() == ["no doubt"]
@@ -310,7 +312,7 @@ def test_a_file_that_may_have_been_read_and_forgotten_fails_the_job_by_name(
 def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice(
     tmp_path: Path,
 ) -> None:
-    """And goes on to be known."""
+    """It is remembered from then on."""
     bench = forgetful(tmp_path, on_error="reject")
     bench.land("a")
     assert bench.look() == []
@@ -322,7 +324,7 @@ def test_a_file_that_may_have_been_read_and_forgotten_is_rejected_once_by_choice
 
 
 def test_a_removed_name_that_is_used_again_is_said(tmp_path: Path) -> None:
-    """The file would be lost without a word."""
+    """Otherwise the file would be lost silently."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100, on_error="reject")
     bench.context.run()
     bench.land("a", "b")
@@ -346,7 +348,7 @@ def test_a_look_that_finds_nothing_forgets_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_that_waits_to_be_assigned_is_not_doubtful(tmp_path: Path) -> None:
-    """Although names as old as it are forgotten meanwhile."""
+    """Even if names as old as it are forgotten meanwhile."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100, max_bytes_per_split_batch=1)
     bench.context.run()
     bench.land("a", at=-1)
@@ -368,7 +370,7 @@ def test_a_file_that_waits_to_be_assigned_is_not_doubtful(tmp_path: Path) -> Non
 def test_a_file_that_comes_while_no_driver_runs_is_read_though_it_is_a_little_older(
     tmp_path: Path,
 ) -> None:
-    """The look that makes names forgotten still knows them."""
+    """The look that expires names still knows them."""
     bench = Bench(tmp_path, parallelism=1, name_retention=100)
     bench.context.run()
     bench.land("a", "b", at=10)
@@ -383,7 +385,7 @@ def test_a_file_that_comes_while_no_driver_runs_is_read_though_it_is_a_little_ol
     assert bench.state()["removed"] == {}
 
 
-#: Which of a few files comes or goes, and a time.
+#: Which of a few files appears or disappears, and a time.
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=4, max_size=30)
 
 
@@ -392,8 +394,8 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=4, m
 def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
     steps: list[tuple[int, int]],
 ) -> None:
-    """Files come with whatever times, go, and come back as they were; each look is behind a
-    restore."""
+    """Files appear with any times, disappear and come back unchanged; a restore precedes each
+    look."""
     known = KnownFiles({}, retention_ns=3)
     times, there = dict[str, int](), set[str]()
     read, said = set[str](), set[str]()
@@ -413,7 +415,7 @@ def test_no_file_is_read_twice_and_none_is_lost_without_a_word(
 
 
 def test_a_file_that_a_restored_job_does_not_find_any_more_is_said(tmp_path: Path) -> None:
-    """It was read by an attempt that is undone, or waited; what the checkpoint has was read for
+    """It was read by an undone attempt, or was waiting; what the checkpoint contains was read for
     good."""
     bench = Bench(tmp_path, parallelism=1, max_bytes_per_split_batch=1)
     bench.context.run()
@@ -452,7 +454,7 @@ def test_a_file_that_waited_and_is_gone_when_another_driver_begins_is_said(tmp_p
 
 
 def test_a_directory_that_cannot_be_listed_fails_the_job_by_name(tmp_path: Path) -> None:
-    """It is not there."""
+    """It does not exist."""
     bench = Bench(tmp_path / "gone")
     bench.context.run()
     (failure,) = bench.context.failures
@@ -473,7 +475,7 @@ def test_a_file_whose_name_is_not_utf8_fails_the_job_by_name(tmp_path: Path) -> 
 
 
 def test_a_file_whose_name_is_not_utf8_is_rejected_once(tmp_path: Path) -> None:
-    """Others are read; what is remembered of it is text."""
+    """The others are read; it is remembered as text."""
     (tmp_path / os.fsdecode(b"caf\xe9.json")).write_text("{}")
     (tmp_path / "a").write_text("{}")
     bench = Bench(tmp_path, on_error="reject")
@@ -488,7 +490,7 @@ def test_a_file_whose_name_is_not_utf8_is_rejected_once(tmp_path: Path) -> None:
 
 
 def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
-    """They are part of the state; any other question is refused."""
+    """They are part of the state; any other request is refused."""
     bench = Bench(tmp_path)
     rows = [{"line": 3, "why": "bad"}, {"line": 5, "why": "worse"}]
     bench.enumerator.handle_event_from_operator(0, 1, {"rejected": "a", "why": "broken"})
@@ -515,7 +517,7 @@ def test_rejects_are_kept_and_told_to_who_asks(tmp_path: Path) -> None:
 def test_what_a_file_source_cannot_be_given_is_refused_in_one_sentence(
     wrong: dict[str, Any], message: str
 ) -> None:
-    """When it is made."""
+    """When the source is created."""
     given: dict[str, Any] = {"path": "in", "format": "csv", "schema": "id long"} | wrong
     with pytest.raises(PipelineError, match=message):
         FileSource(given.pop("path"), **given)

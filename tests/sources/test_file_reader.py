@@ -1,4 +1,4 @@
-"""``FileReader`` alone: every format by the given schema, and files that cannot be read."""
+"""``FileReader`` alone: every format with the given schema, and unreadable files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = pa.schema(
     [("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC")), ("more", pa.string())]
 )
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
-#: Narrower than the schema, in another order, with a column too many and one too few.
+#: Narrower than the schema, in another order, with one extra column and one missing.
 TABLE = pa.table(
     {
         "ts": pa.array([NOON, None], pa.timestamp("ms", tz="UTC")),
@@ -31,7 +31,7 @@ ROWS = [{"id": 1, "ts": NOON, "more": None}, {"id": 2, "ts": None, "more": None}
 
 
 class FakeContext:
-    """``OperatorContext`` that keeps what it is told."""
+    """An ``OperatorContext`` that records its calls."""
 
     operator_id: OperatorId = "in"
     subtask = 0
@@ -81,7 +81,7 @@ def write(path: Path, format: str) -> None:
 
 @pytest.mark.parametrize("format", ["parquet", "json", "csv", "ipc"])
 def test_every_format_is_read_with_the_schema_that_was_given(tmp_path: Path, format: str) -> None:
-    """Columns by name, cast to their types; one that the file lacks is null."""
+    """Columns are matched by name and cast; a column that the file lacks is null."""
     write(tmp_path / "a", format)
     reader, _ = opened(tmp_path, format)
     assert batch(reader, {"splits": ["a"]}) == ROWS
@@ -98,7 +98,7 @@ def test_an_empty_text_file_has_no_rows(tmp_path: Path, format: str) -> None:
 def test_a_reader_asks_once_when_it_is_opened_and_once_behind_what_it_has_read(
     tmp_path: Path,
 ) -> None:
-    """A batch without files asks for nothing, and at the end nothing is asked for any more."""
+    """A batch without files asks for nothing, and after the end nothing is requested any more."""
     write(tmp_path / "a", "parquet")
     reader, context = opened(tmp_path)
     assert batch(reader, {}) == []
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
 def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
     tmp_path: Path, format: str, row: str, bad: str
 ) -> None:
-    """By its line, in a file of any size; the rows around it are read in their order."""
+    """It is identified by its line, in a file of any size; the rows around it are read in order."""
     header = "id,ts,more\n" if format == "csv" else ""
     lines = [row.format(number) for number in range(100_000)]
     lines[0], lines[77_777], lines[-1] = bad, bad, bad.rstrip()
@@ -167,8 +167,7 @@ def test_a_row_that_cannot_be_read_is_rejected_and_no_other(
 def test_records_are_told_apart_as_arrow_does(
     tmp_path: Path, format: str, text: str, ids: list[int], lines: list[int]
 ) -> None:
-    """Blank lines, quoted line ends, quotes within a value, and a column nobody asked for harm no
-    row."""
+    """Blank lines, quoted line ends, quotes within a value and an unused column damage no row."""
     (tmp_path / "a").write_text(text, newline="")
     reader, context = opened(tmp_path, format, rejects=True)
     assert [row["id"] for row in batch(reader, {"splits": ["a"]})] == ids
@@ -178,7 +177,7 @@ def test_records_are_told_apart_as_arrow_does(
 
 @pytest.mark.parametrize("format", ["json", "csv"])
 def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, format: str) -> None:
-    """The job would fail for good."""
+    """Otherwise the job would fail for good."""
     (tmp_path / "a").write_text('{"id": 1}\n{}\n' if format == "json" else "id,more\n1,a\n,b\n")
     reader, context = opened(tmp_path, format, rejects=True)
     context.output_schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
@@ -207,7 +206,7 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
 def test_a_file_of_which_no_row_can_be_told_is_rejected_as_a_whole(
     tmp_path: Path, format: str, content: bytes | None, why: str
 ) -> None:
-    """It is of another format, or gone; the files beside it are read."""
+    """It has another format or is gone; the other files are read."""
     if content is not None:
         (tmp_path / "a").write_bytes(content)
     write(tmp_path / "b", format)
@@ -220,7 +219,7 @@ def test_a_file_of_which_no_row_can_be_told_is_rejected_as_a_whole(
 
 
 def test_a_line_of_json_that_is_null_fails_the_job_by_its_file(tmp_path: Path) -> None:
-    """Arrow would take the process with it."""
+    """Arrow would crash the process."""
     (tmp_path / "a").write_text('null\n{"id": 1}\n')
     reader, _ = opened(tmp_path, "json")
     with pytest.raises(

@@ -1,5 +1,4 @@
-"""Stateful transformations for tests, each with the batch computation that it must equal once all
-windows have fired."""
+"""Stateful transformations with the batch computation that each equals once all windows fired."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ MINUTE = "1 minute"
 
 
 def windows(frame: DataFrame) -> DataFrame:
-    """Rows by the minute."""
+    """Rows by minute."""
     counted = (
         frame.withWatermark("ts", "20 seconds")
         .groupBy(F.window("ts", MINUTE))
@@ -27,7 +26,7 @@ def windows(frame: DataFrame) -> DataFrame:
 
 
 def sessions(frame: DataFrame) -> DataFrame:
-    """Sessions of seven keys, which are ended by a gap: ids of one key come in runs."""
+    """Sessions of seven keys, ended by a gap: ids of one key come in runs."""
     key = (F.col("id") / 5).cast("long") % 7
     grouped = frame.withWatermark("ts", "20 seconds").groupBy(
         F.session_window("ts", "30 seconds"), key.alias("k")
@@ -38,7 +37,7 @@ def sessions(frame: DataFrame) -> DataFrame:
 
 
 def chained(frame: DataFrame) -> DataFrame:
-    """The largest minute of every five minutes."""
+    """The largest minute of each five minutes."""
     minutes = (
         frame.withWatermark("ts", "20 seconds")
         .groupBy(F.window("ts", MINUTE))
@@ -51,7 +50,7 @@ def chained(frame: DataFrame) -> DataFrame:
 
 
 def distinct(frame: DataFrame) -> DataFrame:
-    """Each number modulo 5 within its minute once: duplicates come soon after."""
+    """Each number modulo 5 once per minute: duplicates follow soon."""
     key = F.date_trunc("minute", "ts").alias("minute")
     keyed = frame.select("ts", key, (F.col("id") % 5).alias("k")).withWatermark("ts", "10 minutes")
     streaming = keyed.isStreaming
@@ -63,7 +62,7 @@ def distinct(frame: DataFrame) -> DataFrame:
 
 
 def outer_join(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Every row of the left, with the even numbers of the right where they are near in time."""
+    """Every left row, with the right side's even numbers that are near in time."""
     lefts = left.withWatermark("ts", "20 seconds").alias("l")
     evens = right.filter("id % 2 = 0").withWatermark("ts", "20 seconds").alias("r")
     near = "l.id = r.id AND r.ts BETWEEN l.ts - INTERVAL 30 SECONDS AND l.ts + INTERVAL 30 SECONDS"
@@ -72,7 +71,7 @@ def outer_join(left: DataFrame, right: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class Query:
-    """One transformation over one or two inputs."""
+    """A transformation over one or two inputs."""
 
     function: Callable[..., DataFrame]
     inputs: int = 1
@@ -86,7 +85,7 @@ class Query:
         return job, sink
 
     def batch(self, table: DataFrame) -> Rows:
-        """What it gives over the whole input at once."""
+        """Its result over the whole input at once."""
         return Counter(tuple(row) for row in self.function(*[table] * self.inputs).collect())
 
 

@@ -1,7 +1,7 @@
-"""One real query under test: a vertex of a small job as a ``QueryTask`` that the test answers.
+"""A real query under test: the vertex of a small job as a ``QueryTask`` that the test answers.
 
-Rows come from Parquet files of the columns ``id`` and ``ts``, one file in each step. What the sink
-is given is kept in memory by position.
+Rows come from Parquet files with the columns ``id`` and ``ts``, one file per batch. The sink's rows
+are kept in memory by position.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PATIENCE_S = 90.0
 
 
 class Landing:
-    """A directory of input files, whose rows are ten seconds apart: six to the minute."""
+    """A directory of input files whose rows are ten seconds apart: six per minute."""
 
     def __init__(
         self, directory: Path, *, rows_per_file: int = 12, step: timedelta = timedelta(seconds=10)
@@ -59,7 +59,7 @@ class Landing:
         directory.mkdir(parents=True)
 
     def rows(self, file: int) -> list[tuple[int, datetime]]:
-        """The rows of one file."""
+        """The rows of a file."""
         ids = range(file * self.rows_per_file, (file + 1) * self.rows_per_file)
         return [(one, START + self._step * one) for one in ids]
 
@@ -68,7 +68,7 @@ class Landing:
         return [one for file in files for one, _ in self.rows(file)]
 
     def land(self, files: int) -> None:
-        """Add so many files; they are read in their order."""
+        """Add this many files; they are read in order."""
         for _ in range(files):
             self.land_rows(self.rows(self._files))
 
@@ -86,11 +86,11 @@ class Landing:
         hidden.rename(self.path(number))
 
     def path(self, file: int) -> Path:
-        """Where a file lies."""
+        """The path of a file."""
         return self.directory / f"{file:03}.parquet"
 
     def source(self, session: SparkSession) -> DataFrame:
-        """The function of a source over these files."""
+        """A source function over these files."""
         reader = session.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.directory))
 
@@ -103,7 +103,7 @@ class Landing:
 
 
 class Collected(Sink):
-    """Keeps the rows of each step."""
+    """Keeps the rows of each batch."""
 
     def __init__(self) -> None:
         self.steps: dict[int, list[tuple[Any, ...]]] = {}
@@ -134,7 +134,7 @@ class Collected(Sink):
         """Nothing to clean."""
 
     def rows(self) -> Rows:
-        """All rows of all steps."""
+        """All rows of all batches."""
         return Counter(row for rows in self.steps.values() for row in rows)
 
 
@@ -145,8 +145,7 @@ def one_vertex(job: Job) -> Vertex:
 
 
 class Rig:
-    """Runs a job's only vertex on a directory. ``on_plan(position)`` says whether a planning call
-    is answered."""
+    """Runs a job's only vertex; ``on_plan(position)`` says whether to answer a planning call."""
 
     def __init__(
         self,
@@ -203,26 +202,26 @@ class Rig:
         self._frames.release()
 
     def wait_for(self, kind: type[E]) -> E:
-        """The first event of a kind; fails if the task does."""
+        """Wait for the first event of this type; fail if the task fails."""
         return self._wait(lambda: [event for event in self.events if isinstance(event, kind)])[0]
 
     def drain(self, position: int) -> None:
-        """Let the query, which has ended, run its step with MAX_WATERMARK."""
+        """Let the query, which has ended, run its batch with MAX_WATERMARK."""
         self.task.drain(StartDrain(vertex=self._vertex.name, position=position))
 
     def wait_held(self, position: int) -> None:
-        """Until the planning call at this position is held."""
+        """Wait until the planning call at this position is held."""
         self._wait(lambda: self.held is not None and self._position() == position)
 
     def answer(self) -> None:
-        """Answer the call that is held."""
+        """Answer the held call."""
         with self._changed:
             call, self.held = self.held, None
         assert call is not None
         self.task.answer(AnswerPlanning(call=call))
 
     def newest(self, log: str) -> int:
-        """The newest entry of ``offsets`` or ``commits``; -1 if there is none."""
+        """The newest entry of ``offsets`` or ``commits``; -1 without any."""
         return max(
             (int(name.name) for name in (self.path / log).glob("*") if name.name.isdigit()),
             default=-1,
@@ -266,7 +265,7 @@ def hashes(directory: Path) -> dict[str, str]:
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """For what no event tells of."""
+    """Wait for a condition that no event reports."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, what

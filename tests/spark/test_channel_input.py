@@ -1,5 +1,7 @@
-"""A query that reads another query's output with its watermark (P7, P25), driven by a few lines
-here."""
+"""A query that reads another query's output with its watermark (P7, P25).
+
+A few lines here stand in for the driver.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +84,7 @@ class Running:
     def start(
         self, frame: DataFrame, stage: Callable[[DataFrame, int], None] | None = None
     ) -> Running:
-        """Start the query and run to its first planning call; keep its rows unless ``stage`` takes
-        them."""
+        """Run to the first planning call; keep the query's rows unless ``stage`` takes them."""
         writer = frame.writeStream.foreachBatch(stage or self._keep).outputMode("append")
         self._query = writer.option("checkpointLocation", str(self.path)).start()
         self._wait()
@@ -137,8 +138,7 @@ def segment(frame: DataFrame, path: Path) -> list[Path]:
     return sorted(path.glob("*.parquet"))
 
 
-# -- watermarks
-# ----------------------------------------------------------------------------------------------
+# -- watermarks ------------------------------------------------------------------------------------
 
 
 def joined(left: DataFrame, right: DataFrame) -> DataFrame:
@@ -152,8 +152,10 @@ def joined(left: DataFrame, right: DataFrame) -> DataFrame:
 
 
 def counted(frame: DataFrame) -> DataFrame:
-    """Rows and matches by minute. The filter is false on nulls, which must not hide the
-    watermark."""
+    """Rows and matches by minute.
+
+    The filter is false on nulls, which must not hide the watermark.
+    """
     minutes = frame.filter("id >= 0").groupBy(F.window("ts", "1 minute"))
     start = F.col("window.start").cast("long").alias("start")
     return minutes.agg(F.count("*").alias("n"), F.count("other").alias("m")).select(start, "n", "m")
@@ -322,8 +324,7 @@ def test_the_control_input_tells_what_rose_and_in_a_new_run_everything(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-# -- rows
-# ----------------------------------------------------------------------------------------------
+# -- rows ------------------------------------------------------------------------------------------
 
 EVERY_TYPE = """
     cast(1 as byte) `a.b`, cast(-2 as short) `with space`, 3 `quo``te`, 4L `ünï ;,{}()=`,
@@ -384,8 +385,7 @@ def test_names_that_differ_by_case_only_are_refused(spark: SparkSession) -> None
         check_channel_schema("made", StructType.fromDDL("id long, ID long"))
 
 
-# -- offsets
-# ----------------------------------------------------------------------------------------------
+# -- offsets ---------------------------------------------------------------------------------------
 
 
 def test_a_consumer_reads_exactly_what_is_admitted_and_a_restored_one_reads_on(

@@ -1,5 +1,4 @@
-"""The class archive: what its name says, who makes it when, and that Spark's JVM uses it, or passes
-over it in silence."""
+"""The class archive: its name, who makes it when, and that the JVM uses or ignores it."""
 
 from __future__ import annotations
 
@@ -17,13 +16,13 @@ from weir.errors import UnsupportedEnvironmentError
 from weir.spark import class_archive
 from weir.spark.class_archive import JvmProfile
 
-#: A program that starts a session with the options that it is given, and says nothing else.
+#: A program that starts a session with the given options and prints nothing.
 SESSION = """
 import sys
 from weir.spark.session import create_session
 session = create_session(
-    name="warm", master="local[1]", conf={}, parallelism=1, fast_working_directory=True, log_file=sys.argv[1],
-    java_options=sys.argv[2],
+    name="warm", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
+    log_file=sys.argv[1], java_options=sys.argv[2],
 )
 assert session.range(3).count() == 3
 session.stop()
@@ -32,7 +31,7 @@ session.stop()
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Java, a Spark and a cache directory of the test's own; where their archive lies."""
+    """A Java, a Spark and a cache directory for the test, and the path of their archive."""
     for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"):
         monkeypatch.delenv(name, raising=False)
     java = tmp_path / "jdk" / "bin" / "java"
@@ -51,7 +50,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Training that takes no time; the names that were written to."""
+    """Training that takes no time; returns the names that were written to."""
     calls: list[Path] = []
 
     def train(made: Path) -> None:
@@ -63,7 +62,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_the_name_says_what_the_archive_fits(place: Path, tmp_path: Path) -> None:
-    """Versions are there to read; another Java, jar or training program is another name."""
+    """Versions are readable; another Java, jar or training program changes the name."""
     assert place.parent == tmp_path / "cache" / "weir"
     assert re.fullmatch(r"spark-4\.2\.7-java-21\.0\.2-[0-9a-f]{16}", place.name)
     assert class_archive.location() == place
@@ -75,7 +74,7 @@ def test_the_name_says_what_the_archive_fits(place: Path, tmp_path: Path) -> Non
 
 
 def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: list[Path]) -> None:
-    """No archive, no options; one that was cut short counts for none."""
+    """Without an archive there are no options; a truncated one does not count."""
     assert (class_archive.find(), class_archive.java_options(), class_archive.is_settled()) == (
         None,
         JvmProfile.LASTING.value,
@@ -99,7 +98,7 @@ def test_the_archive_is_used_once_it_is_there_and_whole(place: Path, trained: li
 def test_an_archive_of_the_users_is_left_alone(
     place: Path, trained: list[Path], theirs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it is named in the session's options or in the environment."""
+    """Whether it is set in the session's options or in the environment."""
     class_archive.make()
     assert class_archive.java_options(f"-Da=b {theirs}") == JvmProfile.LASTING.value
     monkeypatch.setenv("JDK_JAVA_OPTIONS", theirs)
@@ -116,7 +115,7 @@ def test_a_collector_of_the_users_is_left_alone(place: Path) -> None:
 def test_making_is_skipped_when_it_is_there_and_forced_on_request(
     place: Path, trained: list[Path]
 ) -> None:
-    """What it replaces goes, and so does what a process left that was killed."""
+    """The old archive is deleted, and so are the leftovers of a killed process."""
     place.parent.mkdir(parents=True)
     left = place.with_name(f"{place.name}.1.tmp")
     left.touch()
@@ -129,7 +128,7 @@ def test_making_is_skipped_when_it_is_there_and_forced_on_request(
 
 
 def test_two_that_make_it_at_once_make_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits for the first, and takes what that has made."""
+    """The second waits for the first and uses its archive."""
     calls = []
 
     def train(made: Path) -> None:
@@ -149,7 +148,7 @@ def test_two_that_make_it_at_once_make_one(place: Path, monkeypatch: pytest.Monk
 def test_what_cannot_be_made_is_not_tried_again_at_once(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failure leaves no archive, but a note; after a week it is worth another try."""
+    """A failure leaves a note instead of an archive; it is retried after a week."""
 
     def fail(made: Path) -> None:
         made.write_text("half")
@@ -168,7 +167,7 @@ def test_what_cannot_be_made_is_not_tried_again_at_once(
 def test_a_cache_directory_that_cannot_be_used_is_named(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence for whoever asked for it, and no archive for the others."""
+    """Whoever requested it gets one sentence; all others run without an archive."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert class_archive.find() is None
@@ -177,7 +176,7 @@ def test_a_cache_directory_that_cannot_be_used_is_named(
 
 
 def test_archives_that_nobody_uses_go(place: Path, trained: list[Path]) -> None:
-    """Those that were not used for weeks, and the oldest of many."""
+    """Those unused for weeks, and the oldest of many."""
     place.parent.mkdir(parents=True)
     others = [place.with_name(f"spark-{number}-1.jsa") for number in range(9)]
     for number, path in enumerate(others):
@@ -194,7 +193,7 @@ def test_archives_that_nobody_uses_go(place: Path, trained: list[Path]) -> None:
 def test_nothing_is_made_later_where_it_is_not_wanted(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in tests, nor if there is one, nor where Java is missing."""
+    """Not in tests, not if there is one already, and not without Java."""
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *given, **_: started.append(given))
     monkeypatch.setenv(class_archive.NO_WARMUP, "1")
@@ -210,7 +209,7 @@ def test_nothing_is_made_later_where_it_is_not_wanted(
 
 @pytest.mark.spark
 def test_the_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
-    """Java's own log of loaded classes says where each came from."""
+    """Java's log of loaded classes says where each came from."""
     class_archive.make()
     loaded = tmp_path / "loaded"
     options = (
@@ -229,7 +228,7 @@ def test_the_jvm_takes_its_classes_from_the_archive(tmp_path: Path) -> None:
 def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session starts, and nothing is printed that is not without an archive."""
+    """A session starts and prints nothing that it would not print without an archive."""
     monkeypatch.setattr(class_archive, "find", lambda: tmp_path / "damaged.jsa")
     (tmp_path / "damaged.jsa").write_bytes(os.urandom(100_000))
     options = class_archive.java_options(profile=JvmProfile.BRIEF)
@@ -238,8 +237,7 @@ def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
 
 
 def _session(directory: Path, options: str) -> str:
-    """Start a session in a process of its own; returns what was printed besides Spark's usual
-    line."""
+    """Start a session in another process; return its output besides Spark's usual line."""
     done = subprocess.run(
         [sys.executable, "-c", SESSION, str(directory / "spark.log"), options],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""One line for a failure of Spark's, with its root cause."""
+"""One line for a Spark failure, with its root cause."""
 
 from __future__ import annotations
 
@@ -64,24 +64,23 @@ _STACK = (
     ],
 )
 def test_the_line_names_the_root_cause(text: str, expected: str) -> None:
-    """Also where Spark's own message is empty."""
+    """Even where Spark's own message is empty."""
     assert first_cause(RuntimeError(text)) == expected
 
 
 def test_an_error_without_a_text_is_named_by_its_type() -> None:
-    """There is always something to read."""
+    """The line is never empty."""
     assert first_cause(EOFError()) == "EOFError"
 
 
-# -- recorded from Spark 4.3
-# -------------------------------------------------------------------------------------
+# -- recorded from Spark 4.3 -----------------------------------------------------------------------
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_errors.json").read_text())
 PIPELINE = "/home/me/pipeline.py"
 
 
 class Captured(Exception):
-    """What PySpark makes of a Java exception: its text, and Java's stack beside it."""
+    """PySpark's form of a Java exception: its text and Java's stack."""
 
     def __init__(self, name: str) -> None:
         super().__init__(RECORDED[name]["text"])
@@ -118,7 +117,7 @@ class Captured(Exception):
 def test_an_error_is_told_with_the_deepest_line_of_the_users_that_led_to_it(
     name: str, said: str, place: str | None
 ) -> None:
-    """Neither a line of PySpark nor one of a package that the user's code has called."""
+    """Neither a line of PySpark nor one of a package that user code has called."""
     read = read_error(Captured(name))
     assert read.said.startswith(said)
     assert (None if read.place is None else str(read.place)) == place
@@ -126,15 +125,15 @@ def test_an_error_is_told_with_the_deepest_line_of_the_users_that_led_to_it(
 
 @pytest.mark.parametrize("name", list(RECORDED))
 def test_what_cannot_be_mended_by_trying_is_final(name: str) -> None:
-    """A module that a worker does not have, a class that it cannot unpickle, a column that does not
+    """A module that a worker lacks, a class that it cannot unpickle, a column that does not
     exist."""
     final = {"missing_module", "not_unpickled", "missing_column"}
     assert read_error(Captured(name)).final is (name in final)
 
 
 def test_a_cause_is_the_same_for_other_rows_and_other_batches() -> None:
-    """It names the kind and the line, or the words without their numbers; what may pass by itself
-    has none."""
+    """It has the kind and the line, or the message without numbers; transient failures have
+    none."""
     assert read_error(Captured("udf")).key == f"KeyError in lookup, {PIPELINE}, line 6"
     assert (
         read_error(Captured("cast")).key
@@ -147,7 +146,7 @@ def test_a_cause_is_the_same_for_other_rows_and_other_batches() -> None:
 
 
 def test_the_trace_is_pythons_with_the_stack_of_javas_root_cause() -> None:
-    """Both are shortened: a trace of any length is kept by its begin and its end."""
+    """Both are shortened: of a long trace the start and the end are kept."""
     trace = read_error(Captured("udf")).trace
     assert trace.startswith(
         'Traceback (most recent call last):\n  File "/home/me/pipeline.py", line 6, in lookup\n'
@@ -164,7 +163,7 @@ def test_the_trace_is_pythons_with_the_stack_of_javas_root_cause() -> None:
 
 
 def test_an_exception_of_the_driver_is_told_with_its_kind_and_its_line() -> None:
-    """A text such as 'JP' alone says nothing."""
+    """A message such as 'JP' alone says nothing."""
 
     def lookup() -> None:
         raise KeyError("JP")
@@ -179,7 +178,7 @@ def test_an_exception_of_the_driver_is_told_with_its_kind_and_its_line() -> None
 
 
 def test_notes_that_an_operator_made_in_the_worker_come_along() -> None:
-    """They follow what was raised, and are not part of it."""
+    """They follow the exception and are not part of it."""
     text = (
         RECORDED["udf"]["text"]
         + "\nweir: subtask 1 of 'enrich', its record batch 0 (rows 0 to 99)\n"
@@ -189,8 +188,7 @@ def test_notes_that_an_operator_made_in_the_worker_come_along() -> None:
     assert read.said == "KeyError: 'JP'"
 
 
-# -- the step
-# ----------------------------------------------------------------------------------------------
+# -- the step --------------------------------------------------------------------------------------
 
 
 def _lookup(code: str) -> int:
@@ -202,7 +200,7 @@ def _parse(code: str) -> int:
 
 
 def _told(function: Callable[[str], int]) -> TaskErrored:
-    """How the failure of a function in the vertex ``parsed`` is told."""
+    """The description of a failing function in the vertex ``parsed``."""
     job = Job("j")
     looked_up = job.source("codes", lambda spark: spark).transform(
         "looked_up", lambda frame: frame.map(_lookup)
@@ -223,7 +221,8 @@ def _told(function: Callable[[str], int]) -> TaskErrored:
 
 
 def test_a_failure_names_the_step_whose_function_is_or_refers_to_the_one_that_failed() -> None:
-    """Spark does not say which it was; where it cannot be told, all of the chain are named."""
+    """Spark does not say which step it was; if it cannot be determined, the whole chain is
+    named."""
     at = _lookup.__code__.co_firstlineno + 1
     told = _told(_lookup)
     assert (

@@ -1,5 +1,4 @@
-"""Hadoop's file system against ``file:`` URIs: the contract of ``weir.storage.filesystem``, and its
-arbitrating create.
+"""The contract of ``weir.storage.filesystem``, with its create, on Hadoop's ``file:`` URIs.
 
 Two creates that race are not tried here: that one of them loses is what HDFS promises, while
 Hadoop's local file system looks first and then renames. Weir never uses that one: plain paths and
@@ -39,14 +38,14 @@ def base(tmp_path: Path) -> str:
 
 
 def visible(directory: Path) -> list[str]:
-    """Names of the files of a directory but for checksum files of Hadoop."""
+    """Names of a directory's files without Hadoop's checksum files."""
     return sorted(path.name for path in directory.iterdir() if not path.name.endswith(".crc"))
 
 
 def test_a_created_file_has_all_of_its_content(
     fs: HadoopFileSystem, base: str, tmp_path: Path
 ) -> None:
-    """Also bytes that are no text, and nothing else is left beside it."""
+    """Also bytes that are not text; nothing else is left next to it."""
     assert fs.create(f"{base}/one", b"\x00\xff\xfe") is CreateResult.CREATED
     assert (tmp_path / "one").read_bytes() == b"\x00\xff\xfe"
     assert visible(tmp_path) == ["one"]
@@ -55,7 +54,7 @@ def test_a_created_file_has_all_of_its_content(
 def test_a_name_that_is_taken_is_not_overwritten(
     fs: HadoopFileSystem, base: str, tmp_path: Path
 ) -> None:
-    """The rename without overwriting is the arbiter (P17); the loser leaves no file."""
+    """Renaming without overwriting decides (P17); the loser leaves no file."""
     fs.create(f"{base}/one", b"first")
     assert fs.create(f"{base}/one", b"second") is CreateResult.ALREADY_EXISTS
     assert fs.read(f"{base}/one") == b"first"
@@ -63,7 +62,7 @@ def test_a_name_that_is_taken_is_not_overwritten(
 
 
 def test_write_creates_and_replaces(fs: HadoopFileSystem, base: str, tmp_path: Path) -> None:
-    """A shorter content leaves nothing of a longer one."""
+    """A shorter text leaves nothing of the longer one."""
     fs.write(f"{base}/one", b"a longer content")
     fs.write(f"{base}/one", b"short")
     assert fs.read(f"{base}/one") == b"short"
@@ -71,14 +70,14 @@ def test_write_creates_and_replaces(fs: HadoopFileSystem, base: str, tmp_path: P
 
 
 def test_an_empty_file_is_a_file(fs: HadoopFileSystem, base: str) -> None:
-    """The checkpoint id counter consists of them."""
+    """The checkpoint id counter consists of empty files."""
     assert fs.create(f"{base}/empty", b"") is CreateResult.CREATED
     assert fs.read(f"{base}/empty") == b""
     assert fs.status(f"{base}/empty") == FileStatus(name="empty", size=0, is_directory=False)
 
 
 def test_a_missing_file_is_told_apart_from_an_error(fs: HadoopFileSystem, base: str) -> None:
-    """Reading raises what callers expect; looking and listing find nothing."""
+    """Reading raises what callers expect; status and listing find nothing."""
     with pytest.raises(FileNotFoundError):
         fs.read(f"{base}/none")
     assert fs.status(f"{base}/none") is None
@@ -99,14 +98,14 @@ def test_status_and_list_tell_names_sizes_and_directories(fs: HadoopFileSystem, 
 
 
 def test_making_a_directory_again_is_no_error(fs: HadoopFileSystem, base: str) -> None:
-    """Nor are its parents needed before."""
+    """Its parents need not exist either."""
     fs.make_directory(f"{base}/a/b/c")
     fs.make_directory(f"{base}/a/b/c")
     assert fs.status(f"{base}/a/b/c") is not None
 
 
 def test_a_directory_is_not_made_below_one_that_is_gone(fs: HadoopFileSystem, base: str) -> None:
-    """As with a volume that is away; below one that is there it is."""
+    """As with an unmounted volume; below an existing one it is made."""
     fs.make_directory(f"{base}/job")
     with pytest.raises(StorageError):
         fs.make_directory(f"{base}/gone/log", below=f"{base}/gone")
@@ -116,7 +115,7 @@ def test_a_directory_is_not_made_below_one_that_is_gone(fs: HadoopFileSystem, ba
 
 
 def test_delete_takes_files_and_whole_directories(fs: HadoopFileSystem, base: str) -> None:
-    """And is content if there is nothing."""
+    """A missing path is not an error."""
     fs.make_directory(f"{base}/a/b")
     fs.write(f"{base}/a/b/c", b"1")
     fs.write(f"{base}/one", b"1")
@@ -135,7 +134,7 @@ def test_rename_moves_and_replaces_a_file(fs: HadoopFileSystem, base: str) -> No
 
 
 def test_rename_moves_a_directory(fs: HadoopFileSystem, base: str) -> None:
-    """With all below it."""
+    """With everything below it."""
     fs.make_directory(f"{base}/a/b")
     fs.write(f"{base}/a/b/c", b"1")
     fs.rename(f"{base}/a", f"{base}/z")
@@ -143,7 +142,7 @@ def test_rename_moves_a_directory(fs: HadoopFileSystem, base: str) -> None:
 
 
 def test_a_second_name_is_a_copy(fs: HadoopFileSystem, base: str) -> None:
-    """There are no links, and what is deleted under one name stays under the other."""
+    """There are no links; deleting one name leaves the other."""
     fs.write(f"{base}/a", b"state")
     assert fs.link_or_copy(f"{base}/a", f"{base}/b") is False
     fs.delete(f"{base}/a")
@@ -151,7 +150,7 @@ def test_a_second_name_is_a_copy(fs: HadoopFileSystem, base: str) -> None:
 
 
 def test_copying_what_vanished_is_a_storage_error(fs: HadoopFileSystem, base: str) -> None:
-    """It fails the snapshot (P4), in a sentence with the path."""
+    """The snapshot fails (P4), with the path in the message."""
     with pytest.raises(StorageError, match="none"):
         fs.link_or_copy(f"{base}/none", f"{base}/b")
     with pytest.raises(StorageError, match="none has vanished"):
@@ -159,7 +158,7 @@ def test_copying_what_vanished_is_a_storage_error(fs: HadoopFileSystem, base: st
 
 
 def test_size_and_checksum_are_those_of_the_content(fs: HadoopFileSystem, base: str) -> None:
-    """In the same spelling as the local file system's."""
+    """In the same format as the local file system's."""
     data = bytes(range(256)) * 300
     fs.write(f"{base}/a", data)
     assert fs.checksum(f"{base}/a") == (len(data), f"crc32:{zlib.crc32(data):08x}")
@@ -169,7 +168,7 @@ def test_size_and_checksum_are_those_of_the_content(fs: HadoopFileSystem, base: 
 def test_a_log_whose_numbers_are_taken_by_create_works_on_it(
     fs: HadoopFileSystem, base: str
 ) -> None:
-    """The job log stands on create, list and read alone; its directory need not be there."""
+    """The job log needs only create, list and read; its directory need not exist."""
     log, other = NumberedLog(fs, f"{base}/log"), NumberedLog(fs, f"{base}/log")
     assert log.append(1, b"one") is CreateResult.CREATED
     assert other.append(1, b"two") is CreateResult.ALREADY_EXISTS
@@ -181,31 +180,30 @@ def test_a_log_whose_numbers_are_taken_by_create_works_on_it(
 
 @pytest.mark.parametrize("uri", ["ftp://host/x", "abfs://c@a/x", "gs://bucket/x", "wasb://c@a/x"])
 def test_a_scheme_without_a_conditional_create_is_refused(spark: SparkSession, uri: str) -> None:
-    """Two drivers could take one number there; the sentence names what can be used instead."""
+    """Two drivers could take the same number; the error names what to use instead."""
     with pytest.raises(UnsupportedEnvironmentError, match="local path, hdfs: or s3a:"):
         HadoopFileSystem(spark, uri)
 
 
 def test_a_file_system_that_cannot_be_made_is_a_storage_error(spark: SparkSession) -> None:
-    """Such as S3 without Hadoop's AWS package: the settings are pointed at."""
+    """For example S3 without Hadoop's AWS package: the error points at the settings."""
     with pytest.raises(StorageError, match=r"Could not reach s3a://bucket/x: .*spark\.hadoop"):
         HadoopFileSystem(spark, "s3a://bucket/x")
 
 
 def test_an_error_of_the_file_system_names_path_and_cause(fs: HadoopFileSystem, base: str) -> None:
-    """Such as a parent that is a file."""
+    """For example a parent that is a file."""
     fs.write(f"{base}/file", b"1")
     with pytest.raises(StorageError, match=r"Could not write .*/file/below: .*Exception"):
         fs.write(f"{base}/file/below", b"2")
 
 
-# -- writes that fail
-# ----------------------------------------------------------------------------------------------
+# -- writes that fail ------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte, in memory; mounting it needs root."""
+    """An in-memory file system of one megabyte; mounting it needs root."""
     directory = tmp_path / "small"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
@@ -222,7 +220,7 @@ def small(tmp_path: Path) -> Iterator[Path]:
 def test_a_write_that_fails_leaves_no_part_of_a_file_under_any_name(
     fs: HadoopFileSystem, base: str, small: Path, operation: str
 ) -> None:
-    """The disk is full: neither the name nor a temporary one is there, and what was there before is
+    """The disk is full: neither the name nor a temporary file is left, and earlier files are
     whole."""
     data = bytes(2 << 20)
     fs.write(f"{base}/large", data)
@@ -243,8 +241,8 @@ def test_a_write_that_fails_leaves_no_part_of_a_file_under_any_name(
 
 
 def test_streams_of_hadoop_have_an_abort(spark: SparkSession) -> None:
-    """It is how a write to an object store is given up; a stream that cannot says so, and is not
-    closed then either."""
+    """It abandons a write to an object store; a stream that cannot abort reports it and is not
+    closed."""
     jvm = Jvm(spark)
     pipe = jvm.java_class("java.io.PipedOutputStream")()
     stream = jvm.java_class("org.apache.hadoop.fs.FSDataOutputStream")(pipe, None)

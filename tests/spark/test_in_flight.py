@@ -1,5 +1,4 @@
-"""Segments in flight, from a checkpoint to a restored query (PROTOCOL P27), over hand-made
-directories."""
+"""Segments in flight, from a checkpoint to a restored query, in hand-made directories (P27)."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ def segment_of(directory: Path, position: int) -> InFlightSegment:
 def take(
     world: World, checkpoint_id: int, *segments: InFlightSegment, position: int = -1
 ) -> TaskState:
-    """Both parts of a snapshot; the producer deletes nothing in between."""
+    """Run both parts of a snapshot; the producer deletes nothing in between."""
     world.snapshots.take(
         replace(world.effect(checkpoint_id, position=position), in_flight=segments)
     )
@@ -45,7 +44,7 @@ def take(
 
 
 def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> QueryDirectory:
-    """A new query directory with what the checkpoint has."""
+    """A new query directory with the checkpoint's files."""
     path.mkdir()
     directory = QueryDirectory(FILES, str(path))
     restore_directory(
@@ -59,8 +58,7 @@ def restored(world: World, checkpoint_id: int, state: TaskState, path: Path) -> 
 
 
 def test_a_restored_query_finds_below_its_directory_what_was_in_flight(tmp_path: Path) -> None:
-    """Also before its first batch, and though the attempt in which the segment was written is
-    gone."""
+    """Even before its first batch, and with the attempt that wrote the segment gone."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     state = take(world, 1, segment)
@@ -82,7 +80,7 @@ def test_a_segment_that_is_in_flight_again_is_not_written_again(
     tmp_path: Path, over_a_restore: bool
 ) -> None:
     """Its files have unique names, so an incremental checkpoint refers to them, whatever the
-    producer is called."""
+    producer's name."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     first = take(world, 1, segment)
@@ -99,7 +97,7 @@ def test_a_segment_that_is_in_flight_again_is_not_written_again(
 
 
 def test_an_aborted_snapshot_deletes_its_links_and_not_the_segments(tmp_path: Path) -> None:
-    """The consumer reads them on."""
+    """The consumer still reads them."""
     world = World(FakeQuery(tmp_path / "work" / "v"), tmp_path / "checkpoints")
     segment = segment_of(tmp_path / "work", 4)
     take(world, 1, segment)

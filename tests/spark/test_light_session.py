@@ -1,4 +1,4 @@
-"""A session without Spark ML's functions, and their way back, in a process of its own."""
+"""A session without Spark ML's functions, and their way back, in a separate process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ pytestmark = pytest.mark.spark
 SCRIPT = """
 import sys
 from weir.spark.session import create_session
-session = create_session(name="light", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
-                         log_file=None)
-assert [one for one in sys.meta_path if type(one).__name__ == "_OnMlImport"], "Spark made the session as ever"
+session = create_session(
+    name="light", master="local[1]", conf={}, parallelism=1, fast_working_directory=True,
+    log_file=None,
+)
+assert [one for one in sys.meta_path if type(one).__name__ == "_OnMlImport"], (
+    "Spark made the session as ever"
+)
 assert session.sparkContext.appName == "weir: light"
 assert session.conf.get("spark.sql.shuffle.partitions") == "1"
 from pyspark.ml.functions import array_to_vector, vector_to_array
@@ -28,8 +32,8 @@ print(session.range(1).select(vector_to_array(vector)).collect()[0][0])
 
 @pytest.mark.slow
 def test_a_session_gets_the_functions_of_spark_ml_when_they_are_imported() -> None:
-    """It is made without them (the constructor of Spark is what it was), and a pipeline can use
-    them all the same."""
+    """The session is made without them (Spark's constructor is unchanged), and a pipeline can still
+    use them."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=environment_of({}),

@@ -1,8 +1,7 @@
-"""Writes to an object store that fail on the way: what was written is aborted, never published (no
-JVM is needed).
+"""Failing writes to an object store are aborted, never published (no JVM is needed).
 
-Closing a stream of S3A completes the upload, whatever was written to it. The streams here note what
-is done to them.
+Closing a stream of S3A completes the upload, whatever was written to it. The streams here record
+what is done to them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PATH = "s3a://bucket/chk-1/_metadata"
 
 
 class Upload:
-    """A stream of an object store, whose content appears when it is closed."""
+    """A stream of an object store whose content appears on close."""
 
     def __init__(self, store: ObjectStore, path: str) -> None:
         self._store = store
@@ -41,12 +40,12 @@ class Upload:
 
 
 class ObjectStore:
-    """What of Hadoop's file system a write needs, its builder of conditional creates included."""
+    """The part of Hadoop's file system that writes need, with the conditional create's builder."""
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
         self.aborted: list[str] = []
-        #: Raised by the next writes, in the middle.
+        #: Raised by the next writes, halfway.
         self.fails: list[BaseException] = []
         self._path = ""
 
@@ -82,7 +81,7 @@ class Source:
 
 
 class IOUtils:
-    """Hadoop's, as far as it is used: copies, and closes nothing."""
+    """The part of Hadoop's class in use: it copies, and closes nothing."""
 
     @staticmethod
     def copyBytes(source: Source, target: Upload, conf: object, close: bool) -> None:
@@ -117,8 +116,8 @@ OPERATIONS: dict[str, Callable[[HadoopFileSystem], object]] = {
 def test_what_could_not_be_written_to_the_end_is_aborted(
     fs: HadoopFileSystem, store: ObjectStore, operation: str
 ) -> None:
-    """A part of a file must not be found under its name, be it of a checkpoint's metadata or of a
-    record (P17)."""
+    """A truncated file must not appear under its name, be it a checkpoint's metadata or a record
+    (P17)."""
     store.objects["s3a://bucket/source"] = b"content"
     before = dict(store.objects)
     store.fails = [OSError("connection reset")]
@@ -131,7 +130,7 @@ def test_what_could_not_be_written_to_the_end_is_aborted(
 def test_what_was_written_to_the_end_is_published(
     fs: HadoopFileSystem, store: ObjectStore, operation: str
 ) -> None:
-    """By closing it, and whole."""
+    """Closing the stream publishes all of it."""
     store.objects["s3a://bucket/source"] = b"content"
     OPERATIONS[operation](fs)
     assert (store.objects[PATH], store.aborted) == (b"content", [])
@@ -140,7 +139,7 @@ def test_what_was_written_to_the_end_is_published(
 def test_a_write_that_is_interrupted_is_aborted_too(
     fs: HadoopFileSystem, store: ObjectStore
 ) -> None:
-    """Ctrl-C in the middle of an upload publishes nothing."""
+    """Ctrl-C during an upload publishes nothing."""
     store.fails = [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         fs.write(PATH, b"content")

@@ -1,4 +1,4 @@
-"""Sources that could lose or double rows are refused by name, before a batch runs (P24, P33)."""
+"""Sources that could lose or duplicate rows are refused by name before a batch runs (P24, P33)."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_source_that_removes_its_files_is_refused(
 def test_the_name_of_an_option_may_be_spelled_in_any_case(
     spark: SparkSession, landing: Landing
 ) -> None:
-    """As Spark itself reads it."""
+    """As Spark itself does."""
     with pytest.raises(PipelineError, match="cleanSource"):
         check_source("numbers", files(spark, landing, CLEANSOURCE="delete"))
 
@@ -87,7 +87,7 @@ def test_the_socket_source_is_refused(spark: SparkSession) -> None:
 
 
 def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
-    """The sentence says which reader is the right one."""
+    """The error names the right reader."""
     with pytest.raises(
         PipelineError, match=r"Source 'numbers'.*not streaming: use spark\.readStream"
     ):
@@ -96,7 +96,7 @@ def test_a_static_dataframe_is_no_source(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(("value", "kind"), [(None, "NoneType"), ([1], "list"), ("in/", "str")])
 def test_what_is_no_dataframe_is_no_source(value: object, kind: str) -> None:
-    """Such as a function that forgot its return."""
+    """For example a function that forgot its return."""
     with pytest.raises(PipelineError, match=f"Source 'numbers' returned a {kind}"):
         check_source("numbers", value)
 
@@ -104,7 +104,7 @@ def test_what_is_no_dataframe_is_no_source(value: object, kind: str) -> None:
 def test_a_transformation_returns_a_streaming_dataframe(
     spark: SparkSession, landing: Landing
 ) -> None:
-    """Anything else is named by its kind."""
+    """Anything else is reported with its type."""
     frame = files(spark, landing)
     assert check_result("clean", frame) is frame
     with pytest.raises(
@@ -115,15 +115,13 @@ def test_a_transformation_returns_a_streaming_dataframe(
         check_result("clean", None)
 
 
-# -- sources that cannot be bounded
-# --------------------------------------------------------------------------------
+# -- sources that cannot be bounded ----------------------------------------------------------------
 
 
 def counting_source() -> type[DataSource]:
-    """A Python source as somebody may have written it: ever larger numbers, without the mixin that
-    would bound them.
+    """A typical user's Python source: ever larger numbers, without the mixin that would bound them.
 
-    The classes are made here, so that they travel to Spark's workers by value: the workers do not
+    The classes are defined here so that they travel to Spark's workers by value: the workers do not
     have this file.
     """
 
@@ -173,7 +171,7 @@ def counting(spark: SparkSession) -> DataFrame:
 def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A sentence, and neither a hang nor one huge batch: trying again cannot help (P33)."""
+    """The error is one sentence, without a hang or one huge batch: a retry cannot help (P33)."""
     job, sink = one_source(counting, bounded=True)
     with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
         error = rig.wait_for(TaskErrored)
@@ -184,7 +182,7 @@ def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
 
 
 def test_the_same_source_may_be_unbounded(spark: SparkSession, tmp_path: Path) -> None:
-    """Only the end of its input could not be told."""
+    """Only the end of its input would be unknown."""
     job, sink = one_source(counting, bounded=False)
     with Rig(spark, job, tmp_path / "query", on_plan=lambda position: position < 1) as rig:
         rig.wait_held(1)
@@ -194,19 +192,18 @@ def test_the_same_source_may_be_unbounded(spark: SparkSession, tmp_path: Path) -
 def test_a_bounded_file_source_is_not_taken_for_one_that_cannot_be_bounded(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
-    """Files and the control input both know the end of what is there."""
+    """Files and the control input both know the end of their data."""
     job, _ = one_source(landing.source, bounded=True)
     with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
         rig.wait_for(PlanningCalled)
         assert not [event for event in rig.events if isinstance(event, TaskErrored)]
 
 
-# -- the user's functions
-# ------------------------------------------------------------------------------------------
+# -- the user's functions --------------------------------------------------------------------------
 
 
 def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    """The step, the error's first line and its place, as the user's mistake."""
+    """The step, the error's first line and its location, as the user's mistake."""
 
     def broken(_: SparkSession) -> DataFrame:
         raise KeyError("amount")
@@ -223,7 +220,7 @@ def test_a_function_that_raises_is_named(spark: SparkSession, tmp_path: Path) ->
 
 
 def strict(one: int) -> int:
-    """A UDF that knows even numbers only."""
+    """A UDF that accepts even numbers only."""
     return {0: 0, 2: 2}[one]
 
 
@@ -233,7 +230,7 @@ def by_udf(frame: DataFrame) -> DataFrame:
 
 
 def by_arrow(frame: DataFrame) -> DataFrame:
-    """The frame as Arrow batches, of which the first raises."""
+    """The frame as Arrow batches, the first of which raises."""
 
     def strict_batches(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -263,7 +260,8 @@ def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its
     step: Callable[[DataFrame], DataFrame],
     told: tuple[str, str],
 ) -> None:
-    """It may go away, and has a trace of both languages; the next attempt would know it again."""
+    """It may be transient, and has a trace of both languages; the next attempt would recognize
+    it."""
     said, where = told
     job = Job("checks")
     job.source("numbers", landing.source).transform("strictly", step).sink("out", Collected())
@@ -280,7 +278,7 @@ def test_an_error_of_the_users_in_a_batch_is_told_with_its_line_its_step_and_its
 def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
-    """Else PySpark says of no expression where it was written: 'line 6' is lost from the
+    """Otherwise PySpark omits where an expression was written: 'line 6' is missing in the
     message."""
     found: list[SparkSession | None] = []
 
@@ -303,7 +301,7 @@ def test_a_function_of_the_users_finds_the_active_session_in_any_thread(
 def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_good(
     spark: SparkSession, landing: Landing, tmp_path: Path
 ) -> None:
-    """Trying again cannot help; the sink and the line of its function are told."""
+    """A retry cannot help; the error has the sink and the line of its function."""
 
     def stage(frame: DataFrame, _: StepInfo) -> None:
         frame.select("amount").collect()

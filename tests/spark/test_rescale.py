@@ -1,5 +1,4 @@
-"""Another number of state partitions for one query, on real Spark: restored, and in its first
-batch."""
+"""Changing a query's number of state partitions on real Spark: restore and first batch."""
 
 from __future__ import annotations
 
@@ -31,24 +30,23 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 @pytest.fixture(autouse=True)
 def _number_of_the_session(spark: SparkSession) -> Iterator[None]:
-    """The session is shared with other tests, which want its two partitions."""
+    """The session is shared with other tests, which need its two partitions."""
     yield
     spark.conf.set(SHUFFLE_PARTITIONS, "2")
 
 
 def state_at(position: int) -> TaskState:
-    """The state of a task that stands there."""
+    """The state of a task at this position."""
     return TaskState(vertex="query", position=position, operators=())
 
 
 def ended(rig: Rig) -> int:
-    """Wait for the end of the input; the position there."""
+    """Wait for the end of the input; return the position."""
     return rig.wait_for(RecordsEnded).position
 
 
 def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
-    """Copy exactly what a snapshot of a task that began at one position names at another, to a
-    directory."""
+    """Copy exactly the files that a snapshot names, for a task started at one position."""
     inline, files = rig.directory.source_entries(position)
     keys = StateFiles(rig.directory, [], max(begun - 1, -1)).keys(position)
     for key in (*rig.directory.log_entries(position), *inline, *files, *keys):
@@ -67,8 +65,8 @@ def moved(rig: Rig, begun: int, position: int, target: Path) -> None:
 def test_state_goes_from_2_to_5_to_3_partitions(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Each time from exactly the files that a snapshot names; all rows together are those of the
-    batch computation."""
+    """Each time from exactly the files that a snapshot names; all rows together equal the batch
+    computation."""
     landing = Landing(tmp_path / "in")
     query, rows, state = QUERIES[name], Rows(), state_at(-1)
     for life, partitions in enumerate((2, 5, 3)):
@@ -79,7 +77,7 @@ def test_state_goes_from_2_to_5_to_3_partitions(
         if state.position >= 0:
             before = state.position
             state = rescaled(spark, "query", directory, state, partitions)
-            # Spark's word for it: one batch more, which reads nothing.
+            # What Spark calls it: one more batch, which reads nothing.
             assert state.position == before + 1
             assert directory.source_entries(before) == directory.source_entries(state.position)
             assert directory.state_partitions(state.position) == partitions
@@ -119,8 +117,8 @@ def test_a_query_without_state_just_runs_with_the_new_number(
 def test_state_that_spark_does_not_repartition_is_one_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A global limit has one partition, whatever is asked for: both numbers, what Spark says, and
-    the way out."""
+    """A global limit has one partition, whatever is requested: the error has both numbers, Spark's
+    text and the way out."""
     landing = Landing(tmp_path / "in")
     landing.land(1)
     job, _ = Query(lambda frame: frame.limit(5)).job(landing)
@@ -140,8 +138,8 @@ def test_state_that_spark_does_not_repartition_is_one_sentence(
 
 
 def test_a_step_asks_for_the_number_of_its_own_query(spark: SparkSession, tmp_path: Path) -> None:
-    """The session has its own number again once the query has started, and a number that nobody
-    asks for stays."""
+    """The session gets its own number back once the query has started; without a request it keeps
+    its number."""
     landing = Landing(tmp_path / "in")
     landing.land(1)
     job = Job("numbers")
@@ -166,7 +164,7 @@ def test_a_step_asks_for_the_number_of_its_own_query(spark: SparkSession, tmp_pa
 def test_of_the_queries_that_wait_the_first_in_the_graph_starts_next(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """One starts at a time, whatever the order in which they come."""
+    """One starts at a time, whatever the order in which they arrive."""
     job = Job("numbers")
     job.source("numbers", Landing(tmp_path / "in").source).sink("out", Collected())
     vertex = one_vertex(job)

@@ -1,8 +1,7 @@
-"""A task's snapshots over a hand-made query directory, and one over a real query (P3, P4, P10, P12,
-P43).
+"""A task's snapshots over hand-made directories and a real query (P3, P4, P10, P12, P43).
 
-The hand-made directory looks as Spark leaves it: one operator with one partition, a changelog for
-each batch. Its state is no state, but every byte counts.
+The hand-made directory looks as Spark leaves it: one operator with one partition, and a changelog
+for each batch. Its state is not real, but every byte counts.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ SCHEMA_FILE = "state/0/_stateSchema/default/0_schema"
 
 
 class FakeQuery:
-    """A query's directory, one changelog longer with each step."""
+    """A query's directory, which gains a changelog with each batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -73,7 +72,7 @@ class FakeQuery:
         return f"state/0/0/{position + 1}_{self.unique_id(position)}.changelog"
 
     def step(self) -> int:
-        """One more batch; returns its position."""
+        """Add one more batch; return its position."""
         self.position += 1
         n = self.position
         self.write(
@@ -86,7 +85,7 @@ class FakeQuery:
         return n
 
     def snapshot_state(self, position: int) -> list[str]:
-        """Spark's own snapshot of the state after a batch; returns its keys."""
+        """Write Spark's own snapshot of the state after a batch; return its keys."""
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as file:
             names = {
@@ -103,7 +102,7 @@ class FakeQuery:
 
 
 class StandingClock:
-    """A quarter of a second after every trigger."""
+    """A clock at a quarter of a second after every trigger."""
 
     def now_ms(self) -> int:
         return 0
@@ -113,7 +112,7 @@ class StandingClock:
 
 
 class World:
-    """One task's snapshots, and where they go."""
+    """One task's snapshots and their destination."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class World:
         finished: bool = False,
         position: int | None = None,
     ) -> TakeSnapshot:
-        """What the core asks for."""
+        """The core's request for a snapshot."""
         at = self.query.position if position is None else position
         return TakeSnapshot(
             vertex="v",
@@ -173,7 +172,7 @@ class World:
         )
 
     def take(self, checkpoint_id: int, **how: object) -> TaskState:
-        """Both parts."""
+        """Run both parts."""
         self.snapshots.take(self.effect(checkpoint_id, **how))  # type: ignore[arg-type]
         return self.snapshots.proceed(checkpoint_id)[0]
 
@@ -186,7 +185,7 @@ class World:
     def completed(
         self, checkpoint_id: int, state: TaskState, path: str | None = None
     ) -> CompletedCheckpoint:
-        """The checkpoint that the state belongs to."""
+        """The completed checkpoint of this state."""
         return CompletedCheckpoint(
             job_id=JOB,
             checkpoint_id=checkpoint_id,
@@ -199,7 +198,7 @@ class World:
         )
 
     def verify(self, checkpoint_id: int, state: TaskState, path: str | None = None) -> None:
-        """Every file is there with its size and checksum."""
+        """Check that every file exists with its size and checksum."""
         self.storage.verify(self.completed(checkpoint_id, state, path))
 
     def _flush(
@@ -251,15 +250,14 @@ def keys(state: TaskState) -> set[str]:
     return {handle.key for handle in state.files}
 
 
-# -- what a snapshot holds
-# -----------------------------------------------------------------------------------------
+# -- what a snapshot holds -------------------------------------------------------------------------
 
 
 def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(
     world: World, query: FakeQuery
 ) -> None:
-    """Exactly what a restart needs; small entries are inside, state lies in files with their
-    checksums (P3)."""
+    """Exactly what a restart needs; small entries are inline, state is in files with checksums
+    (P3)."""
     state = world.take(1)
     entries = {"metadata", "offsets/1", "offsets/2", "commits/2"}
     assert set(state.entries) == entries | {f"sources/1/{n}" for n in range(3)}
@@ -271,7 +269,7 @@ def test_a_snapshot_holds_the_log_entries_and_the_named_state_files(
 
 
 def test_entries_of_sources_above_the_position_are_left_out(world: World, query: FakeQuery) -> None:
-    """What a batch that had not begun has admitted belongs to no snapshot (P3)."""
+    """A batch that had not started is not part of the snapshot (P3)."""
     query.write("sources/1/3", "v1\nlater")
     assert "sources/1/3" not in world.take(1).entries
 
@@ -286,14 +284,14 @@ def test_state_files_that_no_commit_names_are_left_out(world: World, query: Fake
 def test_the_chain_of_changelogs_ends_at_the_newest_snapshot_of_the_state(
     world: World, query: FakeQuery
 ) -> None:
-    """A .zip and the SST files that it names stand for all changelogs before it."""
+    """A .zip and the SST files that it names replace all changelogs before it."""
     snapshot = query.snapshot_state(1)
     state_keys = {key for key in keys(world.take(1)) if key.startswith("state/0/0/")}
     assert state_keys == {*snapshot, query.changelog(2)}
 
 
 def test_staged_output_is_flushed_and_its_completed_payloads_are_kept(world: World) -> None:
-    """By the asynchronous part, not while the query rests."""
+    """In the asynchronous part, not while the query rests."""
     world.snapshots.take(world.effect(1))
     assert world.flushed == []
     state, metrics = world.snapshots.proceed(1)
@@ -311,26 +309,25 @@ def test_a_finished_snapshot_has_no_files(world: World) -> None:
 
 
 def test_a_snapshot_before_the_first_batch_has_no_files(tmp_path: Path) -> None:
-    """There is nothing to go on from but the beginning."""
+    """It can only start from the beginning."""
     state = World(FakeQuery(tmp_path / "v"), tmp_path / "checkpoints").take(1)
     assert (state.position, state.files, state.entries) == (-1, (), {})
     assert not state.fully_finished
 
 
 def test_a_query_without_state_has_no_state_files(tmp_path: Path) -> None:
-    """Its log entries are all."""
+    """It has only log entries."""
     query = FakeQuery(tmp_path / "v")
     query.step()
     query.write("commits/0", 'v1\n{"nextBatchWatermarkMs":0}')
     assert World(query, tmp_path / "checkpoints").take(1).files == ()
 
 
-# -- incremental
-# ----------------------------------------------------------------------------------------------
+# -- incremental -----------------------------------------------------------------------------------
 
 
 def test_the_second_checkpoint_writes_only_new_files(world: World, query: FakeQuery) -> None:
-    """Files of the confirmed base are referred to where they lie."""
+    """Files of the confirmed base are referred to in place."""
     first = world.take(1)
     world.snapshots.confirm(1)
     query.step()
@@ -344,7 +341,8 @@ def test_the_second_checkpoint_writes_only_new_files(world: World, query: FakeQu
 
 
 def test_the_base_is_never_a_pending_checkpoint(world: World, query: FakeQuery) -> None:
-    """An acknowledged one whose completion the task was not told of may still be deleted (P4)."""
+    """An acknowledged checkpoint may still be deleted until the task is notified of its completion
+    (P4)."""
     world.take(1)
     query.step()
     second = world.take(2)
@@ -352,7 +350,7 @@ def test_the_base_is_never_a_pending_checkpoint(world: World, query: FakeQuery) 
 
 
 def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQuery) -> None:
-    """Also if it was confirmed after a later one had been taken."""
+    """Even if it was confirmed after a later one had been taken."""
     world.take(1)
     query.step()
     world.take(2)
@@ -366,7 +364,7 @@ def test_the_base_is_the_newest_confirmed_checkpoint(world: World, query: FakeQu
 def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(
     world: World, query: FakeQuery
 ) -> None:
-    """Such as one of a task that has taken no part in it."""
+    """For example a checkpoint that the task was not part of."""
     first = world.take(1)
     world.snapshots.confirm(1)
     world.snapshots.confirm(7)
@@ -374,7 +372,7 @@ def test_a_confirmation_of_an_unknown_checkpoint_changes_nothing(
 
 
 def test_a_savepoint_is_full(world: World, query: FakeQuery, tmp_path: Path) -> None:
-    """It refers to nothing of the job, and is complete when moved away (P14)."""
+    """It refers to none of the job's files and is complete when moved away (P14)."""
     first = world.take(1)
     world.snapshots.confirm(1)
     target = tmp_path / "savepoint"
@@ -388,7 +386,7 @@ def test_a_savepoint_is_full(world: World, query: FakeQuery, tmp_path: Path) -> 
 
 
 def test_a_savepoint_has_copies_of_what_is_staged(world: World, tmp_path: Path) -> None:
-    """They are verified like its other files, and deleted with them (P14)."""
+    """They are verified and deleted like its other files (P14)."""
     staged = tmp_path / "part-0.parquet"
     staged.write_text("rows")
     target = tmp_path / "savepoint"
@@ -418,7 +416,7 @@ def test_a_savepoint_is_no_base(world: World, tmp_path: Path) -> None:
 
 
 def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> None:
-    """Schemas keep their names, so they are compared with what the base recorded."""
+    """Schemas keep their names, so they are compared with the ones recorded in the base."""
     first = world.take(1)
     world.snapshots.confirm(1)
     (query.path / SCHEMA_FILE).unlink()
@@ -431,8 +429,7 @@ def test_a_changed_schema_is_written_again(world: World, query: FakeQuery) -> No
     world.verify(2, second)
 
 
-# -- dropping
-# ----------------------------------------------------------------------------------------------
+# -- dropping --------------------------------------------------------------------------------------
 
 
 def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: FakeQuery) -> None:
@@ -451,7 +448,7 @@ def test_dropping_deletes_exactly_what_the_snapshot_wrote(world: World, query: F
 def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(
     world: World, query: FakeQuery
 ) -> None:
-    """A late confirmation of it changes nothing any more."""
+    """A late confirmation of it has no effect."""
     world.take(1)
     world.snapshots.drop(1)
     world.snapshots.confirm(1)
@@ -461,7 +458,7 @@ def test_an_acknowledged_snapshot_that_is_dropped_is_no_base(
 def test_a_snapshot_that_ended_before_it_is_dropped_loses_what_it_wrote(
     world: World, query: FakeQuery
 ) -> None:
-    """Its checkpoint was aborted while the last part ran; the base's files and the query's own stay
+    """Its checkpoint was aborted during the last part; the base's files and the query's own stay
     (P43)."""
     first = world.take(1)
     world.snapshots.confirm(1)
@@ -476,19 +473,18 @@ def test_a_snapshot_that_ended_before_it_is_dropped_loses_what_it_wrote(
 
 
 def test_a_confirmed_snapshot_that_is_dropped_loses_nothing(world: World) -> None:
-    """Its checkpoint is complete, and its files belong to that (P17)."""
+    """Its checkpoint is complete and owns its files (P17)."""
     state = world.take(1)
     world.snapshots.confirm(1)
     world.snapshots.drop(1)
     world.verify(1, state)
 
 
-# -- vanished files
-# ----------------------------------------------------------------------------------------------
+# -- vanished files --------------------------------------------------------------------------------
 
 
 def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: FakeQuery) -> None:
-    """It is named, nothing is acknowledged, and what had been pinned can be dropped (P4)."""
+    """It is named, nothing is acknowledged, and the pinned files can be dropped (P4)."""
     (query.path / query.changelog(1)).unlink()
     with pytest.raises(StorageError, match=r"2_.*\.changelog"):
         world.snapshots.take(world.effect(1))
@@ -500,14 +496,14 @@ def test_a_listed_file_that_vanished_fails_the_snapshot(world: World, query: Fak
 def test_a_log_entry_that_vanished_fails_the_snapshot(
     world: World, query: FakeQuery, key: str
 ) -> None:
-    """Without it Spark could not go on, or would read files twice."""
+    """Without it Spark could not continue, or would read files twice."""
     (query.path / key).unlink()
     with pytest.raises(StorageError):
         world.snapshots.take(world.effect(1))
 
 
 def test_files_are_pinned_while_the_query_rests(world: World, query: FakeQuery) -> None:
-    """Spark may clean its directory up before the asynchronous part."""
+    """Spark may clean up its directory before the asynchronous part."""
     world.snapshots.take(world.effect(1))
     shutil.rmtree(query.path / "state")
     state, _ = world.snapshots.proceed(1)
@@ -517,8 +513,7 @@ def test_files_are_pinned_while_the_query_rests(world: World, query: FakeQuery) 
 def test_on_another_device_files_are_pinned_and_then_copied(
     far_world: World, query: FakeQuery
 ) -> None:
-    """They survive the deletion of the originals between the two parts, and the pins are taken
-    away."""
+    """They survive the deletion of the originals between the two parts; the pins are removed."""
     far_world.snapshots.take(far_world.effect(1))
     assert far_world.shared(1) == []
     shutil.rmtree(query.path / "state")
@@ -539,13 +534,13 @@ def test_on_another_device_a_dropped_snapshot_takes_its_pins_away(
 
 
 class OtherFileSystem(LocalFileSystem):
-    """A file system without links, as HDFS is one."""
+    """A file system without links, such as HDFS."""
 
 
 def test_without_links_a_file_that_vanished_before_it_was_copied_fails_the_snapshot(
     query: FakeQuery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing holds it, so that this must be noticed (P4)."""
+    """Nothing keeps the file, so its loss must be noticed (P4)."""
     near, far = LocalFileSystem(), OtherFileSystem()
 
     def fs(path: str) -> FileSystem:
@@ -560,12 +555,11 @@ def test_without_links_a_file_that_vanished_before_it_was_copied_fails_the_snaps
         world.snapshots.proceed(1)
 
 
-# -- restoring
-# ----------------------------------------------------------------------------------------------
+# -- restoring -------------------------------------------------------------------------------------
 
 
 def restored(world: World, checkpoint_id: int, state: TaskState, target: Path) -> QueryDirectory:
-    """A fresh directory filled from the checkpoint."""
+    """A new directory filled from the checkpoint."""
     target.mkdir(parents=True)
     directory = QueryDirectory(FILES, str(target))
     restore_directory(
@@ -581,8 +575,7 @@ def restored(world: World, checkpoint_id: int, state: TaskState, target: Path) -
 def test_a_restored_directory_has_the_same_files_and_a_snapshot_of_it_is_the_same(
     world: World, query: FakeQuery, tmp_path: Path
 ) -> None:
-    """Round trip: what the commit log of the new directory does not name any more comes from the
-    files' names."""
+    """What the new directory's commit log no longer names is derived from the files' names."""
     state = world.take(1)
     target = tmp_path / "work" / "2" / "v"
     directory = restored(world, 1, state, target)
@@ -614,7 +607,7 @@ def test_what_runs_in_a_restored_directory_leaves_the_checkpoint_alone(
 
 
 def test_large_and_compacted_source_entries_travel_as_files(world: World, query: FakeQuery) -> None:
-    """They would blow up the metadata; the newest compacted entry stands for all before it."""
+    """They would bloat the metadata; the newest compacted entry replaces all before it."""
     query.write("sources/1/1.compact", "v1\nfiles 0 and 1")
     (query.path / "sources/1/1").unlink()
     query.write("sources/1/2", "v1\n" + "x" * 30_000)
@@ -636,12 +629,11 @@ def test_large_and_compacted_source_entries_travel_as_files(world: World, query:
     ],
 )
 def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) -> None:
-    """Other sources keep offsets of their own kind, which say nothing of ``sources/K``."""
+    """Other sources have offsets of their own kind, which say nothing about ``sources/K``."""
     assert log_offset(offset) == expected
 
 
-# -- on real Spark
-# ----------------------------------------------------------------------------------------------
+# -- on real Spark ---------------------------------------------------------------------------------
 
 
 @pytest.mark.spark
@@ -649,8 +641,8 @@ def test_only_file_sources_have_a_log_offset(offset: str, expected: int | None) 
 def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored_one(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """Snapshot, restore, a second and incremental snapshot, restore again: the rows are those of
-    the batch."""
+    """Snapshot, restore, a second incremental snapshot, restore again: the rows equal the
+    batch's."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
     query = QUERIES[name]
@@ -682,8 +674,8 @@ def test_a_real_query_goes_on_exactly_from_an_incremental_snapshot_of_a_restored
 
 
 def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: Path) -> None:
-    """However long those of step and key are; what begins alike stays apart, and is dropped as it
-    was written."""
+    """However long the names of step and key are; common prefixes stay distinct, and files are
+    dropped as written."""
     world = World(query, tmp_path / "checkpoints", vertex="v" * 100)
     position = query.step()
     for name in ("a", "b"):
@@ -702,8 +694,8 @@ def test_names_stay_within_what_a_file_system_takes(query: FakeQuery, tmp_path: 
 
 
 def test_handles_name_files_by_key_and_place(world: World, query: FakeQuery) -> None:
-    """The key is the identity in the task's directory, the path says where the checkpoint has
-    it."""
+    """The key is the identity in the task's directory; the path is the location in the
+    checkpoint."""
     state = world.take(1)
     (handle,) = [handle for handle in state.files if handle.key == query.changelog(0)]
     assert handle == StateHandle(

@@ -15,7 +15,7 @@ from weir.storage.local import LocalFileSystem
     [
         (9, 9, 10, 10),
         (19, 22, 10, 10),
-        # It was compacted at another distance once, since Spark derived it so.
+        # It was once compacted at another distance, which Spark had derived.
         (19, 29, 10, 20),
         (39, 52, 10, 20),
         (39, 40, 10, 10),
@@ -28,16 +28,16 @@ from weir.storage.local import LocalFileSystem
 def test_the_distance_is_one_that_the_log_can_have(
     compacted: int, newest: int, default: int, distance: int
 ) -> None:
-    """It divides the number after the compacted entry, lets nothing newer be compacted, and is that
-    of new logs if so."""
+    """It divides the number after the compacted entry, lets nothing newer be compacted, and if
+    possible equals that of new logs."""
     assert compaction_distance(compacted, newest, default) == distance
     assert (compacted + 1) % distance == 0
     assert compacted + distance > newest
 
 
 def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Path) -> None:
-    """As Spark has them: of its two newest ones it takes the distance. Other sources have no such
-    log."""
+    """As Spark leaves them: it derives the distance from its two newest ones. Other sources have no
+    such log."""
     for name in ("0/19.compact", "0/20", "0/21", "1/4", "2/offset", "3/9.compact"):
         (tmp_path / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sources" / name).write_text("v1")
@@ -50,6 +50,6 @@ def test_an_older_compacted_entry_is_named_beside_the_restored_one(tmp_path: Pat
 
 
 def test_a_query_without_sources_is_left_alone(tmp_path: Path) -> None:
-    """One that reads channels only."""
+    """For example one that only reads channels."""
     QueryDirectory(LocalFileSystem(), str(tmp_path)).keep_compaction(10)
     assert list(tmp_path.iterdir()) == []

@@ -1,5 +1,4 @@
-"""What the code stands on, pinned by name: a Spark release that differs fails here, and not in
-somebody's results."""
+"""Facts about Spark that the code relies on, by name: a release that differs fails here."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ pytestmark = pytest.mark.spark
 
 
 def copying(landing: Landing, *, bounded: bool = True) -> tuple[Job, Collected]:
-    """A job without state: every row as it is."""
+    """A stateless job: every row unchanged."""
     job, sink = Job("facts"), Collected()
     job.source("numbers", landing.source, bounded=bounded).sink("out", sink)
     return job, sink
 
 
 def ids_by_step(sink: Collected) -> dict[int, list[int]]:
-    """The ids that each step with rows gave to the sink."""
+    """The ids that each batch with rows gave to the sink."""
     return {
         position: sorted(row[0] for row in rows) for position, rows in sink.steps.items() if rows
     }
@@ -43,8 +42,7 @@ def copy_keys(rig: Rig, keys: list[str], target: Path) -> None:
 
 
 def copy_named_files(rig: Rig, position: int, target: Path) -> list[str]:
-    """Copy exactly what ``QueryDirectory`` and ``StateFiles`` name, and nothing else; returns the
-    state files."""
+    """Copy the files that ``QueryDirectory`` and ``StateFiles`` name; return the state files."""
     entries = rig.directory.log_entries(position)
     inline, files = rig.directory.source_entries(position)
     state = StateFiles(rig.directory, [], -1).keys(position)
@@ -55,15 +53,14 @@ def copy_named_files(rig: Rig, position: int, target: Path) -> list[str]:
     return state
 
 
-# -- the planning call
-# ---------------------------------------------------------------------------------------------
+# -- the planning call -----------------------------------------------------------------------------
 
 
 def test_the_planning_call_runs_strictly_between_two_batches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """At every call the newest of commits/ is the newest of offsets/, and it is the position that
-    is reported."""
+    """At every call the newest of commits/ is the newest of offsets/ and equals the reported
+    position."""
     landing = Landing(tmp_path / "in")
     landing.land(10)
     seen: list[tuple[int, int, int]] = []
@@ -102,7 +99,7 @@ def test_while_the_call_is_unanswered_the_query_rests_and_stops_quickly(
 def test_the_control_input_adds_no_rows_and_a_bounded_query_ends_by_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """An availableNow query with the control input reads each file in a batch of its own, and then
+    """An availableNow query with the control input reads each file in a separate batch and then
     ends."""
     landing = Landing(tmp_path / "in")
     landing.land(5)
@@ -140,15 +137,14 @@ def test_a_watermark_inside_a_source_function_survives_the_control_input(
     assert sum(closed.values()) == sum(whole.values()) - 1
 
 
-# -- draining
-# ----------------------------------------------------------------------------------------------
+# -- draining --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """A hand-written offset-log entry with the maximal watermark gives the rows of the batch
+    """A hand-written offset-log entry with the maximal watermark yields the rows of the batch
     computation."""
     landing = Landing(tmp_path / "in")
     landing.land(5)
@@ -167,13 +163,11 @@ def test_the_drain_entry_fires_everything_and_reads_nothing_that_came_later(
         assert before != expected, "nothing was left to fire"
 
 
-# -- going back
-# ----------------------------------------------------------------------------------------------
+# -- going back ------------------------------------------------------------------------------------
 
 
 def gone_back(spark: SparkSession, tmp_path: Path, landing: Landing) -> Path:
-    """A directory whose logs end with batch 1, but whose source log knows files up to the fourth
-    (3)."""
+    """A directory with logs up to batch 1 and a source log up to the fourth file (3)."""
     landing.land(4)
     job, _ = copying(landing)
     with Rig(spark, job, tmp_path / "query") as rig:
@@ -188,7 +182,8 @@ def gone_back(spark: SparkSession, tmp_path: Path, landing: Landing) -> Path:
 def test_source_log_entries_above_the_pin_shift_rows_unless_they_are_pruned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Unpruned, both later files come in one batch; pruned, each comes in its own again (P3)."""
+    """Unpruned, both later files come in one batch; pruned, each comes in a separate one again
+    (P3)."""
     landing = Landing(tmp_path / "in")
     path = gone_back(spark, tmp_path, landing)
     job, shifted = copying(landing)
@@ -208,8 +203,8 @@ def test_source_log_entries_above_the_pin_shift_rows_unless_they_are_pruned(
 def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they_are_pruned(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Files of unpruned entries that are gone read as empty, and a file under a name once used is
-    never read (P3)."""
+    """Deleted files of unpruned entries read as empty, and a file under a reused name is never read
+    (P3)."""
     landing = Landing(tmp_path / "in")
     path = gone_back(spark, tmp_path, landing)
     landing.path(2).unlink()
@@ -232,8 +227,7 @@ def test_source_log_entries_above_the_pin_lose_rows_without_an_error_unless_they
     ]
 
 
-# -- exactly the files that are named
-# ------------------------------------------------------------------------------
+# -- exactly the files that are named --------------------------------------------------------------
 
 RESTORED = {name: QUERIES[name] for name in ("windows", "a left outer join")}
 
@@ -275,7 +269,7 @@ def test_the_named_files_alone_give_the_exact_continuation(
 def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """A chain that ends in a snapshot (.zip with its SST files) restores as exactly as one of
+    """A chain that ends in a snapshot (.zip with SST files) restores as exactly as one of
     changelogs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)
@@ -309,8 +303,8 @@ def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
 def test_a_query_without_one_of_the_named_files_does_not_run_on_wrong_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """So every file of the list is needed: the newest changelog of a partition missing is an error,
-    not an empty state."""
+    """Every listed file is needed: a partition's missing newest changelog is an error, not empty
+    state."""
     landing = Landing(tmp_path / "in")
     landing.land(4)
     query = QUERIES["windows"]
@@ -327,7 +321,7 @@ def test_a_query_without_one_of_the_named_files_does_not_run_on_wrong_state(
 def test_running_on_hard_links_changes_none_of_the_originals(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark and the drain write new files only, so a checkpoint may share its files with a running
+    """Spark and the drain only write new files, so a checkpoint may share its files with a running
     query."""
     landing = Landing(tmp_path / "in")
     landing.land(6)
@@ -346,12 +340,11 @@ def test_running_on_hard_links_changes_none_of_the_originals(
     assert len(hashes(linked)) > len(before)
 
 
-# -- keys
-# ----------------------------------------------------------------------------------------------
+# -- keys ------------------------------------------------------------------------------------------
 
 
 def test_both_zeros_and_all_nan_have_one_hash(spark: SparkSession) -> None:
-    """So their keyed state lies in one key group."""
+    """So their keyed state is in one key group."""
     keys = (
         "double('0.0'), double('-0.0'), float('0.0'), float('-0.0'), double('NaN'), -double('NaN')"
     )

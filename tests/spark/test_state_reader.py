@@ -1,5 +1,4 @@
-"""Keyed state of real queries, read from savepoints and checkpoints and compared with what Python
-makes of the input.
+"""Keyed state of real queries, read from snapshots and compared with a computation in Python.
 
 Each query runs over 36 rows, ten seconds apart, with a watermark that is 128 seconds behind: at its
 end that stands at 222 seconds. The snapshot is read from a copy elsewhere, after the query's
@@ -42,15 +41,15 @@ FILES = LocalFileSystem()
 JOB = "0123456789abcdef" * 2
 DELAY_S = 128
 DELAY = f"{DELAY_S} seconds"
-#: Seconds from the first row: where each row and, at the end, the watermark is.
+#: Seconds from the first row: the time of each row and, at the end, the watermark.
 TIMES = {one: one * 10 for one in range(36)}
 WATERMARK_S = max(TIMES.values()) - DELAY_S
-#: A time of the far future, in milliseconds.
+#: A time in the far future, in milliseconds.
 TIMER_MS = 2_000_000_000_000
 
 
 def windows(frame: DataFrame) -> DataFrame:
-    """Count and sum of the ids in each minute, by the id modulo 3."""
+    """Count and sum of the ids per minute, by the id modulo 3."""
     keyed = frame.withColumn("k", F.col("id") % 3).withWatermark("ts", DELAY)
     return keyed.groupBy(F.window("ts", "1 minute"), "k").agg(
         F.count("*").alias("n"), F.sum("id").alias("ids")
@@ -58,13 +57,13 @@ def windows(frame: DataFrame) -> DataFrame:
 
 
 def sessions(frame: DataFrame) -> DataFrame:
-    """Sessions of keys of which each has five ids in a row."""
+    """Sessions of keys with five consecutive ids each."""
     keyed = frame.withColumn("k", (F.col("id") / 5).cast("long")).withWatermark("ts", DELAY)
     return keyed.groupBy(F.session_window("ts", "30 seconds"), "k").agg(F.count("*").alias("n"))
 
 
 def distinct(frame: DataFrame) -> DataFrame:
-    """One of two ids."""
+    """One row for every two ids."""
     keyed = frame.select("ts", (F.col("id") / 2).cast("long").alias("k"))
     return keyed.withWatermark("ts", DELAY).dropDuplicatesWithinWatermark(["k"])
 
@@ -79,8 +78,10 @@ def joined(frame: DataFrame) -> DataFrame:
 
 
 def processed(frame: DataFrame) -> DataFrame:
-    """A processor with a value, a map and a timer for each id modulo 3. Its class travels to the
-    workers by value."""
+    """A processor with a value, a map and a timer per id modulo 3.
+
+    Its class travels to the workers by value.
+    """
     import pandas as pd
     from pyspark.sql.streaming import StatefulProcessor
 
@@ -118,7 +119,7 @@ def chained(frame: DataFrame) -> DataFrame:
 
 
 class Saved:
-    """Takes a snapshot of what a query left behind, and moves it."""
+    """Takes a snapshot of a query's files and moves it."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark = spark
@@ -132,7 +133,7 @@ class Saved:
         function: Callable[[DataFrame], DataFrame],
         kind: SnapshotKind = SnapshotKind.SAVEPOINT,
     ) -> Path:
-        """Where the snapshot is in the end; nothing else of the query is left."""
+        """The final place of the snapshot; nothing else of the query is left."""
         work = self._directory / "work"
         writer = (
             function(self._landing.source(self._spark))
@@ -211,7 +212,7 @@ def saved(spark: SparkSession, tmp_path: Path) -> Saved:
 
 @pytest.fixture(scope="module")
 def of_windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A savepoint of the windowed aggregation, for tests that only read it."""
+    """A savepoint of the windowed aggregation for tests that only read it."""
     return Saved(spark, tmp_path_factory.mktemp("windows")).of(windows)
 
 
@@ -232,7 +233,7 @@ def rows(frame: DataFrame, *columns: str) -> Counter[tuple[Any, ...]]:
 def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
     spark: SparkSession, of_windows: Path
 ) -> None:
-    """With count and sum of each; and the snapshot tells position, watermark, partitions and source
+    """With the count and sum of each; the snapshot has position, watermark, partitions and source
     offset."""
     expected: dict[tuple[int, int], tuple[int, int]] = {}
     for one, time in TIMES.items():
@@ -250,7 +251,7 @@ def test_the_state_of_a_windowed_aggregation_is_the_windows_that_are_open(
     assert found == Counter((*key, *value) for key, value in expected.items())
     assert len(found) == 9
     assert (source.uid, query.uid, query.name, query.vertex) == ("in", "u1", "query", "query")
-    # Three batches of one file each, and one without data in which windows closed.
+    # Three batches of one file each, and one without data that closed windows.
     assert (query.partitions, query.position, query.source_offsets) == (2, 3, ('{"logOffset":2}',))
     assert query.watermark_ms == (START + timedelta(seconds=WATERMARK_S)).timestamp() * 1_000
     assert (savepoint.checkpoint_id, savepoint.kind, savepoint.drained) == (
@@ -289,7 +290,7 @@ def test_the_state_of_session_windows_is_the_sessions_that_are_open(
 def test_the_state_of_duplicates_within_the_watermark_is_the_keys_that_may_come_again(
     spark: SparkSession, saved: Saved
 ) -> None:
-    """Each until the watermark has passed its first row's time and delay."""
+    """Each until the watermark passes its first row's time plus the delay."""
     first = {one // 2: time for one, time in reversed(TIMES.items())}
     expected = {key: time + DELAY_S for key, time in first.items() if time + DELAY_S > WATERMARK_S}
     with weir.read_savepoint(str(saved.of(distinct)), spark) as savepoint:
@@ -302,9 +303,9 @@ def test_the_state_of_duplicates_within_the_watermark_is_the_keys_that_may_come_
 def test_both_sides_of_a_join_are_read_from_a_checkpoint_of_a_copied_job(
     spark: SparkSession, saved: Saved
 ) -> None:
-    """What is near enough to the watermark to be joined: all rows of the left, the even ones of the
+    """The rows near enough to the watermark to be joined: all of the left, the even ones of the
     right."""
-    # The watermark is that of the side that is behind: the newest even row is ten seconds older.
+    # The watermark is that of the slower side: the newest even row is ten seconds older.
     kept = [one for one, time in TIMES.items() if time + 30 >= WATERMARK_S - 10]
     with weir.read_savepoint(str(saved.of(joined, SnapshotKind.CHECKPOINT)), spark) as checkpoint:
         state = checkpoint.keyed_state("query")
@@ -317,7 +318,7 @@ def test_both_sides_of_a_join_are_read_from_a_checkpoint_of_a_copied_job(
 def test_state_variables_and_timers_of_a_processor_are_read_by_their_names(
     spark: SparkSession, saved: Saved
 ) -> None:
-    """Although Spark's own metadata names the files of their schemas where they were."""
+    """Although Spark's own metadata names their schema files at the old location."""
     with weir.read_savepoint(str(saved.of(processed)), spark) as savepoint:
         state = savepoint.keyed_state("query")
         counts = rows(state["count"], "key.k", "value.n")
@@ -334,7 +335,7 @@ def test_state_variables_and_timers_of_a_processor_are_read_by_their_names(
 def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
     spark: SparkSession, saved: Saved
 ) -> None:
-    """Open minutes in one, and in the other the pairs of minutes of which a minute has closed."""
+    """Open minutes in one; in the other the pairs of minutes with a closed minute."""
     with weir.read_savepoint(str(saved.of(chained)), spark) as savepoint:
         state = savepoint.keyed_state("query")
         assert sorted(state) == ["state_0", "state_1"]
@@ -349,8 +350,7 @@ def test_two_stateful_operators_of_one_query_are_told_apart_by_their_numbers(
 def test_inspect_answers_sql_over_a_real_savepoint_and_leaves_nothing_behind(
     spark: SparkSession, of_windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As JSON lines and as a table, in a session that does not have Weir's settings, which it
-    keeps."""
+    """As JSON lines and as a table, in a session without Weir's settings, which keeps its own."""
     path = of_windows
     before = {file: file.read_bytes() for file in path.iterdir()}
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -388,7 +388,7 @@ def test_inspect_answers_sql_over_a_real_savepoint_and_leaves_nothing_behind(
 def _checking_close(
     spark: SparkSession, key: str, close: Callable[[Savepoint], None]
 ) -> Callable[[Savepoint], None]:
-    """``close``, which first looks whether the session's setting is as it was."""
+    """``close``, after checking that the session's setting is unchanged."""
 
     def checked(savepoint: Savepoint) -> None:
         assert spark.conf.get(key) == "1"

@@ -1,4 +1,4 @@
-"""A query that rests in its planning call, or is anywhere near it, is stopped without an error."""
+"""A query stopped while it rests in its planning call, or close to one, ends without an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 def test_a_query_stopped_at_forty_random_moments_never_fails(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Before the call comes, while it is held, and while its answer is under way."""
+    """Before the call comes, while it is held, and while its answer is on its way."""
     landing = Landing(tmp_path / "in", rows_per_file=1)
     landing.land(1)
     chance = random.Random(13)
@@ -46,7 +46,7 @@ def test_a_query_stopped_at_forty_random_moments_never_fails(
 def test_a_stopped_query_plans_nothing_more_though_its_watermark_has_moved(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A call that returned would let Spark run a batch without data, which closes windows behind a
+    """If the call returned, Spark would run a batch without data, which closes windows after a
     savepoint."""
     landing = Landing(tmp_path / "in")
     landing.land(3)

@@ -39,9 +39,7 @@ def told(
 # -- 12: testTriggerAndDeclineCheckpointSimple, ...Complex -----------------------------------------
 
 
-def test_one_decline_discards_the_checkpoint_and_a_second_acknowledgement_before_it_is_harmless() -> (
-    None
-):
+def test_one_decline_discards_the_checkpoint_and_an_earlier_duplicate_is_harmless() -> None:
     """CheckpointCoordinatorTest.testTriggerAndDeclineCheckpointSimple (MISSION A7)."""
     world = job()
     n = trigger(world)
@@ -201,9 +199,7 @@ def test_a_checkpoint_subsumes_older_pending_checkpoints_but_no_pending_savepoin
     assert older not in world.master.coordinator.store.ids
 
 
-def test_a_savepoint_subsumes_no_pending_checkpoint_no_pending_savepoint_and_no_completed_checkpoint() -> (
-    None
-):
+def test_a_savepoint_subsumes_nothing_pending_and_no_completed_checkpoint() -> None:
     """CheckpointCoordinatorTest.testSavepointsAreNotSubsumed (PROTOCOL P14)."""
     world = job(max_concurrent_checkpoints=3)
     completed = complete(world)
@@ -255,7 +251,7 @@ def test_the_timer_triggers_no_more_checkpoints_than_may_be_pending_and_one_more
     assert tick(world, 1_000) == []
 
 
-def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth_become_pending() -> (
+def test_once_the_second_checkpoint_subsumed_the_first_the_third_and_fourth_become_pending() -> (
     None
 ):
     """CheckpointCoordinatorTest.testMaxConcurrentAttemptsWithSubsumption (MISSION A5): subsumption
@@ -273,9 +269,7 @@ def test_after_the_second_checkpoint_subsumed_the_first_the_third_and_the_fourth
 # -- 17: testMinCheckpointPause --------------------------------------------------------------------
 
 
-def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause_and_then_runs() -> (
-    None
-):
+def test_a_periodic_request_that_waited_for_a_checkpoint_also_waits_for_the_pause() -> None:
     """CheckpointCoordinatorTest.testMinCheckpointPause (MISSION A4): the timer is armed for exactly
     the remaining pause."""
     world = job(interval_ms=1_000, min_pause_ms=1_000)

@@ -76,7 +76,7 @@ TABLE = (
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_exactly_the_tasks_that_still_take_part_are_triggered_and_the_others_are_recorded_as_finished(
+def test_exactly_the_active_tasks_are_triggered_and_the_others_are_recorded_as_finished(
     row: Row,
 ) -> None:
     """DefaultCheckpointPlanCalculatorTest.testComputeAllRunningGraph,

@@ -249,9 +249,7 @@ def test_a_request_beyond_the_size_of_the_queue_is_dropped_as_one_too_many(
     assert len(subject) == MAX_QUEUED_REQUESTS
 
 
-def test_a_full_queue_makes_room_for_a_higher_request_by_dropping_the_newest_of_the_lowest_rank() -> (
-    None
-):
+def test_a_full_queue_drops_the_newest_of_the_lowest_rank_for_a_higher_request() -> None:
     """CheckpointRequestDeciderTest.testQueueSizeLimitPriority (PROTOCOL P38)."""
     subject = full_queue(RequestOrigin.USER_CHECKPOINT)
     enqueued = subject.enqueue(request(RequestOrigin.SAVEPOINT, "high"))
@@ -299,9 +297,7 @@ def test_a_manual_checkpoint_runs_at_once_inside_the_minimum_pause() -> None:
     assert choose(subject, now_ms=51, last_end_ms=50).verdict is Verdict.RUN
 
 
-def test_a_periodic_checkpoint_inside_the_minimum_pause_is_dropped_until_the_remainder_has_passed() -> (
-    None
-):
+def test_a_periodic_checkpoint_is_dropped_until_the_minimum_pause_has_passed() -> None:
     """CheckpointRequestDeciderTest.testCheckpointTiming (MISSION A4):
     MINIMUM_TIME_BETWEEN_CHECKPOINTS."""
     subject = decider(min_pause_ms=100)

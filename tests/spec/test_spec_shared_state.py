@@ -33,9 +33,7 @@ def take(world: World, *files: str) -> tuple[int, list[DiscardCheckpoint]]:
 # -- 20, first half: while the job runs ------------------------------------------------------------
 
 
-def test_the_state_of_cp0_survives_its_subsumption_while_cp1_uses_it_and_goes_with_its_last_user() -> (
-    None
-):
+def test_the_state_of_cp0_survives_its_subsumption_until_its_last_user_goes() -> None:
     """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): files that only
     CP0 uses go first."""
     world = job("a")
@@ -59,9 +57,7 @@ def test_a_registry_that_is_filled_anew_after_a_restore_knows_every_user_of_a_sh
         registry.validate()
 
 
-def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_last_of_them_only() -> (
-    None
-):
+def test_a_restored_job_that_retains_cp0_and_cp1_deletes_shared_state_with_the_last() -> None:
     """CheckpointCoordinatorTest.testSharedStateRegistrationOnRestore (MISSION A11): the job owns
     its own checkpoints."""
     cp0 = checkpoint(1, task_state("a", files=("shared", "only-cp0")))

@@ -197,9 +197,7 @@ def test_requests_that_the_queue_has_no_place_for_are_shown_as_no_failed_checkpo
 # -- 25: testTriggeringFullSnapshotAfterJobmasterFailover ------------------------------------------
 
 
-def test_the_first_checkpoint_after_a_failover_of_the_coordinator_is_full_as_long_as_none_completed() -> (
-    None
-):
+def test_the_first_checkpoint_after_a_coordinator_failover_is_full_until_one_completed() -> None:
     """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
     (PROTOCOL P40)."""
     world = from_no_claim_savepoint()
@@ -219,9 +217,7 @@ def test_a_failover_of_the_coordinator_after_the_full_checkpoint_brings_no_new_d
     assert not next_is_full(successor)
 
 
-def test_the_duty_survives_any_number_of_attempts_and_coordinators_that_complete_only_savepoints() -> (
-    None
-):
+def test_the_duty_survives_attempts_and_coordinators_that_complete_only_savepoints() -> None:
     """CheckpointCoordinatorTriggeringTest.testTriggeringFullSnapshotAfterJobmasterFailover
     (PROTOCOL P40)."""
     world = from_no_claim_savepoint()

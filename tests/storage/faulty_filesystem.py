@@ -1,5 +1,4 @@
-"""A local file system whose next creates end in doubt, as on a network that fails at the worst
-moment."""
+"""A local file system whose next creates end in doubt, as on an unreliable network."""
 
 from __future__ import annotations
 
@@ -11,8 +10,7 @@ from weir.storage.local import LocalFileSystem
 
 
 class FaultyFileSystem(LocalFileSystem):
-    """Fails the next ``lost`` creates without carrying them out, and the next ``unanswered`` ones
-    after doing so.
+    """Fails the next ``lost`` creates undone and the next ``unanswered`` ones after they are done.
 
     ``unreadable`` reads and ``unreadable_checksums`` checksums fail, and so does every deletion
     below ``undeletable``; ``before_create`` runs once before the next create.

@@ -1,5 +1,4 @@
-"""An fsync that fails once, as Linux reports a lost write: the next one of the same file
-succeeds."""
+"""An fsync that fails once, as Linux reports a lost write: the file's next sync succeeds."""
 
 from __future__ import annotations
 
@@ -12,8 +11,7 @@ import pytest
 
 
 class LostSyncs:
-    """Fails the first ``times`` syncs of paths that ``matches`` names, and notes every path that is
-    synced."""
+    """Fails the first ``times`` syncs of paths that ``matches``; records every synced path."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, matches: Callable[[str], bool], *, times: int = 1

@@ -1,4 +1,4 @@
-"""Checkpoints for tests of their metadata and storage."""
+"""Sample checkpoints for tests of metadata and storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def checkpoint(
     kind: SnapshotKind = SnapshotKind.CHECKPOINT,
     files: tuple[StateHandle, ...] = (),
 ) -> CompletedCheckpoint:
-    """A checkpoint of one task with one sink that has something to commit."""
+    """A checkpoint of one task with one sink that has a pending committable."""
     return CompletedCheckpoint(
         job_id=JOB,
         checkpoint_id=checkpoint_id,

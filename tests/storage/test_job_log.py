@@ -1,5 +1,4 @@
-"""The job log and the job names: who holds a job, what is complete, and what a stale driver is
-told."""
+"""The job log and job names: who holds a job, what is complete, how stale drivers are fenced."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def test_a_job_that_never_began_has_no_record(log: JobLog) -> None:
 
 
 def test_the_first_attempt_is_number_one(log: JobLog) -> None:
-    """Its record says who wrote it and what it was restored from."""
+    """Its record names its driver and what it was restored from."""
     begin(log, "A", None, restored_from="/s/savepoint-1")
     assert log.newest() == JobRecord(
         number=1,
@@ -84,8 +83,7 @@ def test_the_first_attempt_is_number_one(log: JobLog) -> None:
 
 
 def test_every_record_is_the_full_state_of_the_job(log: JobLog) -> None:
-    """The next attempt carries on what the newest record says of checkpoints and of the savepoint
-    it began from."""
+    """The next attempt copies the checkpoints and the original savepoint from the newest record."""
     first = begin(log, "A", None, restored_from="/s/savepoint-1")
     assert complete(first, 1) is Recorded.WON
     assert log.newest() == first.newest
@@ -97,7 +95,7 @@ def test_every_record_is_the_full_state_of_the_job(log: JobLog) -> None:
 
 
 def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
-    """What running the job again needs to know (PROTOCOL P20)."""
+    """Running the job again depends on both (PROTOCOL P20)."""
     writer = begin(log, "A", None)
     outcome = writer.append(
         kind=RecordKind.ENDED,
@@ -118,14 +116,14 @@ def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
 
 
 def test_of_two_drivers_that_begin_at_once_one_is_refused(log: JobLog) -> None:
-    """Both decided on the same newest record; the second is told that another driver began."""
+    """Both decided on the same newest record; the second learns that another driver has started."""
     begin(log, "A", None)
     with pytest.raises(JobFencedError, match="Another driver began to run job orders"):
         begin(log, "B", None)
 
 
 def test_a_decision_on_an_outdated_record_does_not_begin_an_attempt(log: JobLog) -> None:
-    """The job went on between reading the log and beginning."""
+    """The job moved on between reading the log and starting."""
     first = begin(log, "A", None)
     seen = log.newest()
     complete(first, 1)
@@ -142,7 +140,7 @@ def test_a_driver_that_was_overtaken_is_fenced(log: JobLog) -> None:
 
 
 def test_a_driver_that_slept_through_pruning_is_fenced(log: JobLog) -> None:
-    """Its next number is free again by name, and yet it cannot be won (PROTOCOL P17)."""
+    """Its next number is free again, but it cannot win it (PROTOCOL P17)."""
     first = begin(log, "A", None)
     second = begin(log, "B", log.newest())
     for checkpoint_id in range(1, KEPT_RECORDS + 10):
@@ -161,7 +159,7 @@ def test_old_records_are_pruned(log: JobLog, tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_pruned_is_won_all_the_same(tmp_path: Path) -> None:
-    """What failed is only the cleaning up."""
+    """Only the clean-up failed."""
 
     class Undeletable(LocalFileSystem):
         def delete(self, path: str) -> None:
@@ -185,7 +183,7 @@ def test_a_record_in_doubt_that_was_written_is_won(tmp_path: Path) -> None:
 
 
 def test_a_record_in_doubt_whose_number_a_newer_attempt_has_is_fenced(tmp_path: Path) -> None:
-    """The writer finds someone else's record when it reads back."""
+    """The writer finds another driver's record when it reads back."""
     fs = FaultyFileSystem()
     log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
     writer = begin(log, "A", None)
@@ -211,8 +209,8 @@ def test_a_record_that_was_certainly_not_written_has_failed_and_the_next_one_tak
 
 
 def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_path: Path) -> None:
-    """An object store carries a request out after the writer gave it up; the next record stands
-    above it."""
+    """An object store may carry out a request that the writer gave up; the next record supersedes
+    it."""
     fs = FaultyFileSystem()
     log = JobLog(fs, f"{tmp_path}/log", sleep=no_wait)
     writer = begin(log, "A", None)
@@ -236,8 +234,8 @@ def test_a_failed_record_that_lands_late_is_superseded_and_fences_nobody(tmp_pat
 def test_a_record_that_may_not_last_is_followed_by_one_that_says_the_same(
     log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sync of its directory failed, and no later one is believed: the next number does not depend
-    on it (P17, P23)."""
+    """Syncing its directory failed, and a later success proves nothing: the next number does not
+    depend on it (P17, P23)."""
     writer = begin(log, "A", None)
     syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
     assert complete(writer, 1) is Recorded.WON
@@ -254,7 +252,7 @@ def test_a_record_that_may_not_last_is_followed_by_one_that_says_the_same(
 def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
     log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As every record that is won (P17, P23)."""
+    """Like every record that is won (P17, P23)."""
     begin(log, "A", None)
     LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log")
     assert begin(log, "B", log.newest()).newest.number == 3
@@ -269,7 +267,7 @@ def test_an_attempt_and_an_end_whose_records_may_not_last_are_recorded_again(
 def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
     log: JobLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is not fit for it, so the driver must stop (P17)."""
+    """The disk is unreliable, so the driver must stop (P17)."""
     writer = begin(log, "A", None)
     LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/log", times=2)
     with pytest.raises(LostWriteError, match="check the disk"):
@@ -277,7 +275,7 @@ def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
 
 
 def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
-    """The message carries what the storage said."""
+    """The message contains the storage's own."""
     log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", sleep=no_wait)
     with pytest.raises(StorageError, match=r"could not be recorded: .*the network is down"):
         begin(log, "A", None)
@@ -294,7 +292,7 @@ def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: 
 def test_a_record_that_cannot_be_understood_says_so(
     log: JobLog, tmp_path: Path, data: bytes, words: str
 ) -> None:
-    """Damaged, or of a newer version: never a guess."""
+    """Damaged, or from a newer version: nothing is guessed."""
     NumberedLog(LocalFileSystem(), f"{tmp_path}/log").append(1, data)
     with pytest.raises(StorageError, match=words):
         log.newest()
@@ -306,7 +304,7 @@ def names(tmp_path: Path) -> JobNames:
 
 
 def test_an_unknown_name_has_no_record(names: JobNames) -> None:
-    """Nobody ran a job of that name here."""
+    """No job of that name ran here."""
     assert names.lookup("orders") is None
 
 
@@ -329,7 +327,7 @@ def test_of_two_drivers_that_assign_a_name_at_once_one_is_told(names: JobNames) 
 
 
 def test_a_damaged_name_record_says_so(names: JobNames, tmp_path: Path) -> None:
-    """With the path of the file."""
+    """With the file's path."""
     directory = f"{tmp_path}/names/{directory_name('orders')}"
     (tmp_path / "names").mkdir()
     NumberedLog(LocalFileSystem(), directory).append(1, b"{")
@@ -338,7 +336,7 @@ def test_a_damaged_name_record_says_so(names: JobNames, tmp_path: Path) -> None:
 
 
 def test_every_name_has_a_directory_of_its_own() -> None:
-    """Readable where it can be, and never the same for two names."""
+    """Readable where possible, and never shared by two names."""
     given = ["orders", "Orders", "or/ders", "or-ders", "..", "/", "名前", "x" * 300, "x" * 301]
     directories = [directory_name(name) for name in given]
     assert len(set(directories)) == len(given)

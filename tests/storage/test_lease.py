@@ -1,4 +1,4 @@
-"""The lease: whether a driver seems to be alive, judged by its process and by its last renewal."""
+"""The lease: whether a driver seems alive, judged by its process and its last renewal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lease(tmp_path: Path) -> Lease:
 
 
 def test_a_lease_is_read_as_it_was_written(lease: Lease, tmp_path: Path) -> None:
-    """In a file of its own in the job's directory."""
+    """It is a separate file in the job's directory."""
     assert lease.read() is None
     assert lease.write(MINE) is Recorded.WON
     assert lease.read() == MINE
@@ -42,7 +42,7 @@ def test_a_lease_is_read_as_it_was_written(lease: Lease, tmp_path: Path) -> None
 
 
 def test_a_newer_attempt_takes_the_lease_and_an_older_one_cannot(lease: Lease) -> None:
-    """The older driver is told that it is fenced, and changes nothing (PROTOCOL P17)."""
+    """The older driver learns that it is fenced and changes nothing (PROTOCOL P17)."""
     newer = replace(MINE, attempt=4)
     lease.write(MINE)
     assert lease.write(newer) is Recorded.WON
@@ -61,7 +61,7 @@ def test_only_the_holder_gives_the_lease_back(lease: Lease) -> None:
 
 
 def test_a_damaged_lease_says_what_to_do(lease: Lease, tmp_path: Path) -> None:
-    """It names the file, which may be deleted."""
+    """The error names the file, which may be deleted."""
     lease.write(MINE)
     (tmp_path / "job" / "lease").write_bytes(b"{}")
     with pytest.raises(StorageError, match=f"{tmp_path}/job/lease is damaged .* delete the file"):
@@ -74,7 +74,7 @@ def test_a_living_process_with_a_fresh_lease_is_alive() -> None:
 
 
 def test_a_process_that_does_not_renew_is_not_alive() -> None:
-    """A stopped process exists and does nothing."""
+    """A stopped process exists but does nothing."""
     assert not holder_is_alive(MINE, 110_000, "here")
 
 
@@ -92,12 +92,12 @@ def test_a_killed_process_is_dead_at_once() -> None:
 
 
 def test_another_process_of_the_same_number_is_not_the_holder() -> None:
-    """Process numbers are used again; the time of the start tells them apart."""
+    """Process ids are reused; the start time distinguishes them."""
     assert not holder_is_alive(replace(MINE, pid_started=MINE.pid_started - 3600), 100_001, "here")
 
 
 def test_on_another_machine_only_the_renewal_counts() -> None:
-    """Its processes cannot be seen from here."""
+    """Its processes are not visible from here."""
     elsewhere = replace(MINE, host="there", pid_started=0.0)
     assert holder_is_alive(elsewhere, 109_999, "here")
     assert not holder_is_alive(elsewhere, 110_000, "here")

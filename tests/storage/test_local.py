@@ -1,5 +1,4 @@
-"""The local file system: atomic and durable writes, conditional create, links, and errors that say
-what to do."""
+"""The local file system: atomic durable writes, conditional create, links, and errors."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def fs() -> LocalFileSystem:
 
 
 def failing(code: int):
-    """A system call that fails with this error number."""
+    """A system call that fails with this errno."""
 
     def call(*arguments: object, **keywords: object) -> None:
         raise OSError(code, os.strerror(code))
@@ -35,7 +34,7 @@ def failing(code: int):
 
 
 def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Records what is synced from now on, by path."""
+    """Record the path of everything synced from now on."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -48,7 +47,7 @@ def synced_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_create_makes_the_file_with_all_of_its_content(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """A created file holds exactly the data, and nothing else is left in its directory."""
+    """The file contains exactly the data, and nothing else is left in its directory."""
     assert fs.create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
     assert fs.read(f"{tmp_path}/a") == b"data"
     assert [status.name for status in fs.list(str(tmp_path))] == ["a"]
@@ -57,7 +56,7 @@ def test_create_makes_the_file_with_all_of_its_content(fs: LocalFileSystem, tmp_
 def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """The second create of a name changes nothing."""
+    """A second create of the same name changes nothing."""
     fs.create(f"{tmp_path}/a", b"first")
     assert fs.create(f"{tmp_path}/a", b"second") is CreateResult.ALREADY_EXISTS
     assert fs.read(f"{tmp_path}/a") == b"first"
@@ -68,7 +67,7 @@ def test_create_says_that_a_name_is_taken_and_leaves_the_file_alone(
 def test_a_new_file_and_its_directory_are_synced(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    """First the content, then the directory that names it (PROTOCOL P23)."""
+    """The content first, then the directory entry (PROTOCOL P23)."""
     synced = synced_paths(monkeypatch)
     getattr(fs, operation)(f"{tmp_path}/a", b"data")
     assert len(synced) == 2
@@ -79,7 +78,7 @@ def test_a_new_file_and_its_directory_are_synced(
 def test_the_content_is_synced_before_the_name_appears(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If syncing fails, there is no file of the name and no temporary one."""
+    """If the sync fails, neither the file nor a temporary one exists."""
     monkeypatch.setattr(os, "fsync", failing(errno.EIO))
     with pytest.raises(StorageError, match="check the disk"):
         fs.create(f"{tmp_path}/a", b"data")
@@ -96,8 +95,8 @@ def test_the_content_is_synced_before_the_name_appears(
 def test_a_sync_that_fails_is_told_from_every_other_error(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, what: str
 ) -> None:
-    """Since the next one would succeed without the data, nobody may try it again and believe it
-    (PROTOCOL P23)."""
+    """A retry would succeed without the data, so no caller may retry and trust it (PROTOCOL
+    P23)."""
     fs.write(f"{tmp_path}/there", b"data")
     LostSyncs(monkeypatch, lambda path: (path == str(tmp_path)) is (what == "directory"))
     calls = {
@@ -115,7 +114,7 @@ def test_a_sync_that_fails_is_told_from_every_other_error(
 def test_a_directory_whose_name_could_not_be_synced_is_made_again(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever found it there would not sync it, and what is put into it later could lose its way
+    """A caller that found it would not sync it, and files created in it later could be lost
     (PROTOCOL P23)."""
     syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/a")
     with pytest.raises(LostWriteError, match=f"Cannot make the directory {tmp_path}/a/b"):
@@ -136,7 +135,7 @@ def test_create_is_refused_where_there_are_no_links(
 
 
 def test_a_leftover_of_a_killed_process_is_in_nobodys_way(tmp_path: Path) -> None:
-    """A temporary name that exists already is passed over."""
+    """An existing temporary name is skipped."""
     (tmp_path / f".weir.{os.getpid()}.1.tmp").write_bytes(b"left over")
     assert LocalFileSystem().create(f"{tmp_path}/a", b"data") is CreateResult.CREATED
     assert (tmp_path / f".weir.{os.getpid()}.1.tmp").read_bytes() == b"left over"
@@ -152,7 +151,7 @@ def test_write_replaces_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -
 def test_a_write_that_fails_leaves_the_old_content(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A full disk while writing: the old file is still there, and no temporary one."""
+    """When the disk is full, the old file stays and no temporary one does."""
     fs.write(f"{tmp_path}/a", b"old")
     monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
     with pytest.raises(StorageError, match="no space left"):
@@ -164,7 +163,7 @@ def test_a_write_that_fails_leaves_the_old_content(
 def test_files_are_readable_by_others_as_the_umask_allows(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """A savepoint can be read by another user, unlike an ordinary temporary file."""
+    """Another user can read a savepoint, unlike an ordinary temporary file."""
     mask = os.umask(0o022)
     try:
         fs.create(f"{tmp_path}/a", b"")
@@ -176,7 +175,7 @@ def test_files_are_readable_by_others_as_the_umask_allows(
 def test_reading_what_is_not_there_is_a_file_not_found_error(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """The one error of the system that callers expect."""
+    """The one system error that callers expect."""
     with pytest.raises(FileNotFoundError):
         fs.read(f"{tmp_path}/nothing")
 
@@ -193,7 +192,7 @@ def test_reading_what_is_not_there_is_a_file_not_found_error(
 def test_a_disk_error_names_the_path_and_the_way_out(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
 ) -> None:
-    """Whatever the system says becomes one sentence for people."""
+    """Every system error becomes one sentence for users."""
     monkeypatch.setattr(os, "open", failing(code))
     with pytest.raises(StorageError, match=f"{tmp_path}/a: .*{words}"):
         fs.write(f"{tmp_path}/a", b"data")
@@ -202,7 +201,7 @@ def test_a_disk_error_names_the_path_and_the_way_out(
 def test_every_operation_turns_errors_into_storage_errors(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """A file in place of a directory is an error everywhere, and always a StorageError."""
+    """A file in place of a directory is an error everywhere, always a StorageError."""
     (tmp_path / "file").write_bytes(b"")
     below = f"{tmp_path}/file/below"
     for call in (
@@ -238,7 +237,7 @@ def test_status_tells_files_directories_and_nothing_apart(
 def test_list_is_sorted_and_empty_for_what_is_not_there(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """Entries come in the order of their names."""
+    """Entries are sorted by name."""
     for name in ("c", "a", "b"):
         fs.write(f"{tmp_path}/{name}", b"")
     assert [status.name for status in fs.list(str(tmp_path))] == ["a", "b", "c"]
@@ -248,7 +247,7 @@ def test_list_is_sorted_and_empty_for_what_is_not_there(
 def test_each_new_directory_is_synced_into_its_parent(
     fs: LocalFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a crash could lose the way to a file that is durable itself (PROTOCOL P23)."""
+    """A crash could otherwise lose the path to a durable file (PROTOCOL P23)."""
     synced = synced_paths(monkeypatch)
     fs.make_directory(f"{tmp_path}/a/b")
     assert synced == [str(tmp_path), f"{tmp_path}/a"]
@@ -259,7 +258,7 @@ def test_each_new_directory_is_synced_into_its_parent(
 def test_delete_takes_files_and_whole_directories_and_nothing(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """What is not there is no error."""
+    """A missing path is not an error."""
     fs.make_directory(f"{tmp_path}/a/b")
     fs.write(f"{tmp_path}/a/b/c", b"")
     fs.delete(f"{tmp_path}/a/b/c")
@@ -314,7 +313,7 @@ def test_link_or_copy_copies_where_it_cannot_link(
 def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """A file that was cut short by a crash is replaced; a whole one is not copied again."""
+    """A file that a crash cut short is replaced; a complete one is not copied again."""
     fs.write(f"{tmp_path}/a", b"data")
     fs.write(f"{tmp_path}/same", b"DATA")
     fs.write(f"{tmp_path}/short", b"da")
@@ -325,7 +324,7 @@ def test_link_or_copy_leaves_a_target_of_the_same_size_and_replaces_any_other(
 
 
 def test_checksum_is_the_crc32_of_the_whole_content(fs: LocalFileSystem, tmp_path: Path) -> None:
-    """Also above the size of one block."""
+    """Also for content longer than one block."""
     data = os.urandom(1000) * (CHECKSUM_BLOCK_SIZE // 1000 + 10)
     fs.write(f"{tmp_path}/a", data)
     assert len(data) > CHECKSUM_BLOCK_SIZE
@@ -351,7 +350,7 @@ def test_sync_syncs_each_file_and_each_directory_once(
 def test_a_name_may_be_as_long_as_the_file_system_allows(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
-    """The temporary file beside it has a short one."""
+    """The temporary file next to it has a short name."""
     path = f"{tmp_path}/{'n' * 255}"
     fs.write(path, b"data")
     assert fs.read(path) == b"data"
@@ -375,8 +374,7 @@ def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
 
 @pytest.mark.kill
 def test_a_kill_in_mid_create_leaves_nothing_or_a_whole_file(tmp_path: Path) -> None:
-    """Whenever the process is killed, each name that exists has all of its content
-    (PROTOCOL P17)."""
+    """Whenever the process is killed, each existing name has all of its content (PROTOCOL P17)."""
     program = textwrap.dedent(
         """
         import itertools, sys

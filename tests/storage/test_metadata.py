@@ -1,4 +1,4 @@
-"""The metadata codec: what is written is read back equal, and no damage goes unnoticed."""
+"""The metadata codec: everything written is read back equal, and no damage goes unnoticed."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_metadata_that_knows_no_segments_in_flight_is_read_as_without_any() -> N
 
 
 def test_the_checkpoint_is_where_it_was_found() -> None:
-    """A savepoint that was moved knows its new place, since the old one is not in the file."""
+    """A moved savepoint has its new path, since the file does not contain the old one."""
     data = encode(SAMPLE)
     assert decode(data, "/elsewhere") == replace(SAMPLE, external_path="/elsewhere")
     assert PATH.encode() not in data
@@ -192,38 +192,41 @@ def test_no_other_damage_is_taken_for_a_checkpoint(draw: st.DataObject) -> None:
 
 @given(st.binary(max_size=100))
 def test_garbage_is_damage(data: bytes) -> None:
-    """Never another exception."""
+    """It raises no other exception."""
     with pytest.raises(CheckpointDamagedError):
         decode(data, PATH)
 
 
 def test_nesting_without_end_is_damage() -> None:
-    """Nor does a deep file bring the reader down."""
+    """A deeply nested file does not crash the reader either."""
     with pytest.raises(CheckpointDamagedError):
         decode(b'{"checkpoint":' + b"[" * 100_000, PATH)
 
 
 def framed(body: bytes, version: int) -> bytes:
     checksum = hashlib.sha256(f"weir-checkpoint {version}\n".encode() + body).hexdigest()
-    head = f'{{"format":"weir-checkpoint","version":{version},"checksum":"sha256:{checksum}","checkpoint":'
+    head = (
+        f'{{"format":"weir-checkpoint","version":{version},'
+        f'"checksum":"sha256:{checksum}","checkpoint":'
+    )
     return head.encode() + body + b"}\n"
 
 
 def test_a_file_of_a_newer_version_is_refused_and_not_called_damaged() -> None:
-    """Its checksum is right, so it is for a newer Weir."""
+    """Its checksum is right, so it belongs to a newer Weir."""
     with pytest.raises(StorageError, match=r"has version 2, .* use the newer Weir") as caught:
         decode(framed(b"{}", 2), PATH)
     assert not isinstance(caught.value, CheckpointDamagedError)
 
 
 def test_a_file_that_describes_no_checkpoint_is_damaged() -> None:
-    """Although its checksum is right."""
+    """Even though its checksum is right."""
     with pytest.raises(CheckpointDamagedError, match="does not describe a checkpoint"):
         decode(framed(b'{"job_id":1}', 1), PATH)
 
 
 def test_the_error_names_file_and_checksums() -> None:
-    """Expected and found, and the place as attributes."""
+    """Expected and actual, with the place as attributes."""
     data = encode(SAMPLE).replace(b"revenue", b"REVENUE")
     with pytest.raises(
         CheckpointDamagedError,
@@ -235,7 +238,7 @@ def test_the_error_names_file_and_checksums() -> None:
 
 @pytest.mark.parametrize("value", [object(), "\ud800", {1}])
 def test_a_payload_that_is_no_json_is_refused_when_it_is_written(value: Any) -> None:
-    """Not when it is read back, after a failure."""
+    """Not when it is read back after a failure."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
     with pytest.raises(StorageError, match="Checkpoint 7 cannot be stored"):
@@ -246,7 +249,7 @@ def test_a_payload_that_is_no_json_is_refused_when_it_is_written(value: Any) -> 
     "value", [float("nan"), float("inf"), (1, 2), {1: 2}, timedelta(seconds=1)]
 )
 def test_a_payload_that_would_be_read_back_different_is_refused(value: Any) -> None:
-    """A tuple would become a list, a number as a key a text, an infinite number nothing."""
+    """A tuple would become a list, a numeric key a text, infinity nothing."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
     with pytest.raises(
@@ -260,5 +263,5 @@ def test_a_payload_that_would_be_read_back_different_is_refused(value: Any) -> N
 
 
 def test_the_checksum_for_the_record_is_that_of_the_whole_file() -> None:
-    """As sha256sum prints it."""
+    """It equals the output of sha256sum."""
     assert checksum_of(b"data") == "sha256:" + hashlib.sha256(b"data").hexdigest()

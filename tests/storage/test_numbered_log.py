@@ -1,5 +1,4 @@
-"""The numbered log: exactly one writer wins a number, also against a pruned log and when the
-outcome is in doubt."""
+"""The numbered log: exactly one writer wins a number, even if it was pruned or is in doubt."""
 
 from __future__ import annotations
 
@@ -35,13 +34,13 @@ def numbers(log: NumberedLog) -> list[int]:
 
 
 def test_an_empty_log_has_no_newest_entry(log: NumberedLog) -> None:
-    """Nor is its directory needed."""
+    """Its directory is not needed either."""
     assert log.newest() is None
     assert log.newest_number() is None
 
 
 def test_the_newest_entry_is_the_one_with_the_highest_number(log: NumberedLog) -> None:
-    """Also past the tenth, where the order of plain digits would go wrong."""
+    """Also past the tenth, where sorting the names as text would go wrong."""
     fill(log, 12)
     assert log.newest() == Entry(number=12, data=b"12")
     assert log.read(3) == b"3"
@@ -49,14 +48,14 @@ def test_the_newest_entry_is_the_one_with_the_highest_number(log: NumberedLog) -
 
 
 def test_a_number_is_taken_once(log: NumberedLog) -> None:
-    """The second writer is told, and the entry stays the first one's."""
+    """The second writer is refused, and the first one's entry stays."""
     fill(log, 1)
     assert log.append(1, b"other") is CreateResult.ALREADY_EXISTS
     assert log.read(1) == b"1"
 
 
 def test_what_is_not_a_number_is_no_entry(log: NumberedLog) -> None:
-    """Temporary files and other people's files are passed over."""
+    """Temporary files and other people's files are ignored."""
     fill(log, 2)
     for name in (".00000000000000000003.17.1.tmp", "README", "3"):
         (Path(log.directory) / name).write_bytes(b"")
@@ -70,7 +69,7 @@ def test_numbers_begin_at_one(log: NumberedLog) -> None:
 
 
 def test_pruning_keeps_the_newest_entries(log: NumberedLog) -> None:
-    """The newest stays in any case; a log that is short already stays whole."""
+    """The newest entry always stays; a short log stays complete."""
     fill(log, 7)
     log.prune(3)
     assert numbers(log) == [5, 6, 7]
@@ -79,13 +78,13 @@ def test_pruning_keeps_the_newest_entries(log: NumberedLog) -> None:
 
 
 def test_pruning_never_leaves_less_than_two(log: NumberedLog) -> None:
-    """One appended and one deleted during a listing must not empty the log for its reader."""
+    """One append and one deletion during a listing must not make the log look empty."""
     with pytest.raises(InvariantError, match="at least 2"):
         log.prune(1)
 
 
 def test_a_stale_writer_cannot_win_a_number_that_was_pruned(log: NumberedLog) -> None:
-    """It is told that the number is taken, and leaves no file behind (PROTOCOL P17)."""
+    """It learns that the number is taken, and leaves no file behind (PROTOCOL P17)."""
     fill(log, 7)
     log.prune(2)
     assert log.append(3, b"stale") is CreateResult.ALREADY_EXISTS
@@ -93,7 +92,7 @@ def test_a_stale_writer_cannot_win_a_number_that_was_pruned(log: NumberedLog) ->
 
 
 def test_a_log_that_is_pruned_while_it_is_read_is_listed_again(tmp_path: Path) -> None:
-    """The entry that was listed as the newest is gone when it is read: a newer one is there."""
+    """The newest entry of the listing is gone when it is read, so there is a newer one."""
 
     class PrunedMeanwhile(LocalFileSystem):
         listings = 0
@@ -129,7 +128,7 @@ for line in sys.stdin:
 
 @pytest.mark.kill
 def test_of_two_processes_exactly_one_wins_each_number(log: NumberedLog) -> None:
-    """Fifty rounds of two real processes that start at the same moment (PROTOCOL P17)."""
+    """Fifty rounds of two real processes that start at the same time (PROTOCOL P17)."""
     racers = {
         name: subprocess.Popen(
             [sys.executable, "-c", RACER, log.directory, name],
@@ -196,7 +195,7 @@ def test_a_create_in_doubt_whose_number_someone_else_has_is_fenced(tmp_path: Pat
 
 
 def test_creates_that_all_fail_have_failed_for_certain(tmp_path: Path) -> None:
-    """After the last try nothing is found, and the storage's own words are kept."""
+    """Nothing is found after the last try; the storage's own message is kept."""
     it, log = recorder(FaultyFileSystem(lost=1000), tmp_path)
     assert it.record(1, b"ours") is Recorded.FAILED
     assert "the network is down" in it.failure
@@ -204,7 +203,7 @@ def test_creates_that_all_fail_have_failed_for_certain(tmp_path: Path) -> None:
 
 
 def test_a_doubt_is_read_back_until_it_can_be(tmp_path: Path) -> None:
-    """While the storage cannot be read, nothing is decided."""
+    """Nothing is decided while the storage cannot be read."""
     it, _ = recorder(FaultyFileSystem(unanswered=1, unreadable=20), tmp_path)
     assert it.record(1, b"ours") is Recorded.WON
 
@@ -219,7 +218,7 @@ def test_a_doubt_that_stays_is_an_error_and_no_outcome(tmp_path: Path) -> None:
 
 
 def test_a_number_that_was_overtaken_is_fenced(tmp_path: Path) -> None:
-    """Our own bytes with a higher number above them: another driver went on from there."""
+    """Our own bytes, with a higher number above them: another driver continued from there."""
     fs = FaultyFileSystem(unanswered=1)
     it, log = recorder(fs, tmp_path)
     fs.before_create = lambda: NumberedLog(LocalFileSystem(), log.directory).append(2, b"theirs")
@@ -229,8 +228,7 @@ def test_a_number_that_was_overtaken_is_fenced(tmp_path: Path) -> None:
 def test_an_entry_whose_directory_could_not_be_synced_is_not_believed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is there, and a second sync would succeed without a word of it: neither won nor lost
-    (PROTOCOL P23)."""
+    """It exists, and a second sync would falsely succeed: neither won nor lost (PROTOCOL P23)."""
     it, log = recorder(LocalFileSystem(), tmp_path)
     it.record(1, b"first")
     LostSyncs(monkeypatch, lambda path: path == log.directory)
@@ -242,10 +240,10 @@ def test_an_entry_whose_directory_could_not_be_synced_is_not_believed_later(
 def test_a_sync_that_fails_when_an_entry_is_read_back_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The create had ended in doubt, so the entry has to be made durable once, and was not
-    (PROTOCOL P23)."""
+    """The create ended in doubt, so the entry must be synced once, and that sync failed (PROTOCOL
+    P23)."""
     it, log = recorder(FaultyFileSystem(unanswered=1), tmp_path)
-    # The first two syncs are those of the create, of the content and of the directory.
+    # The first two syncs are the create's, of the content and of the directory.
     syncs = LostSyncs(monkeypatch, lambda path: path == log.path(1))
     with pytest.raises(LostWriteError):
         it.record(1, b"ours")
@@ -255,7 +253,7 @@ def test_a_sync_that_fails_when_an_entry_is_read_back_is_not_tried_again(
 def test_an_entry_whose_content_could_not_be_synced_is_written_to_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No file has its name yet, so nothing is believed that was lost."""
+    """No file has its name yet, so nothing relies on the lost data."""
     it, log = recorder(LocalFileSystem(), tmp_path)
     syncs = LostSyncs(monkeypatch, lambda path: path.endswith(".tmp"))
     assert it.record(1, b"ours") is Recorded.WON
@@ -264,7 +262,7 @@ def test_an_entry_whose_content_could_not_be_synced_is_written_to_a_new_file(
 
 
 def test_a_log_whose_place_has_gone_does_not_begin_anew(tmp_path: Path) -> None:
-    """A volume that is away for a moment has the entries; one made in its place would hide them."""
+    """The entries are on a volume that is briefly away; a new log in its place would hide them."""
     base = tmp_path / "base"
     base.mkdir()
     log = NumberedLog(LocalFileSystem(), f"{base}/log")
@@ -278,7 +276,8 @@ def test_a_log_whose_place_has_gone_does_not_begin_anew(tmp_path: Path) -> None:
 
 
 def test_an_entry_is_in_doubt_while_the_entry_before_it_is_not_to_be_seen(tmp_path: Path) -> None:
-    """The create may have happened on a volume that is away now: it is not said to have failed."""
+    """The create may have happened on a volume that is away now, so it is not reported as
+    failed."""
     base = tmp_path / "base"
     base.mkdir()
     log = NumberedLog(LocalFileSystem(), f"{base}/log")

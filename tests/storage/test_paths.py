@@ -1,4 +1,4 @@
-"""Paths: one spelling for each, what cannot be one, and when two are one place."""
+"""Paths: one spelling for each, which are invalid, and when two are the same place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ from weir.storage.paths import (
     ],
 )
 def test_each_path_has_one_spelling(written: str, kept: str) -> None:
-    """Local paths are absolute and plain, others URIs; the spelling that is kept is kept."""
+    """Local paths are absolute and plain, others are URIs; a kept spelling does not change
+    again."""
     assert normalize(written) == kept
     assert normalize(kept) == kept
 
@@ -64,7 +65,7 @@ def test_each_path_has_one_spelling(written: str, kept: str) -> None:
 def test_relative_paths_are_below_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also with a colon in a name, which alone makes no URI."""
+    """Even with a colon in a name, which alone does not make a URI."""
     monkeypatch.chdir(tmp_path)
     assert normalize(".weir/checkpoints") == f"{tmp_path}/.weir/checkpoints"
     assert normalize("a:b") == f"{tmp_path}/a:b"
@@ -96,7 +97,7 @@ def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_a_path_is_refused_in_a_sentence(path: str, words: str) -> None:
-    """Where it enters, and not by what it is handed to."""
+    """When it enters Weir, not in whatever it is later passed to."""
     with pytest.raises(StorageError, match=words) as caught:
         normalize(path)
     assert "\n" not in str(caught.value)
@@ -117,7 +118,7 @@ def test_a_relative_path_below_a_directory_that_is_gone_is_refused(
 
 @given(st.text(st.characters(codec=None, exclude_characters="\0"), max_size=20))
 def test_any_text_has_a_kept_spelling_or_is_refused(text: str) -> None:
-    """Whatever it is made of, and a kept spelling is final."""
+    """Whatever it consists of; a kept spelling is final."""
     for path in (
         text,
         f"/{text}",
@@ -138,7 +139,7 @@ def test_any_text_has_a_kept_spelling_or_is_refused(text: str) -> None:
 
 
 def test_names_are_joined_to_every_root() -> None:
-    """Also to those that end with a slash."""
+    """Including those that end with a slash."""
     assert [join(base, "a", "b") for base in ("/", "/x", "hdfs:///", "hdfs://nn/")] == [
         "/a/b",
         "/x/a/b",
@@ -150,7 +151,7 @@ def test_names_are_joined_to_every_root() -> None:
 
 
 def test_each_library_gets_the_spelling_that_it_reads() -> None:
-    """Spark looks a plain path up on Hadoop's default file system, and delta-rs has one scheme for
+    """Spark resolves a plain path on Hadoop's default file system, and delta-rs has one scheme for
     S3."""
     assert as_spark_path("/data/a b") == "file:///data/a b"
     assert as_spark_path("hdfs:///x") == "hdfs:///x"
@@ -161,7 +162,7 @@ def test_each_library_gets_the_spelling_that_it_reads() -> None:
 def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here since its path would be too long."""
+    """Here because its path would be too long."""
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/{'d' * 256}")
     with pytest.raises(
         StorageError, match=r"File name too long.*set TMPDIR to a directory that can be written"
@@ -170,8 +171,7 @@ def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
 
 
 def test_links_make_two_spellings_one_place(tmp_path: Path) -> None:
-    """Whether or not what they name exists yet; a name that another begins with is another
-    place."""
+    """Whether or not they exist yet; a path that merely shares a prefix is another place."""
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
     there, link = f"{tmp_path}/a", f"{tmp_path}/link"

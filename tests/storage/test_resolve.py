@@ -1,4 +1,4 @@
-"""The file system that belongs to each path."""
+"""Which file system serves each path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_plain_paths_are_local() -> None:
 
 
 def test_other_schemes_go_to_hadoop() -> None:
-    """The whole path is handed on."""
+    """The whole path is passed on."""
     asked: list[str] = []
     other = LocalFileSystem()
 
@@ -28,7 +28,7 @@ def test_other_schemes_go_to_hadoop() -> None:
 
 
 def test_without_hadoop_another_scheme_is_refused_in_a_sentence() -> None:
-    """The sentence names the path and what to do."""
+    """It names the path and what to do."""
     with pytest.raises(
         UnsupportedEnvironmentError, match=r"hdfs://nn/x can only be read through Spark"
     ):

@@ -1,5 +1,4 @@
-"""Checkpoint storage: layout, ids, reading from wherever a checkpoint was moved to, checking and
-deleting."""
+"""Checkpoint storage: layout, ids, reading moved checkpoints, verifying and deleting."""
 
 from __future__ import annotations
 
@@ -69,7 +68,7 @@ def test_a_writable_directory_is_made_and_left_empty(base: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_written_is_named_with_its_key(tmp_path: Path) -> None:
-    """Before the job starts, and not at its first checkpoint."""
+    """Before the job starts, not at its first checkpoint."""
     (tmp_path / "file").write_bytes(b"")
     storage = CheckpointStorage(FileSystems(None), f"{tmp_path}/file/base", JOB)
     with pytest.raises(StorageError, match=r"execution\.checkpointing\.dir"):
@@ -77,7 +76,7 @@ def test_a_directory_that_cannot_be_written_is_named_with_its_key(tmp_path: Path
 
 
 def test_a_file_system_without_conditional_create_is_refused(base: Path) -> None:
-    """Two drivers could both believe that they hold the job (PROTOCOL P17)."""
+    """Two drivers could both believe they hold the job (PROTOCOL P17)."""
 
     class Careless(LocalFileSystem):
         def create(self, path: str, data: bytes) -> CreateResult:
@@ -103,7 +102,7 @@ def test_checkpoint_ids_begin_at_one_and_never_repeat(
 def test_a_checkpoint_is_read_back_from_its_directory_or_its_file(
     storage: CheckpointStorage,
 ) -> None:
-    """Either path may be given, with a slash at the end or not."""
+    """Either path works, with or without a trailing slash."""
     taken = checkpoint(1, storage.checkpoint_directory(1))
     checksum = storage.write_metadata(taken)
     for path in ("", "/", "/_metadata"):
@@ -111,7 +110,7 @@ def test_a_checkpoint_is_read_back_from_its_directory_or_its_file(
 
 
 def test_metadata_that_the_record_does_not_name_is_damaged(storage: CheckpointStorage) -> None:
-    """It is whole by itself, but another one than the job record completed."""
+    """It is intact, but not the one that the job record completed."""
     taken = take(storage, 1)
     checksum = storage.write_metadata(taken)
     storage.write_metadata(replace(taken, attempt=9))
@@ -120,7 +119,8 @@ def test_metadata_that_the_record_does_not_name_is_damaged(storage: CheckpointSt
 
 
 def test_a_missing_checkpoint_is_an_error_that_names_the_others(storage: CheckpointStorage) -> None:
-    """By the parent's list, in the order of their ids; what has no metadata is not offered."""
+    """From the parent's listing, in the order of their ids; directories without metadata are not
+    offered."""
     for checkpoint_id in (9, 10, 11):
         take(storage, checkpoint_id)
     (Path(storage.job_directory) / "chk-12").mkdir()
@@ -139,13 +139,13 @@ def test_a_missing_checkpoint_is_an_error_that_names_the_others(storage: Checkpo
 def test_a_missing_checkpoint_with_no_others_says_what_to_name(
     storage: CheckpointStorage, tmp_path: Path
 ) -> None:
-    """Where there is nothing at all."""
+    """For a place without any checkpoint."""
     with pytest.raises(CheckpointNotFoundError, match=f"there is no directory {tmp_path}/nothing"):
         storage.read(f"{tmp_path}/nothing")
 
 
 def test_a_checkpoint_whose_files_are_whole_is_verified(storage: CheckpointStorage) -> None:
-    """Files of its own and shared ones of an earlier checkpoint."""
+    """Its own files and shared ones of an earlier checkpoint."""
     own = put(storage.job_directory, "chk-2/a", b"own")
     shared = put(storage.job_directory, "shared/1/b", b"shared")
     storage.verify(take(storage, 2, own, shared))
@@ -173,7 +173,7 @@ def test_a_damaged_state_file_is_named_with_what_was_expected(
 def test_a_savepoint_gets_a_directory_of_its_own(
     storage: CheckpointStorage, tmp_path: Path
 ) -> None:
-    """Named after the job and a random token; one that exists is not used again."""
+    """It is named after the job and a random token; an existing directory is not reused."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     assert directory == f"{tmp_path}/s/savepoint-012345-0123456789ab"
     assert Path(directory).is_dir()
@@ -185,7 +185,7 @@ def test_a_savepoint_gets_a_directory_of_its_own(
 def test_a_savepoint_can_be_moved(
     storage: CheckpointStorage, tmp_path: Path, kind: SnapshotKind
 ) -> None:
-    """Its files are found beside its metadata, wherever that is."""
+    """Its files are found next to its metadata, wherever that is."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     handle = put(directory, "state/a", b"data")
     storage.write_metadata(checkpoint(3, directory, kind=kind, files=(handle,)))
@@ -199,7 +199,7 @@ def test_a_savepoint_can_be_moved(
 def test_a_retained_checkpoint_is_restored_from_wherever_its_job_directory_is(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
-    """Its files are found by the parent of its directory, also by another job."""
+    """Its files are found through its parent directory, also by another job."""
     handle = put(storage.job_directory, "shared/1/b", b"data")
     take(storage, 2, handle)
     shutil.move(base / JOB, tmp_path / "elsewhere")
@@ -213,7 +213,7 @@ def test_a_retained_checkpoint_is_restored_from_wherever_its_job_directory_is(
 def test_a_state_file_outside_of_the_checkpoint_is_never_used(
     storage: CheckpointStorage, path: str
 ) -> None:
-    """Whatever the metadata says: it is not read, and not deleted."""
+    """Whatever the metadata says, such a file is neither read nor deleted."""
     handle = StateHandle(key="a", path=path, size=1, checksum="crc32:00000000")
     with pytest.raises(
         StorageError,
@@ -256,7 +256,7 @@ def test_a_savepoint_is_never_subsumed(storage: CheckpointStorage, tmp_path: Pat
 def test_a_subsumed_checkpoint_loses_its_directory_and_the_named_files(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """Shared files that others need stay; shared directories that became empty go (MISSION A11)."""
+    """Shared files that others need stay; emptied shared directories are deleted (MISSION A11)."""
     for name in ("chk-1/a", "shared/1/state/0/b", "shared/1/state/1/c", "shared/2/d", "chk-2/e"):
         put(storage.job_directory, name, b"data")
     storage.discard(1, ("chk-1/a", "shared/1/state/0/b"), None, subsumed=True)
@@ -276,7 +276,7 @@ def test_a_subsumed_checkpoint_loses_its_directory_and_the_named_files(
 
 
 def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
-    """So a half deleted checkpoint is never offered as one."""
+    """So a half-deleted checkpoint is never offered."""
     deleted: list[str] = []
 
     class Recording(LocalFileSystem):
@@ -297,7 +297,7 @@ def test_what_is_deleted_loses_its_metadata_first(base: Path) -> None:
 
 
 def test_discarding_everything_keeps_log_and_ids(storage: CheckpointStorage, base: Path) -> None:
-    """The job's end stays on record, and its ids are not handed out again."""
+    """The job's end stays recorded, and its ids are not reused."""
     storage.next_checkpoint_id()
     for name in ("chk-1/a", "chk-2/a", "shared/1/b", "log/00000000000000000001"):
         put(storage.job_directory, name, b"data")
@@ -331,7 +331,7 @@ def test_what_dead_attempts_left_behind_is_deleted(storage: CheckpointStorage, b
 def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
-    """Of the copy only, and only what no other checkpoint beside it names: the original is not the
+    """Only in the copy, and only what no other checkpoint next to it names: the original is not the
     claimer's."""
     job = storage.job_directory
     first = take(
@@ -364,7 +364,7 @@ def test_a_claimed_copy_of_a_checkpoint_is_deleted_where_it_lies(
 def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_name(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """What somebody put beside its files is not the claimer's, nor is a directory without metadata
+    """Other files next to it do not belong to the claimer, nor does a directory without metadata
     (MISSION A11)."""
     job = storage.job_directory
     claimed = take(storage, 7, put(job, "chk-7/own", b"1"), put(job, "shared/7/b", b"3"))
@@ -381,8 +381,8 @@ def test_a_claimed_checkpoint_takes_nothing_along_that_its_metadata_does_not_nam
 def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
     base: Path, kind: SnapshotKind
 ) -> None:
-    """Its metadata goes first as a name, and last as a file: what is left is known, and is no
-    snapshot meanwhile."""
+    """Its metadata is renamed first and deleted last: what is left is known, and is not a snapshot
+    meanwhile."""
     fs = FaultyFileSystem()
     storage = CheckpointStorage(lambda _: fs, str(base), JOB)
     directory = (
@@ -405,8 +405,8 @@ def test_the_deletion_of_a_claimed_snapshot_goes_on_where_it_was_cut_short(
 def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
     storage: CheckpointStorage, base: Path, tmp_path: Path
 ) -> None:
-    """Not the link in place of the directory; and one inside that leads elsewhere deletes nothing
-    there."""
+    """The directory is deleted, not only the link to it; a link inside that leads elsewhere deletes
+    nothing there."""
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     storage.write_metadata(
         checkpoint(
@@ -430,8 +430,7 @@ def test_a_claimed_snapshot_behind_a_link_is_deleted_as_a_whole(
 def test_a_driver_that_slept_touches_no_checkpoint_of_a_newer_attempt(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """It knows which ids there were before its attempt began; a newer attempt's are higher
-    (P17)."""
+    """It knows the ids from before its attempt; a newer attempt's are higher (P17)."""
     job = storage.job_directory
     retained = take(storage, 5, put(job, "shared/5/own", b"own"))
     newer = take(storage, 7, put(job, "shared/5/own", b"own"), put(job, "shared/7/new", b"new"))
@@ -444,7 +443,7 @@ def test_a_driver_that_slept_touches_no_checkpoint_of_a_newer_attempt(
 
 
 def test_the_newest_id_is_known_before_one_is_taken(storage: CheckpointStorage) -> None:
-    """Zero for a job that never had one."""
+    """Zero for a job that never took one."""
     assert storage.newest_checkpoint_id() == 0
     assert storage.next_checkpoint_id() == 1
     assert storage.newest_checkpoint_id() == 1
@@ -453,7 +452,8 @@ def test_the_newest_id_is_known_before_one_is_taken(storage: CheckpointStorage) 
 def test_a_restored_savepoint_protects_no_shared_files(
     storage: CheckpointStorage, base: Path
 ) -> None:
-    """A savepoint's paths are relative to its own directory, so they name nothing of the job's."""
+    """A savepoint's paths are relative to its own directory, so they name none of the job's
+    files."""
     handle = put(storage.job_directory, "shared/2/file", b"x")
     savepoint = replace(
         checkpoint(2, str(base / "savepoint"), files=(handle,)), kind=SnapshotKind.SYNC_SAVEPOINT
@@ -468,8 +468,8 @@ def test_a_restored_savepoint_protects_no_shared_files(
 def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
     tmp_path: Path, private: bool, mode: int
 ) -> None:
-    """Their directories are the owner's alone unless that is switched off; those above them are
-    left as they are."""
+    """Only the owner can access their directories unless that is switched off; their parents stay
+    as they are."""
     before = os.umask(0o022)
     try:
         storage = CheckpointStorage(
@@ -492,7 +492,7 @@ def test_others_see_nothing_of_a_jobs_checkpoints_and_savepoints(
 
 
 def test_a_directory_that_its_owner_has_opened_stays_open(tmp_path: Path) -> None:
-    """The mode is that of the making, and nothing changes it afterwards."""
+    """The mode is set on creation and never changed afterwards."""
     storage = CheckpointStorage(fs=FileSystems(None), base_directory=str(tmp_path), job_id="a" * 32)
     storage.make_job_directory()
     Path(storage.job_directory).chmod(0o750)

@@ -16,7 +16,7 @@ NEAR, FAR = LocalFileSystem(), LocalFileSystem()
 
 @pytest.fixture
 def transfer(tmp_path: Path) -> Transfer:
-    """What lies below ``far`` belongs to another file system."""
+    """A transfer in which everything below ``far`` is on another file system."""
     (tmp_path / "near").mkdir()
     (tmp_path / "far").mkdir()
     (tmp_path / "near" / "state").write_bytes(b"state")
@@ -24,7 +24,7 @@ def transfer(tmp_path: Path) -> Transfer:
 
 
 def test_on_one_file_system_a_file_gets_a_second_name(transfer: Transfer, tmp_path: Path) -> None:
-    """Nothing is copied, so it costs the same whatever its size."""
+    """Nothing is copied, so the cost does not depend on its size."""
     source, target = tmp_path / "near" / "state", tmp_path / "near" / "link"
     assert transfer.link_or_copy(str(source), str(target)) is True
     assert source.samefile(target)
@@ -42,7 +42,7 @@ def test_between_two_file_systems_a_file_is_copied(transfer: Transfer, tmp_path:
 def test_a_source_that_vanished_is_a_storage_error(
     transfer: Transfer, tmp_path: Path, target: str
 ) -> None:
-    """It fails the snapshot, and leaves no target behind (P4)."""
+    """The snapshot fails, and no target is left (P4)."""
     copy = tmp_path / target / "copy"
     with pytest.raises(StorageError, match="gone"):
         transfer.link_or_copy(str(tmp_path / "near" / "gone"), str(copy))
@@ -50,7 +50,7 @@ def test_a_source_that_vanished_is_a_storage_error(
 
 
 def test_links_are_possible_within_one_device_only(transfer: Transfer, tmp_path: Path) -> None:
-    """Two plain directories of one device: yes. Of two devices, or with a URI: no."""
+    """Two plain directories on one device: yes. On two devices, or with a URI: no."""
     assert transfer.can_link(str(tmp_path / "near"), str(tmp_path / "far"))
     assert not transfer.can_link(str(tmp_path / "near"), "hdfs://host/x")
     assert not transfer.can_link("s3a://bucket/x", str(tmp_path))

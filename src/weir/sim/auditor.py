@@ -87,7 +87,7 @@ class _FinalFailures:
 
 @dataclass
 class JobAccount:
-    """What is durably known of one job."""
+    """The durable facts about one job."""
 
     record: JobRecord | None = None
     #: Every checkpoint and stop savepoint that was recorded as completed.
@@ -144,7 +144,6 @@ class Auditor:
         self._visible: set[str] = set()
 
     # -- the disk
-    # ------------------------------------------------------------------------------------------
 
     def created(self, path: str, data: bytes) -> None:
         """Account for a new entry of a job log or a table log, or a new checkpoint id."""
@@ -196,7 +195,6 @@ class Auditor:
         self._retain(record)
 
     # -- effects
-    # ------------------------------------------------------------------------------------------
 
     def effect(self, driver: str, job_id: JobId, effect: object, unforced: int) -> None:
         """Check an effect as it begins.
@@ -286,7 +284,6 @@ class Auditor:
             raise self._broken(f"{unforced} unforced checkpoints are in flight")
 
     # -- the end
-    # ------------------------------------------------------------------------------------------
 
     def settle(self, job_id: JobId, *, undisturbed: bool) -> None:
         """Check the laws of the end: exactly once, and no orphans if the run is ``undisturbed``.
@@ -324,7 +321,6 @@ class Auditor:
             self.violation = what
 
     # -- inside
-    # ------------------------------------------------------------------------------------------
 
     def _broken(self, what: str) -> AuditError:
         self.broken(what)

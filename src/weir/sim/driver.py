@@ -50,7 +50,7 @@ class SimClock:
         self.wall_offset_ms = 0
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds."""
+        """Milliseconds on the monotonic clock."""
         return self._loop.now_us // 1_000 + self.ahead_ms
 
     def wall_ms(self) -> int:
@@ -73,7 +73,7 @@ class _Faults:
         return self._random.randrange(20, 400)
 
     def fails_before(self, operation: str) -> bool:
-        """Any operation can fail."""
+        """Whether the operation fails without effect; any operation can."""
         del operation
         return self._injector.strikes(Fault.STORAGE_ERROR, self._driver.protocol_state)
 
@@ -244,7 +244,7 @@ class SimDriver:
 
     @property
     def _records_are_over(self) -> bool:
-        """Whether the job has nothing left to do but its final checkpoint."""
+        """Whether only the job's final checkpoint is left to do."""
         over = (TaskStatus.WAITING_FOR_FINAL_CHECKPOINT, TaskStatus.FINISHED)
         return all(self.master.task_status(vertex) in over for vertex in self.dispatcher.tasks)
 

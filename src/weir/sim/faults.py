@@ -155,7 +155,7 @@ class Injector:
 
     @property
     def over(self) -> bool:
-        """Whether no fault strikes any more."""
+        """Whether the faults have ceased."""
         return self._now_us() >= self._plan.until_us
 
     def strikes(self, fault: Fault, state: Callable[[], str]) -> bool:

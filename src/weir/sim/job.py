@@ -66,7 +66,7 @@ class SimVertex:
         return min(self.records, now_us // self.pace_us)
 
     def numbers(self, first: int, last: int) -> list[int]:
-        """A source's records from ``first`` up to, not including, ``last``."""
+        """A source's records from ``first`` to ``last``, exclusive."""
         return list(range(self.base + first, self.base + last))
 
 

@@ -148,7 +148,7 @@ class SimWorkers:
         self._under_way: dict[Task, None] = {}
 
     def submit(self, work: Callable[[], None]) -> Task:
-        """Run a function beside the main thread."""
+        """Run a function concurrently with the main thread."""
 
         def run() -> None:
             work()
@@ -218,7 +218,7 @@ class SimLock:
 
 
 class SimEvent:
-    """As ``threading.Event``."""
+    """An event among greenlets, like ``threading.Event``."""
 
     def __init__(self, loop: Loop, process: Process) -> None:
         self._loop = loop

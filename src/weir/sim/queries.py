@@ -109,7 +109,6 @@ class SimQuery:
         self.snapshots = self._snapshots(())
 
     # -- the loop
-    # ------------------------------------------------------------------------------------------
 
     def restore(self, state: TaskState, checkpoint: CompletedCheckpoint) -> None:
         """Copy the state out of a checkpoint, and check that it is complete.
@@ -200,7 +199,7 @@ class SimQuery:
         return entries, list(self._state)
 
     def take(self, effect: TakeSnapshot) -> None:
-        """The synchronous part of a snapshot."""
+        """Take the synchronous part of a snapshot."""
         invariant(
             effect.position in (self._position, self._drained_from),
             f"a snapshot of {self._vertex.name} at {effect.position} while it stands at"

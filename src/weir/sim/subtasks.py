@@ -262,7 +262,6 @@ class SubtaskWorld:
         )
 
     # -- moves
-    # ------------------------------------------------------------------------------------------
 
     def _move(self, *, faulty: bool) -> bool:
         """Make one move; return False if everything is done."""
@@ -319,7 +318,6 @@ class SubtaskWorld:
         return True
 
     # -- the master
-    # ------------------------------------------------------------------------------------------
 
     def _may_trigger(self) -> bool:
         """Whether a checkpoint may start: all pending ones have their coordinator's snapshot."""
@@ -431,7 +429,6 @@ class SubtaskWorld:
         subtask.out.append(subtask.uploads.pop(self._random.randrange(len(subtask.uploads))))
 
     # -- laws
-    # ------------------------------------------------------------------------------------------
 
     def _check(self, checkpoint_id: int, checkpoint: _Pending) -> None:
         known: Any = checkpoint.coordinator

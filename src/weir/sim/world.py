@@ -198,10 +198,9 @@ class World:
         )
 
     # -- drivers
-    # ------------------------------------------------------------------------------------------
 
     def _supervise(self) -> None:
-        """Start a driver if none is live, and look again in a while."""
+        """Start a driver if none is live, and check again later."""
         if not any(driver.is_live for driver in self._drivers):
             self._start_driver()
         self._loop.at(self._random.randrange(50_000, 300_000), self._outside, self._supervise)
@@ -254,7 +253,6 @@ class World:
             self._loop.at(0, self._outside, partial(self._undo, refused))
 
     # -- mishaps
-    # ------------------------------------------------------------------------------------------
 
     def _back_up(self) -> None:
         """Copy the job's directory, as a person would."""
@@ -321,8 +319,7 @@ class World:
     def _newest_id(self) -> int:
         return max(map(int, self._disk.names(f"{BASE_DIRECTORY}/{self._job_id}/ids")), default=0)
 
-    # -- what is watched
-    # ---------------------------------------------------------------------------------------
+    # -- observation
 
     def _on_effect(self, driver: SimDriver, effect: object) -> None:
         self._tell(driver, str(effect))
@@ -403,7 +400,6 @@ class World:
         self._story.tell(self._loop.now_us, driver.process.name, what)
 
     # -- faults
-    # ------------------------------------------------------------------------------------------
 
     def _cease(self) -> None:
         """End the faults, and kill each live driver with probability 0.5.
