@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 from _pytest.mark import ParameterSet
 
-from weir.core.checkpoints import coordinator as coordinator_module
+from weir.core.checkpoints import pending as pending_module
 from weir.core.checkpoints.coordinator import CheckpointCoordinator
 from weir.core.checkpoints.pending import Party, PendingCheckpoint, PendingState
 from weir.core.checkpoints.plan import CheckpointPlan, calculate_plan
@@ -188,7 +188,7 @@ def abort_in_finalizing() -> AbstractContextManager[None]:
 
     can_expire = (PendingState.TRIGGERING, PendingState.WAITING, PendingState.FINALIZING)
     return _with(
-        patch.object(coordinator_module, "_CAN_EXPIRE", can_expire),
+        patch.object(pending_module, "_CAN_EXPIRE", can_expire),
         patch.object(CheckpointCoordinator, "recorded", recorded_unless_over),
         patch.object(PendingCheckpoint, "abort", abort),
     )

@@ -308,12 +308,13 @@ def trace_of_model(seed: int) -> list[str]:
             return True
         return False
 
+    waits = SimWaits(loop, process)
     port = SimTaskPort(
         loop=loop,
         process=process,
         file_system=fs,
         storage=storage,
-        sinks=sink_port(tables, fs, SimWaits(loop, process)),
+        sinks=sink_port(tables, fs, waits),
         tables=tables,
         vertices=[vertex],
         random=random,
@@ -325,6 +326,8 @@ def trace_of_model(seed: int) -> list[str]:
         retain_us=0,
         upload_us=1,
         links=True,
+        clock=SystemClock(),
+        waits=waits,
     )
     script.append(Script(port, task_plan(*vertex.sinks), storage))
 
