@@ -265,7 +265,7 @@ def test_default_directories_are_below_the_current_one(
 def test_an_unknown_key_is_refused_with_the_one_that_was_meant(key: str, meant: str) -> None:
     """A misspelled key must not silently leave the default in force."""
     with pytest.raises(
-        ConfigurationError, match=f"no configuration key '{key}': did you mean {meant}[?]"
+        ConfigurationError, match=f"Unknown configuration key '{key}': did you mean {meant}[?]"
     ):
         Configuration({key: "1"})
 
@@ -334,7 +334,8 @@ def test_a_file_that_cannot_be_understood_says_where(tmp_path: Path, text: str, 
 def test_a_file_that_is_not_there_or_no_text_is_an_error(tmp_path: Path) -> None:
     """A file that the user names must be readable."""
     with pytest.raises(
-        ConfigurationError, match=f"{tmp_path}/nothing cannot be read: No such file"
+        ConfigurationError,
+        match=f"Cannot read the configuration file {tmp_path}/nothing: No such file",
     ):
         Configuration.load(tmp_path / "nothing", {})
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
@@ -431,7 +432,7 @@ def test_flinks_limits_are_those_of_weir() -> None:
             {"weir.lease.interval": "6 s"},
             "weir.lease.interval",
             "at most half of weir.lease.timeout",
-            "raise the second or lower the first",
+            "raise the timeout or lower the interval",
         ),
         (
             {UNALIGNED: "true", "execution.checkpointing.max-concurrent-checkpoints": "2"},
@@ -442,26 +443,26 @@ def test_flinks_limits_are_those_of_weir() -> None:
         (
             {"weir.working-dir": "/d", "execution.checkpointing.dir": "/d/"},
             "weir.working-dir",
-            "execution.checkpointing.dir (/d) are one directory",
-            "give each a directory of its own",
+            "execution.checkpointing.dir (/d) are the same directory",
+            "use separate directories",
         ),
         (
             {"weir.working-dir": "/d", "execution.checkpointing.savepoint-dir": "/d"},
             "weir.working-dir",
-            "execution.checkpointing.savepoint-dir (/d) are one directory",
-            "give each a directory of its own",
+            "execution.checkpointing.savepoint-dir (/d) are the same directory",
+            "use separate directories",
         ),
         (
             {"weir.working-dir": "/d/e", "execution.checkpointing.dir": "/d"},
             "weir.working-dir (/d/e)",
-            "or one lies in the other",
-            "give each a directory of its own",
+            "or one contains the other",
+            "use separate directories",
         ),
         (
             {"weir.working-dir": "/d", "execution.checkpointing.savepoint-dir": "/d/e"},
             "weir.working-dir (/d)",
-            "or one lies in the other",
-            "give each a directory of its own",
+            "or one contains the other",
+            "use separate directories",
         ),
     ],
 )
@@ -483,7 +484,7 @@ def test_a_working_directory_that_is_the_checkpoint_directory_by_a_link_is_refus
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "checkpoints")
     for working in ("link", "link/work"):
-        with pytest.raises(ConfigurationError, match="one directory, or one lies in the other"):
+        with pytest.raises(ConfigurationError, match="same directory, or one contains the other"):
             Configuration(
                 {
                     "weir.working-dir": f"{tmp_path}/{working}",

@@ -57,7 +57,7 @@ def test_a_state_file_that_is_a_link_to_a_file_of_the_user_is_refused(world: Wor
     first_file(world).symlink_to(world.home / "precious")
     described = {"size": len(gold), "checksum": f"crc32:{zlib.crc32(gold):08x}"}
     forge(world, lambda forged: forged["tasks"][0]["files"][0].update(described))
-    refused(world, restore, "is reached by a link")
+    refused(world, restore, "is reached through a link")
 
 
 def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: World) -> None:
@@ -65,7 +65,7 @@ def test_a_state_file_below_a_link_to_a_directory_of_the_user_is_refused(world: 
     (world.snapshot / "sub").symlink_to(world.home)
     gold = {"path": "sub/precious", "size": 4, "checksum": f"crc32:{zlib.crc32(b'gold'):08x}"}
     forge(world, lambda forged: forged["tasks"][0]["files"][0].update(gold))
-    refused(world, restore, r"is reached by a link \(.*/sub\)")
+    refused(world, restore, r"is reached through a link \(.*/sub\)")
 
 
 def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_write(
@@ -76,13 +76,13 @@ def test_a_directory_that_is_a_link_cannot_become_a_place_to_which_operators_wri
     (world.snapshot / "trap").symlink_to(world.home)
     trap = {"key": "operators/score", "path": "trap", "size": 0, "checksum": "crc32:00000000"}
     forge(world, lambda forged: forged["tasks"][-1]["files"].append(trap))
-    refused(world, restore, "is reached by a link")
+    refused(world, restore, "is reached through a link")
 
 
 def test_a_link_is_never_given_a_second_name(world: World) -> None:
     """Whatever was checked before: only plain files are linked."""
     (world.snapshot / "link").symlink_to(world.home / "precious")
-    with world.untouched(), pytest.raises(StorageError, match="no plain file"):
+    with world.untouched(), pytest.raises(StorageError, match="not a regular file"):
         LocalFileSystem().link_or_copy(str(world.snapshot / "link"), str(world.work / "x"))
 
 
@@ -91,7 +91,7 @@ def test_a_copy_of_staged_output_that_is_a_link_is_refused(world: World) -> None
     place = world.snapshot / str(world.fields["tasks"][-1]["committables"][0]["files"][0]["path"])
     place.unlink()
     place.symlink_to(world.home / "precious")
-    refused(world, restore, "is reached by a link")
+    refused(world, restore, "is reached through a link")
 
 
 def test_operator_state_that_is_a_link_is_not_shown(world: World) -> None:
@@ -99,7 +99,7 @@ def test_operator_state_that_is_a_link_is_not_shown(world: World) -> None:
     first_file(world, -1).unlink()
     first_file(world, -1).symlink_to(world.home / "precious")
     for reader in (read, inspect_operator):
-        refused(world, reader, "is reached by a link")
+        refused(world, reader, "is reached through a link")
 
 
 @pytest.mark.parametrize("what", ["pipe", "endless"])
@@ -113,7 +113,7 @@ def test_a_pipe_or_a_device_in_place_of_the_metadata_does_not_hold_up_the_reader
     else:
         (world.snapshot / "_metadata").symlink_to("/dev/zero")
     for name in ("inspect", "read_savepoint", "restore", "dispose"):
-        with world.untouched(), pytest.raises(WeirError, match="no plain file"):
+        with world.untouched(), pytest.raises(WeirError, match="not a regular file"):
             READERS[name][0](world)
 
 
@@ -125,7 +125,7 @@ def test_a_pipe_in_place_of_a_state_file_does_not_hold_up_a_restore(world: World
         restore(world)
     empty = {"size": 0, "checksum": "crc32:00000000"}
     forge(world, lambda forged: forged["tasks"][0]["files"][0].update(empty))
-    with world.untouched(), pytest.raises(StorageError, match="no plain file"):
+    with world.untouched(), pytest.raises(StorageError, match="not a regular file"):
         restore(world)
 
 

@@ -144,7 +144,7 @@ def test_a_job_record_that_is_none_is_damaged_for_readers_of_tables_too(
 def test_a_record_under_another_number_is_damaged(world: World) -> None:
     """An old record copied to a new number would bring back deleted checkpoints."""
     put(base(world) / JOB / "log" / f"{9:020}", RECORD)
-    with pytest.raises(StorageError, match="it is the record of number 1"):
+    with pytest.raises(StorageError, match="its number is 1"):
         JobLog(FILES, str(base(world) / JOB / "log")).newest()
 
 
@@ -177,7 +177,7 @@ def test_a_name_record_with_nonsense_in_it_is_damaged(world: World, record: dict
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", record)
     with (
         world.untouched(but=(base(world),)),
-        pytest.raises(StorageError, match="of the job name 'orders' is damaged"),
+        pytest.raises(StorageError, match="of job name 'orders' is damaged"),
     ):
         start(world)
 
@@ -193,7 +193,7 @@ def test_a_name_record_that_is_none_is_damaged(world: World, data: bytes) -> Non
 def test_the_record_of_another_name_does_not_count(world: World) -> None:
     """A copy would let one job write into another job's directory."""
     put(base(world) / "names" / directory_name("orders") / f"{1:020}", {**NAME, "name": "payroll"})
-    with pytest.raises(StorageError, match="it is generation 1 of the name 'payroll'"):
+    with pytest.raises(StorageError, match="it is generation 1 of name 'payroll'"):
         JobNames(FILES, str(base(world))).lookup("orders")
 
 

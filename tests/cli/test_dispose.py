@@ -75,7 +75,7 @@ def test_a_checkpoint_of_a_job_is_no_savepoint(weir: Weir, tmp_path: Path) -> No
     result = weir("savepoint", "--dispose", str(checkpoint))
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"weir: error: {checkpoint} is checkpoint 8 of job {JOB_ID} and no savepoint"
+        f"weir: error: {checkpoint} is checkpoint 8 of job {JOB_ID}, not a savepoint,"
     )
     assert result.stderr.count("\n") == 1
     assert (checkpoint / "_metadata").exists()
@@ -90,7 +90,7 @@ def test_a_savepoint_with_foreign_files_stays_as_it_is(
     (savepoint / foreign).write_text("mine")
     result = weir("savepoint", "--dispose", str(savepoint))
     assert result.exit_code == 1
-    assert f"files lie there that are not its own ({foreign}): move them away" in result.stderr
+    assert f"its directory has files of others ({foreign}): move them away" in result.stderr
     assert sorted(path.name for path in savepoint.iterdir()) == sorted(
         ["_metadata", "clean~2_a", foreign.split("/", maxsplit=1)[0]]
     )

@@ -62,18 +62,18 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
         "  chain                   orders -> end\n"
         "  sinks                   all\n"
         "  its channel is read by  both\n"
-        "  ends there because      its output feeds several (a, b, sink all)\n"
+        "  ends there because      several steps read its output (a, b, sink all)\n"
         "\n"
         "users (bounded)\n"
         "  chain                   users\n"
         "  its channel is read by  both\n"
-        "  ends there because      behind it a source meets a channel\n"
+        "  ends there because      downstream, a source meets a channel\n"
         "\n"
         "both (unbounded)\n"
         "  chain                   (a, b) -> both\n"
         "  reads the channels of   end, users\n"
         "  its channel is read by  sums\n"
-        "  ends there because      start_new_chain() or disable_chaining() asks for it\n"
+        "  ends there because      start_new_chain() or disable_chaining() cuts the chain\n"
         "\n"
         "sums (unbounded)\n"
         "  chain                   sums\n"
@@ -86,24 +86,27 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
 @pytest.mark.parametrize(
     ("steps", "why"),
     [
-        ("orders.transform('x', never).disable_chaining().sink('out', out('o'))", "asks for it"),
+        (
+            "orders.transform('x', never).disable_chaining().sink('out', out('o'))",
+            "disable_chaining() cuts the chain",
+        ),
         (
             "orders.union(job.source('old', never, bounded=True), name='x').sink('out', out('o'))",
-            "behind it bounded meets unbounded",
+            "downstream, bounded input meets unbounded input",
         ),
         (
             (
                 "orders.transform('x', never).sink('out', out('o'))\norders.transform('y',"
                 " never).start_new_chain().sink('out2', out('p'))"
             ),
-            "its output feeds several (x, y)",
+            "several steps read its output (x, y)",
         ),
         (
             (
                 "orders.sink('all', out('a'))\njob.transform('x', [orders, job.source('users',"
                 " never)], never).sink('out', out('o'))"
             ),
-            "its output feeds several (x, sink all)",
+            "several steps read its output (x, sink all)",
         ),
         (
             (
@@ -111,7 +114,7 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
                 " out('a'))\njob.transform('x', [orders, users.transform('y', never)],"
                 " never).sink('out', out('o'))"
             ),
-            "behind it a source meets a channel",
+            "downstream, a source meets a channel",
         ),
     ],
 )
@@ -196,7 +199,7 @@ def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (BEGIN, "The output of step 'orders' goes nowhere"),
+        (BEGIN, "The output of step 'orders' is unused"),
         ("x = 1\n", "builds no weir.Job at module level"),
     ],
 )

@@ -260,7 +260,7 @@ def test_a_finalizing_checkpoint_cannot_be_aborted_and_stays_as_it_is() -> None:
     subject = pending("a")
     subject.acknowledge(ack("a"))
     subject.begin_finalizing()
-    with pytest.raises(InvariantError, match="while its record is written"):
+    with pytest.raises(InvariantError, match="while its record is being written"):
         subject.abort()
     assert subject.state is PendingState.FINALIZING
     subject.record_lost()

@@ -151,5 +151,5 @@ def test_a_deletion_that_was_never_asked_for_is_a_bug() -> None:
     subject = world()
     n = declined(subject)
     subject.handle(CheckpointDiscarded(checkpoint_id=n))
-    with pytest.raises(InvariantError, match="more often than asked for"):
+    with pytest.raises(InvariantError, match="more often than requested"):
         subject.handle(CheckpointDiscarded(checkpoint_id=n))

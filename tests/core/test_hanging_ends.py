@@ -37,10 +37,7 @@ def test_a_stop_whose_tasks_do_not_commit_in_time_fails_names_them_and_is_a_fail
     assert world.pass_time(999) == []
     effects = world.pass_time(1)
     failure = only(effects, AnswerRequest).failure or ""
-    assert (
-        "A savepoint has been created at /savepoints/savepoint-1, but the job did not stop"
-        in failure
-    )
+    assert "Created a savepoint at /savepoints/savepoint-1, but the job did not stop" in failure
     assert "did not end within 1000 ms" in failure
     assert failure.endswith("closed their sinks: 'b'.")
     assert world.master.status is JobStatus.FAILING

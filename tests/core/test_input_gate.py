@@ -185,11 +185,11 @@ def test_a_batch_reads_exactly_what_was_admitted() -> None:
     assert gate.misread({}) is None
     gate.consumed({})
     admitted(gate)
-    assert gate.misread({"a": 0}) == "channel 'a' was read up to segment 0, though admitted up to 1"
-    assert gate.misread({"a": 2}) == "channel 'a' was read up to segment 2, though admitted up to 1"
+    assert gate.misread({"a": 0}) == "read channel 'a' up to segment 0 instead of 1"
+    assert gate.misread({"a": 2}) == "read channel 'a' up to segment 2 instead of 1"
     assert gate.misread({"a": 1}) is None
     gate.consumed({"a": 1})
-    assert gate.misread({"a": 2}) == "channel 'a' was read up to segment 2, though admitted up to 1"
+    assert gate.misread({"a": 2}) == "read channel 'a' up to segment 2 instead of 1"
 
 
 def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
@@ -202,7 +202,10 @@ def test_a_restored_query_goes_on_from_the_positions_of_its_snapshot() -> None:
     assert gate.misread({"a": 8}) is None
     other = gate_of()
     append(other, "a", segment(7))
-    assert other.misread({"a": 7}) == "segment 7 of channel 'a' was read up to 7, but not admitted"
+    assert (
+        other.misread({"a": 7})
+        == "read channel 'a' up to segment 7, but segment 7 was not admitted"
+    )
 
 
 def test_an_entry_after_the_end_is_a_bug() -> None:
@@ -223,7 +226,7 @@ def test_a_watermark_is_told_with_the_batch_that_reads_all_before_it() -> None:
     assert admitted(gate) == {"a": [0, 1]}
     assert gate.tell_watermarks() == {"a": 50}
     gate.consumed({"a": 1})
-    assert not gate.wants_step
+    assert not gate.wants_batch
 
 
 def test_a_watermark_behind_a_segment_that_was_not_admitted_is_not_told() -> None:
@@ -246,13 +249,13 @@ def test_a_watermark_between_segments_does_not_end_the_batch() -> None:
 def test_a_new_watermark_wants_a_step_of_its_own() -> None:
     """Even with no row to read: it closes windows."""
     gate = gate_of()
-    assert not gate.wants_step
+    assert not gate.wants_batch
     append(gate, "a", watermark(50))
     gate.process(0)
-    assert gate.wants_step
+    assert gate.wants_batch
     assert admitted(gate) == {}
     assert gate.tell_watermarks() == {"a": 50}
-    assert not gate.wants_step
+    assert not gate.wants_batch
 
 
 def test_a_channel_whose_records_have_ended_holds_no_watermark_back() -> None:

@@ -192,7 +192,7 @@ def test_a_job_that_fails_of_the_same_cause_again_and_again_is_given_up_with_tha
     ]
     assert [one.message for one in failing[:2]] == ["Task 'a' failed: out of memory"] * 2
     assert (
-        "(failure 3 of the same cause in 2 s without a completed checkpoint between;"
+        "(failure 3 with the same cause in 2 s without a completed checkpoint;"
         in failing[2].message
     )
     assert {(one.trace, one.vertex) for one in failing} == {("Traceback", "a")}
@@ -520,8 +520,8 @@ def test_requests_are_refused_at_once_when_the_job_is_not_running() -> None:
     refused = only(snapshot(world, RequestKind.STOP), AnswerRequest).failure
     assert (
         refused
-        == "The job is RESTARTING, so nothing can be taken of it: ask again when it is RUNNING, or"
-        " end it with 'weir cancel', which keeps its completed checkpoints; it failed because:"
+        == "The job is RESTARTING, so no snapshot can be taken: retry once it is RUNNING, or"
+        " end it with 'weir cancel', which keeps its completed checkpoints. It failed because:"
         " Task 'a' failed: out of memory"
     )
     world.pass_time(1_000)

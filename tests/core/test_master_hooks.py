@@ -241,7 +241,7 @@ def test_a_job_whose_stop_savepoint_a_hook_fails_runs_on() -> None:
 
 def test_two_hooks_with_one_identifier_are_refused() -> None:
     """Their states would be indistinguishable."""
-    with pytest.raises(InvariantError, match="one identifier"):
+    with pytest.raises(InvariantError, match="duplicate master hook identifiers"):
         World(hooks=("h", "h"))
 
 

@@ -219,8 +219,8 @@ def test_a_failure_is_told_to_be_repeated_from_the_third_of_its_cause_on() -> No
     third = repeated(["a"] * TOLD_FROM)
     assert third.is_worth_telling
     assert third.describe() == (
-        "failure 3 of the same cause in 2 s without a completed checkpoint between;"
-        " the job is given up after 10 s: weir.restart.give-up-after"
+        "failure 3 with the same cause in 2 s without a completed checkpoint;"
+        " the job is given up after 10 s: see weir.restart.give-up-after"
     )
 
 

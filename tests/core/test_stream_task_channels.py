@@ -353,6 +353,6 @@ def test_a_batch_that_did_not_read_what_it_was_let_fails_the_task_by_name(read: 
     failed = task.plan(0, a=read)[-1]
     assert isinstance(failed, TaskFailed)
     assert failed.message == (
-        f"Batch 0 of 'v' did not read what it was let: channel 'a' was read up to segment {read},"
-        " though admitted up to 2"
+        f"Batch 0 of 'v' did not read exactly the admitted segments: read channel 'a' up to segment"
+        f" {read} instead of 2"
     )

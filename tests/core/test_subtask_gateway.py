@@ -120,7 +120,7 @@ def test_ids_of_checkpoints_never_go_back() -> None:
     """A lower id would let an event of an older epoch pass."""
     gateway = SubtaskGateway()
     gateway.mark(2)
-    with pytest.raises(InvariantError, match="checkpoint 2 is marked after checkpoint 2"):
+    with pytest.raises(InvariantError, match="checkpoint 2 marked after checkpoint 2"):
         gateway.mark(2)
 
 

@@ -222,7 +222,7 @@ def test_a_snapshot_without_its_segments_is_a_bug() -> None:
     """A restore would lose them."""
     task = reading(unaligned("a"))
     task.plan(0, a=0)
-    with pytest.raises(InvariantError, match="does not hold the segments"):
+    with pytest.raises(InvariantError, match="lacks the segments in flight"):
         task.snapshot(1, 0)
 
 

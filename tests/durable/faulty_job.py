@@ -439,7 +439,7 @@ def run(root: Path, faults: Faults, nth: int) -> tuple[int, list[str]]:
         goes_on = not driver.has_ended and completes_again(driver, note)
     if not goes_on:
         # It reported that it had to end, so the command is run again.
-        assert any("this driver ends" in text for text in driver.notes), (failures, driver.notes)
+        assert any("this driver stops" in text for text in driver.notes), (failures, driver.notes)
         driver = Driver(root)
         with driver:
             assert completes_again(driver, note), failures

@@ -133,7 +133,7 @@ def test_a_hook_that_has_not_come_back_is_not_called_again() -> None:
     hooks.trigger("a")
     assert hooks.calls == [("trigger", "a", 7, 1_000)]
     for sentence in said:
-        assert "'a' has not come back" in sentence
+        assert "'a' has not returned" in sentence
         assert "execution.checkpointing.timeout" in sentence
 
 

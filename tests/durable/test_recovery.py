@@ -153,9 +153,7 @@ def test_an_older_checkpoint_replaces_a_damaged_one_if_no_sink_is_beyond_it(worl
     world.sink.newest = 5
     assert restored_id(world) == 5
     assert "shared/6/state" in world.notes[0]
-    assert (
-        world.notes[-1] == "Checkpoint 6 is damaged: going on from the older checkpoint 5 instead."
-    )
+    assert world.notes[-1] == "Checkpoint 6 is damaged: falling back to the older checkpoint 5."
 
 
 def test_an_older_checkpoint_is_refused_if_a_sink_has_committed_beyond_it(world: World) -> None:

@@ -130,7 +130,7 @@ def test_a_snapshot_is_not_taken_of_staged_output_that_is_gone() -> None:
     (P5, P12)."""
     sink = DamagedSink()
     with pytest.raises(
-        LostWriteError, match=r"FakeSink\('out'\) staged in step 1 .* /t/1\.parquet is gone"
+        LostWriteError, match=r"FakeSink\('out'\) staged in batch 1 .* /t/1\.parquet is gone"
     ):
         sink_port(sink).flush([item("out", 0), item("out", 1)])
     assert [call[0] for call in sink.calls] == ["damaged", "damaged"]
@@ -282,12 +282,12 @@ def test_a_commit_that_comes_back_in_a_newer_attempt_commits_nothing_more() -> N
     port.stop()
     port.resume()
     with pytest.raises(
-        SinkError, match=r"'a' \(FakeSink\('a'\)\) has not come back from committing checkpoint 7"
+        SinkError, match=r"'a' \(FakeSink\('a'\)\) still hangs while committing checkpoint 7"
     ):
         port.open("j", 2)
     hanging.gate.set()
     thread.join(20)
-    assert "left to the attempt that has begun since" in str(errors[0])
+    assert "A newer attempt will commit checkpoint" in str(errors[0])
     port.open("j", 2)
     assert [call[:2] for call in calls] == [("commit", "a"), ("open", "a"), ("open", "b")]
 
@@ -348,7 +348,7 @@ def test_pending_rows_of_a_sink_that_was_removed_are_refused() -> None:
     """Dropping them would lose rows; the error names the sink and the way out."""
     sink = FakeSink("new")
     with pytest.raises(
-        JobError, match=r"Checkpoint 9 has rows that sink 'old' has not committed.*put it back"
+        JobError, match=r"Checkpoint 9 has uncommitted rows of sink 'old'.*restore the sink"
     ):
         sink_port(sink).commit_again(checkpoint((item("old", 1),)), never)
 

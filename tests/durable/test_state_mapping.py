@@ -146,8 +146,8 @@ def test_a_step_that_is_gone_is_refused_unless_its_state_may_be_dropped(
     ways out."""
     message = refusal(now)
     assert message.startswith("Cannot map checkpoint 7 (/c/chk-7) to the pipeline")
-    assert f"the state of step {gone!r}, which the pipeline does not have" in message
-    assert "give the step its name back" in message
+    assert f"state of step {gone!r}, which is not in the pipeline" in message
+    assert "restore the step's name" in message
     assert "--allow-non-restored-state" in message
     check(now, allow=True)
 
@@ -190,11 +190,11 @@ def test_another_last_step_of_a_chain_is_refused_even_if_state_may_be_dropped(
     message = refusal({**without("t_count"), vertex: chain}, allow=allow)
     assert f"(step {changes})" in message
     assert (
-        f"chain that ends in 't_count', and now belongs to the chain that ends in {vertex!r}"
+        f"chain ending in 't_count', but the step is now in the chain ending in {vertex!r}"
         in message
     )
-    assert "put the chain back as it was" in message
-    assert "--fresh into new tables" in message
+    assert "restore the chain with the same step names" in message
+    assert "--fresh and new tables" in message
     assert "--allow-non-restored-state" not in message
 
 
@@ -215,7 +215,7 @@ def test_a_source_that_moved_to_a_vertex_with_state_is_refused(allow: bool) -> N
         "t_count": ("s_orders", "s_users", "t_clean", "t_count", "o_counts", "o_users", "o_copy")
     }
     message = refusal(now, allow=allow)
-    assert "'s_users' has its state with the chain that ends in 's_users'" in message
+    assert "the state of step 's_users' belongs to the chain ending in 's_users'" in message
     assert "(step" not in message
 
 
@@ -241,8 +241,7 @@ def test_other_sources_of_a_vertex_or_another_order_are_refused(
     position."""
     message = refusal({"t_join": (*sources, "t_join", "o_joined")}, checkpoint(JOINED), allow=allow)
     assert (
-        f"has read 's_orders', 's_users' there and reads {', '.join(map(repr, sources))} now"
-        in message
+        f"read 's_orders', 's_users' and now reads {', '.join(map(repr, sources))}, but" in message
     )
     assert "--allow-non-restored-state" not in message
 
@@ -265,7 +264,7 @@ def test_a_new_step_in_a_finished_chain_is_refused(
     """Upstream or downstream of a finished step: the chain is not started again (MISSION D5)."""
     message = refusal(changed("t_count", *chain), checkpoint(finished=("t_count",)), allow=allow)
     assert (
-        f"step {added!r} was added to the chain that ends in 't_count', which has finished there"
+        f"step {added!r} was added to the chain ending in 't_count', which has already finished"
         in message
     )
 
@@ -275,7 +274,7 @@ def test_a_drained_savepoint_with_new_input_is_refused(allow: bool) -> None:
     """The error names the new source (PROTOCOL P35)."""
     restored = checkpoint(finished=tuple(BEFORE), kind=SnapshotKind.SYNC_SAVEPOINT)
     message = refusal({**BEFORE, "t_new": ("s_new", "t_new", "o_new")}, restored, allow=allow)
-    assert "all of the job had finished there, and step 's_new' would bring new input" in message
+    assert "the whole job had finished, and step 's_new' would add new input" in message
 
 
 # -- the labels ------------------------------------------------------------------------------------
@@ -293,7 +292,7 @@ def test_what_a_job_writes_into_its_checkpoints_is_understood() -> None:
     restored = replace(checkpoint(), tasks=(labelled,))
     swapped = (vertex.operators[1], vertex.operators[0], *vertex.operators[2:])
     mapping = StateMapping(vertices={vertex.name: swapped}, allow_non_restored_state=False)
-    with pytest.raises(JobError, match=r"has read 'one', 'two' there and reads 'two', 'one' now"):
+    with pytest.raises(JobError, match=r"read 'one', 'two' and now reads 'two', 'one', but"):
         mapping.check(restored)
 
 
@@ -334,7 +333,7 @@ def test_a_chain_that_reads_other_channels_is_refused() -> None:
     chains: Chains = {**LINKED, "s_users": ("s_users", "o_users")}
     sentence = linked({"t_count": ("s_users", "s_orders")}, chains=chains)
     assert sentence is not None
-    assert "'t_count' has read 's_orders' there and reads 's_users', 's_orders' now" in sentence
+    assert "'t_count' read 's_orders' and now reads 's_users', 's_orders', but" in sentence
 
 
 def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
@@ -344,7 +343,7 @@ def test_a_new_chain_in_front_of_a_finished_one_is_refused() -> None:
         {"t_count": ("s_orders", "s_users")}, chains=chains, finished=("s_orders", "t_count")
     )
     assert sentence is not None
-    assert "'t_count' has read 's_orders' there" in sentence
+    assert "'t_count' read 's_orders' and now reads" in sentence
 
 
 def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
@@ -355,7 +354,7 @@ def test_a_new_chain_behind_a_finished_one_is_refused() -> None:
     sentence = linked(now, chains=chains, finished=("s_orders",))
     assert sentence is not None
     assert (
-        "the new chain that ends in 't_more' reads 's_orders', which has finished there" in sentence
+        "the new chain ending in 't_more' reads 's_orders', which has already finished" in sentence
     )
 
 
@@ -363,7 +362,7 @@ def test_a_coordinator_that_is_gone_is_refused_unless_its_state_may_be_dropped()
     """Its operator would go on with half of the state that the two share (MISSION C1)."""
     restored = replace(checkpoint(), coordinator_states={"t_clean": {"rules": {}}})
     says = refusal(BEFORE, restored)
-    assert "the state of the coordinator of step 't_clean', which has none now" in says
+    assert "state of the coordinator of step 't_clean', which no longer has one" in says
     check(BEFORE, restored, allow=True)
     vertices = {vertex: operators(names) for vertex, names in BEFORE.items()}
     StateMapping(

@@ -198,7 +198,7 @@ def test_a_namesake_is_found_behind_a_job_of_another_name() -> None:
 def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path, name: str) -> None:
     """It may have started from that snapshot too, under any name."""
     with pytest.raises(
-        DuplicatesError, match=f"job {name!r} .{STRANGER}. has committed checkpoint 1"
+        DuplicatesError, match=f"job {name!r} .{STRANGER}. has since committed checkpoint 1"
     ):
         sink = told(commit(STRANGER, 1, name=name), commit(ORIGIN, 7))
         check_before_begin(sink_port(sink), JOB, snapshot(tmp_path))
@@ -206,7 +206,7 @@ def test_a_snapshot_is_refused_where_any_job_has_committed_since(tmp_path: Path,
 
 def test_a_snapshot_is_refused_where_its_own_job_has_gone_on(tmp_path: Path) -> None:
     """Checkpoint 8 is not part of it."""
-    with pytest.raises(DuplicatesError, match=f"{ORIGIN}. has committed checkpoint 8"):
+    with pytest.raises(DuplicatesError, match=f"{ORIGIN}. has since committed checkpoint 8"):
         check_before_begin(sink_port(told(commit(ORIGIN, 8))), JOB, snapshot(tmp_path))
 
 
@@ -289,7 +289,7 @@ def test_an_attempt_does_not_begin_where_a_target_with_rows_of_the_job_is_gone(
     log = sorted((tmp_path / "checkpoints" / JOB / "log").iterdir())
     sink = marked(table)
     with pytest.raises(
-        StorageError, match=r"FakeSink.*has rows of this job, and nothing is found there now"
+        StorageError, match=r"FakeSink.*has rows of this job, but nothing is there now"
     ):
         driver(tmp_path, sink).job.begin_attempt()
     assert sink.calls == []
@@ -335,7 +335,7 @@ def test_a_checkpoint_is_not_damaged_that_went_away_with_its_records(
 
     with monkeypatch.context() as patched:
         patched.setattr("weir.durable.job.restore_point", unmount)
-        with pytest.raises(StorageError, match="are gone: see whether that volume is mounted"):
+        with pytest.raises(StorageError, match="are gone: check that the volume is mounted"):
             next_driver.job.begin_attempt()
     (tmp_path / "away").rename(tmp_path / "checkpoints")
     assert next_driver.job.begin_attempt().restored is not None
@@ -347,7 +347,7 @@ def test_a_driver_whose_records_are_away_waits_for_them(tmp_path: Path) -> None:
     live.job.begin_attempt()
     live.complete()
     (tmp_path / "checkpoints").rename(tmp_path / "away")
-    with pytest.raises(StorageError, match="are gone: see whether that volume is mounted"):
+    with pytest.raises(StorageError, match="are gone: check that the volume is mounted"):
         live.job.begin_attempt()
     assert not (tmp_path / "checkpoints").exists()
     (tmp_path / "away").rename(tmp_path / "checkpoints")

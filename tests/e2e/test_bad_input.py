@@ -83,7 +83,7 @@ def test_a_savepoint_that_does_not_exist_is_refused(place: Place) -> None:
     missing = place.directory / "savepoint-none"
     message = refusal(place, GOOD, "--from-savepoint", str(missing))
     assert str(missing) in message
-    assert "name the directory" in message
+    assert "specify the directory" in message
 
 
 def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: Place) -> None:
@@ -92,7 +92,7 @@ def test_a_damaged_state_file_of_a_savepoint_is_named_with_its_checksum(place: P
     file = savepoint / "state-1"
     file.write_bytes(b"pretious state")
     message = refusal(place, GOOD, "--from-savepoint", str(savepoint))
-    assert "The file state-1 of the checkpoint" in message
+    assert "The file state-1 of checkpoint" in message
     assert f"crc32:{zlib.crc32(b'precious state'):08x}" in message
     assert f"crc32:{zlib.crc32(b'pretious state'):08x}" in message
 

@@ -25,8 +25,8 @@ def test_a_renamed_last_step_is_refused_and_under_its_old_name_the_job_goes_on(
         message = place.start(*arguments, pipeline=renamed).error()
         assert "Cannot map checkpoint 3 (" in message
         assert (
-            "chain that ends in 'by_minute', and now belongs to the chain that ends in 'per_minute'"
-            in message
+            "the chain ending in 'by_minute', but the step is now in the chain ending in"
+            " 'per_minute'" in message
         )
         assert "step 'by_minute' was removed, step 'per_minute' was added" in message
         assert tables(place) == committed

@@ -46,7 +46,8 @@ def test_the_checkpoint_before_a_damaged_one_is_used_if_no_sink_committed_beyond
     run = place.finish(*RETAIN)
     assert "has checksum crc32:" in run.output
     assert (
-        f"Checkpoint {newest} is damaged: going on from the older checkpoint {older}" in run.output
+        f"Checkpoint {newest} is damaged: falling back to the older checkpoint {older}"
+        in run.output
     )
     assert f"recovered from checkpoint {older}" in run.output
     place.assert_exact()
@@ -58,7 +59,7 @@ def test_a_damaged_checkpoint_that_a_sink_has_committed_is_not_stepped_over(plac
     older, newest = killed_and_damaged(place, "between-two-sinks", 3)
     message = place.start(*RETAIN).error()
     assert f"Checkpoint {newest} is damaged" in message
-    assert f"going back to checkpoint {older}" in message
+    assert f"falling back to checkpoint {older}" in message
     assert "--accept-duplicates" in message
 
     place.finish(*RETAIN, "--accept-duplicates")

@@ -192,7 +192,7 @@ def test_a_job_that_tolerates_no_failure_fails_and_resumes_once_the_disk_is_mend
         LiveJob(both_jobs(place, bounded=True), conf) as live,
     ):
         live.result()
-    assert f"The checkpoint directory {disk.directory} cannot be used" in str(refused.value)
+    assert f"Cannot use the checkpoint directory {disk.directory} " in str(refused.value)
     assert reason in str(refused.value)
 
     disk.mend(trouble)

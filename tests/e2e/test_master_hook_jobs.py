@@ -165,7 +165,7 @@ def test_a_state_that_no_hook_claims_is_refused_unless_it_may_be_left_behind(pla
 
     message = place.start().error()
     assert f"Checkpoint {newest} (" in message
-    assert "has a state of the master hook 'clock', which the job does not have" in message
+    assert "has state of master hook 'clock', which the job does not have" in message
     assert "--allow-non-restored-state" in message
 
     run = place.finish("--allow-non-restored-state")

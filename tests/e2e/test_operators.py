@@ -235,7 +235,7 @@ def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given
     )
     records = f"its record batch 0 (rows 0 to {ROWS_PER_FILE - 1})"
     assert f"; subtask 0 of 'strict', {records}; batch 1" in told[0]
-    assert "failure 3 of the same cause" in told[2]
+    assert "failure 3 with the same cause" in told[2]
     assert result.failure == told[-1].removeprefix("FAILING: ")
     newest = exceptions_json(view)["exceptionHistory"]["entries"][0]
     assert newest["taskName"] == "strict"

@@ -132,7 +132,7 @@ def test_a_list_that_holds_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
     store.list_state("things").add(endless)
-    with pytest.raises(OperatorStateError, match="nested too deeply, or holds itself"):
+    with pytest.raises(OperatorStateError, match="nested too deeply or contains itself"):
         store.dump_lists()
 
 

@@ -222,7 +222,7 @@ def test_a_path_that_cannot_be_one_is_answered_with_400(
     """The message says why, and nothing is started."""
     response = http.post(path, json=body)
     assert response.status_code == 400
-    assert re.search("malformed|no bucket|of the host|is empty", response.json()["errors"][0])
+    assert re.search("malformed|no bucket|on host|is empty", response.json()["errors"][0])
     assert gateway.calls == []
 
 

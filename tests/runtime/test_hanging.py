@@ -85,9 +85,7 @@ def test_a_savepoint_is_taken_and_a_stop_is_answered_while_every_sink_hangs_in_a
         stop = subject.job.stop_with_savepoint("/saved")
         take(subject, 1)
         failure = str(stop.exception(SOON_S))
-        assert (
-            "A savepoint has been created at /saved/savepoint, but the job did not stop" in failure
-        )
+        assert "Created a savepoint at /saved/savepoint, but the job did not stop" in failure
         assert "have not committed and closed their sinks: 'v00', 'v01'" in failure
         subject.port.wait_for("begin_attempt", 2)
         subject.job.cancel().result(SOON_S)

@@ -141,7 +141,7 @@ def test_who_asks_a_coordinator_is_told_that_no_checkpoint_has_it() -> None:
             steps += 1
             world.wait_running(answers=steps + 1)
         said = str(answer.exception())
-    assert said.startswith("Whether it holds is not known: Checkpoint 1 failed: ")
+    assert said.startswith("It is unknown whether the request took effect: Checkpoint 1 failed: ")
     assert "The disk is full." in said
 
 

@@ -128,8 +128,8 @@ def confirmed_before_the_step_is_complete() -> AbstractContextManager[None]:
     """An event counts as handled when it has reached the task (P2)."""
     deliver = TaskEvents.deliver
 
-    def confirmed(self: TaskEvents, event: DeliverEvent, *, may_step: bool) -> Any:
-        return deliver(self, event, may_step=may_step) or [self._confirmed([event])]
+    def confirmed(self: TaskEvents, event: DeliverEvent, *, may_run_batch: bool) -> Any:
+        return deliver(self, event, may_run_batch=may_run_batch) or [self._confirmed([event])]
 
     return _with(
         patch.object(TaskEvents, "deliver", confirmed),
@@ -182,15 +182,15 @@ def unacknowledged_events_not_sent_again() -> AbstractContextManager[None]:
 COORDINATOR_MUTANTS: tuple[Mutant, ...] = tuple(
     Mutant(name=variant.__name__, variant=variant, says=tuple(says), known_seed=known_seed)
     for variant, known_seed, *says in (
-        (reopened_at_the_trigger, 5, "subtasks have got"),
-        (reopened_for_all_at_once, 8, "subtasks have got"),
-        (reopened_by_another_checkpoint, 258, "subtasks have got", "kept"),
-        (events_not_dropped_on_failure, 17, "gets", "did not finish", "subtasks have got"),
-        (closed_before_the_snapshot, 28, "subtasks have got"),
-        (never_closed, 5, "subtasks have got", "kept"),
-        (closed_by_a_late_snapshot, 0, "is over, and closes"),
-        (complete_before_events_are_confirmed, 146, "subtasks have got", "kept"),
-        (confirmed_before_the_step_is_complete, 146, "subtasks have got"),
+        (reopened_at_the_trigger, 5, "subtasks have received"),
+        (reopened_for_all_at_once, 8, "subtasks have received"),
+        (reopened_by_another_checkpoint, 258, "subtasks have received", "kept"),
+        (events_not_dropped_on_failure, 17, "receives", "did not finish", "subtasks have received"),
+        (closed_before_the_snapshot, 28, "subtasks have received"),
+        (never_closed, 5, "subtasks have received", "kept"),
+        (closed_by_a_late_snapshot, 0, "still closes the gateway"),
+        (complete_before_events_are_confirmed, 146, "subtasks have received", "kept"),
+        (confirmed_before_the_step_is_complete, 146, "subtasks have received"),
         (an_acknowledgement_past_the_gateway, 5, "kept"),
         (unacknowledged_events_not_in_the_snapshot, 5, "kept"),
         (unacknowledged_events_not_sent_again, 2, "back after", "kept"),

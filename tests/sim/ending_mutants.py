@@ -83,7 +83,7 @@ ENDING_MUTANTS: tuple[Mutant, ...] = tuple(
         (a_task_that_finishes_though_one_channel_did_not, 245, "missing", "Invariant"),
         (a_stop_with_drain_taken_for_one_without, 25, "not drained"),
         (a_finished_task_recorded_without_its_channels, 521, "did not finish"),
-        (a_failed_final_checkpoint_tried_again_at_once, 4, "asked for again"),
+        (a_failed_final_checkpoint_tried_again_at_once, 4, "requested again"),
         (operators_closed_before_their_last_commit, 1, "closed", "Invariant", "missing", "totals"),
     )
 )

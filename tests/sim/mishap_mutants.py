@@ -64,7 +64,7 @@ def _mutant(variant: Any, says: tuple[str, ...], known_seed: int) -> Mutant:
     return Mutant(name=variant.__name__, variant=variant, says=says, known_seed=known_seed)
 
 
-_BEGINS = ("begins over rows that it does not know of",)
+_BEGINS = ("starts over unknown rows",)
 
 MISHAP_MUTANTS: tuple[Mutant, ...] = (
     _mutant(records_that_may_be_older_than_the_tables, _BEGINS, 789),

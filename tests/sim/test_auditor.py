@@ -208,7 +208,7 @@ def test_tasks_are_told_of_recorded_checkpoints_only() -> None:
     scene.complete(scene.checkpoint(1))
     scene.effect(told)
     unrecorded = Scene()
-    broken(unrecorded, lambda: unrecorded.effect(told), "tasks are told")
+    broken(unrecorded, lambda: unrecorded.effect(told), "tasks are notified")
 
 
 @pytest.mark.parametrize("kind", ["LostStateError", "BrokenWatermarkError", "InvariantError"])
@@ -217,7 +217,7 @@ def test_no_task_fails_for_lost_state_a_wrong_watermark_or_a_bug(kind: str) -> N
     scene = Scene()
     scene.effect(TaskFailed(vertex="v0", attempt=1, message="disk full", fatal=False))
     lost = TaskFailed(vertex="v0", attempt=1, message=f"{kind}: v0", fatal=False)
-    broken(scene, lambda: scene.effect(lost), "failed as none may")
+    broken(scene, lambda: scene.effect(lost), "failed for a forbidden reason")
 
 
 def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
@@ -228,7 +228,7 @@ def test_no_snapshot_fails_for_a_segment_that_is_gone() -> None:
     )
     scene.effect(decline)
     lost = replace(decline, message="LostStateError: v0: the segment s is gone")
-    broken(scene, lambda: scene.effect(lost), "failed as none may")
+    broken(scene, lambda: scene.effect(lost), "failed for a forbidden reason")
 
 
 def with_in_flight(checkpoint: CompletedCheckpoint, key: str) -> CompletedCheckpoint:
@@ -293,7 +293,7 @@ def test_a_final_checkpoint_that_fails_again_and_again_is_not_asked_for_without_
     scene.auditor.asked_final("d1", 1_240)
     for at_ms in (1_250, 1_260):
         scene.auditor.final_failed("d1", at_ms)
-    broken(scene, lambda: scene.auditor.asked_final("d1", 1_459), "199 ms after number 2 in a row")
+    broken(scene, lambda: scene.auditor.asked_final("d1", 1_459), "199 ms after failure 2 in a row")
 
 
 def test_a_checkpoint_is_recorded_with_all_of_its_files() -> None:
@@ -424,7 +424,7 @@ def test_a_file_that_a_table_shows_is_not_deleted() -> None:
     scene = Scene()
     scene.complete(scene.checkpoint(1, staged=True))
     scene.commit(ROWS, 1, STAGED)
-    broken(scene, lambda: scene.disk.delete(STAGED), "which a table shows, is deleted")
+    broken(scene, lambda: scene.disk.delete(STAGED), "is deleted, but a table shows it")
 
 
 def test_what_a_retained_checkpoint_has_staged_is_not_deleted_before_its_commit() -> None:
@@ -462,7 +462,7 @@ def test_a_job_is_finished_when_every_record_is_in_its_tables_once() -> None:
     ("rows", "total", "words"),
     [
         ([0, 1], [3, 3], "1 records are missing"),
-        ([0, 1, 2, 2], [3, 3], "1 are there twice"),
+        ([0, 1, 2, 2], [3, 3], "1 appear twice"),
         ([0, 1, 2], [3, 4], "totals"),
     ],
 )
@@ -489,7 +489,7 @@ def test_nothing_stays_staged_when_the_last_attempt_was_undisturbed() -> None:
     scene = finish([0, 1, 2], [3, 3])
     scene.record(status=RecordStatus.FINISHED)
     scene.staged(f"{ROWS}/staged/01234567-v0-rows-1/7", [9])
-    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "stays staged for ever")
+    broken(scene, lambda: scene.auditor.settle(JOB, undisturbed=True), "stays staged forever")
 
 
 def test_the_first_breach_is_the_one_that_is_kept() -> None:

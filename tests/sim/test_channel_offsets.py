@@ -83,6 +83,6 @@ def test_a_watermark_that_is_held_back_behind_a_barrier_is_noticed() -> None:
     channels = offsets()
     channels.tell({"a": 7, "b": 2}, {"a": 7})
     with pytest.raises(
-        BrokenWatermarkError, match="b was at 3 at the barrier, and behind it 2 is told"
+        BrokenWatermarkError, match="b was at 3 at the barrier, but 2 is reported after it"
     ):
         channels.tell({"a": 7, "b": 2}, {"a": 7, "b": 3})

@@ -77,14 +77,14 @@ def declined_only_for_its_own_events() -> AbstractContextManager[None]:
 
 #: (variant, a seed that is known to catch it, texts that the violation may contain).
 VARIANTS: tuple[tuple[Variant, int, tuple[str, ...]], ...] = (
-    (held_events_outlive_the_subtask, 4, ("gets", "in checkpoint", "is over, and closes")),
-    (a_lost_event_is_no_failure, 0, ("gets", "wait for ever", "do not come to an end")),
-    (closed_for_a_subtask_that_failed_meanwhile, 4, ("in checkpoint", "is over, and closes")),
+    (held_events_outlive_the_subtask, 4, ("receives", "in checkpoint", "still closes the gateway")),
+    (a_lost_event_is_no_failure, 0, ("receives", "wait forever", "do not end")),
+    (closed_for_a_subtask_that_failed_meanwhile, 4, ("in checkpoint", "still closes the gateway")),
     (opened_for_all_by_one, 8, ("in checkpoint",)),
     (declined_only_for_its_own_events, 1177, ("in checkpoint",)),
-    (events_of_the_failed_stay_unconfirmed, 0, ("wait for ever", "do not come to an end")),
+    (events_of_the_failed_stay_unconfirmed, 0, ("wait forever", "do not end")),
     (coordinator_mutants.never_closed, 2, ("in checkpoint",)),
-    (coordinator_mutants.closed_before_the_snapshot, 2, ("in checkpoint", "wait for ever")),
+    (coordinator_mutants.closed_before_the_snapshot, 2, ("in checkpoint", "wait forever")),
     (coordinator_mutants.complete_before_events_are_confirmed, 2, ("in checkpoint",)),
     (coordinator_mutants.reopened_by_another_checkpoint, 327, ("in checkpoint",)),
     (coordinator_mutants.an_acknowledgement_past_the_gateway, 0, ("in checkpoint",)),

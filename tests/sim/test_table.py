@@ -150,7 +150,7 @@ def test_a_table_that_takes_no_commit_says_so_and_has_done_nothing() -> None:
             job_id=JOB, job_name="sim", sink="s", attempt=1, file_system=lambda _: fs
         )
         table.open(context)
-        with pytest.raises(SinkError, match="takes no commit"):
+        with pytest.raises(SinkError, match="rejects the commit"):
             table.commit(1, [stage(table, 0, 1)])
 
     run_all(loop, write)

@@ -83,7 +83,7 @@ def a_trigger_that_ignores_restored_segments() -> AbstractContextManager[None]:
     return _with(
         patch.object(InputGate, "has_open_channel", property(lambda self: False)),
         # Producers run far ahead and a batch reads one segment, so there is more to ignore.
-        patch.object(output_channels_module, "_STEPS_AHEAD", 100),
+        patch.object(output_channels_module, "_BATCHES_AHEAD", 100),
         patch.object(batch_bound_module, "FIRST", 1),
         patch.object(batch_bound_module, "_MOST", 1),
     )

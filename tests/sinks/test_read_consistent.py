@@ -304,7 +304,7 @@ def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(
         (f"/nowhere/{JOB}", "has no completed checkpoint"),
         (f"hdfs://nn/checkpoints/{JOB}", "is read through Spark"),
         (f"/checkpoints/{FRESH}", "do not name one directory"),
-        (f"file://elsewhere/{JOB}", "names a file of the host"),
+        (f"file://elsewhere/{JOB}", "names a file on host"),
     ],
 )
 def test_without_the_jobs_records_the_cut_is_late_and_says_why(tmp_path, directory, reason):

@@ -157,7 +157,7 @@ def test_checkpoint_ids_never_go_back() -> None:
     """33: a lower id is a bug and raises."""
     bench = Bench()
     bench.snapshot(2)
-    with pytest.raises(InvariantError, match="checkpoint 2 is marked after checkpoint 2"):
+    with pytest.raises(InvariantError, match="checkpoint 2 marked after checkpoint 2"):
         bench.holder.checkpoint(2)
 
 

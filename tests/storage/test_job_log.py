@@ -118,7 +118,7 @@ def test_the_end_says_how_and_with_which_savepoint(log: JobLog) -> None:
 def test_of_two_drivers_that_begin_at_once_one_is_refused(log: JobLog) -> None:
     """Both decided on the same newest record; the second learns that another driver has started."""
     begin(log, "A", None)
-    with pytest.raises(JobFencedError, match="Another driver began to run job orders"):
+    with pytest.raises(JobFencedError, match="Another driver started job orders"):
         begin(log, "B", None)
 
 
@@ -277,7 +277,9 @@ def test_a_record_that_may_not_last_twice_is_an_error_and_no_outcome(
 def test_an_attempt_whose_begin_cannot_be_recorded_is_a_storage_error(tmp_path: Path) -> None:
     """The message contains the storage's own."""
     log = JobLog(FaultyFileSystem(lost=1000), f"{tmp_path}/log", sleep=no_wait)
-    with pytest.raises(StorageError, match=r"could not be recorded: .*the network is down"):
+    with pytest.raises(
+        StorageError, match=r"Cannot record the start of job .*: .*the network is down"
+    ):
         begin(log, "A", None)
 
 
@@ -331,7 +333,7 @@ def test_a_damaged_name_record_says_so(names: JobNames, tmp_path: Path) -> None:
     directory = f"{tmp_path}/names/{directory_name('orders')}"
     (tmp_path / "names").mkdir()
     NumberedLog(LocalFileSystem(), directory).append(1, b"{")
-    with pytest.raises(StorageError, match=f"{directory}/0+1 of the job name 'orders' is damaged"):
+    with pytest.raises(StorageError, match=f"{directory}/0+1 of job name 'orders' is damaged"):
         names.lookup("orders")
 
 

@@ -117,7 +117,7 @@ def test_a_directory_whose_name_could_not_be_synced_is_made_again(
     """A caller that found it would not sync it, and files created in it later could be lost
     (PROTOCOL P23)."""
     syncs = LostSyncs(monkeypatch, lambda path: path == f"{tmp_path}/a")
-    with pytest.raises(LostWriteError, match=f"Cannot make the directory {tmp_path}/a/b"):
+    with pytest.raises(LostWriteError, match=f"Cannot create the directory {tmp_path}/a/b"):
         fs.make_directory(f"{tmp_path}/a/b")
     assert not (tmp_path / "a/b").exists()
     fs.make_directory(f"{tmp_path}/a/b")
@@ -183,9 +183,9 @@ def test_reading_what_is_not_there_is_a_file_not_found_error(
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (errno.EACCES, "permission denied; give this user the right"),
+        (errno.EACCES, "permission denied; grant this user access"),
         (errno.ENOSPC, "no space left on the device; free some"),
-        (errno.EROFS, "the file system is read-only; choose a directory that can be written"),
+        (errno.EROFS, "the file system is read-only; choose a writable directory"),
         (errno.ESTALE, "check that its disk is mounted"),
     ],
 )
@@ -362,13 +362,11 @@ def test_a_name_that_is_too_long_and_links_in_a_circle_are_told_in_a_sentence(
     fs: LocalFileSystem, tmp_path: Path
 ) -> None:
     """The disk is not to blame."""
-    with pytest.raises(
-        StorageError, match="longer than the file system allows; choose a shorter one"
-    ):
+    with pytest.raises(StorageError, match="too long for the file system; choose a shorter one"):
         fs.write(f"{tmp_path}/{'n' * 256}", b"data")
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    with pytest.raises(StorageError, match="lead round in a circle"):
+    with pytest.raises(StorageError, match="symbolic links form a loop"):
         fs.list(f"{tmp_path}/a")
 
 

@@ -241,7 +241,7 @@ def test_a_payload_that_is_no_json_is_refused_when_it_is_written(value: Any) -> 
     """Not when it is read back after a failure."""
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
-    with pytest.raises(StorageError, match="Checkpoint 7 cannot be stored"):
+    with pytest.raises(StorageError, match="Cannot store checkpoint 7"):
         encode(bad)
 
 
@@ -253,11 +253,11 @@ def test_a_payload_that_would_be_read_back_different_is_refused(value: Any) -> N
     committable = Committable(sink="out", position=1, payload={"value": value})
     bad = replace(SAMPLE, tasks=(replace(SAMPLE.tasks[0], committables=(committable,)),))
     with pytest.raises(
-        StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of sink 'out'\)"
+        StorageError, match=r"Cannot store checkpoint 7.*at \['value'\] of sink 'out'\)"
     ):
         encode(bad)
     with pytest.raises(
-        StorageError, match=r"Checkpoint 7 cannot be stored.*at \['value'\] of master hook 'lock'\)"
+        StorageError, match=r"Cannot store checkpoint 7.*at \['value'\] of master hook 'lock'\)"
     ):
         encode(replace(SAMPLE, hook_states={"lock": {"value": value}}))
 

@@ -212,7 +212,7 @@ def test_a_doubt_that_stays_is_an_error_and_no_outcome(tmp_path: Path) -> None:
     """Neither won nor failed nor fenced: the driver must stop."""
     it, _ = recorder(FaultyFileSystem(unanswered=1, unreadable=10_000), tmp_path)
     with pytest.raises(
-        StorageError, match=r"It is unknown whether entry 1 of .* so this driver must stop"
+        StorageError, match=r"Unknown whether entry 1 of .* so this driver must stop"
     ):
         it.record(1, b"ours")
 
@@ -283,5 +283,5 @@ def test_an_entry_is_in_doubt_while_the_entry_before_it_is_not_to_be_seen(tmp_pa
     log = NumberedLog(LocalFileSystem(), f"{base}/log")
     assert Recorder(log, sleep=no_wait).record(1, b"first") is Recorded.WON
     base.rename(tmp_path / "away")
-    with pytest.raises(StorageError, match=r"It is unknown whether entry 2 .* was written"):
+    with pytest.raises(StorageError, match=r"Unknown whether entry 2 .* was written"):
         Recorder(log, sleep=no_wait).record(2, b"second")

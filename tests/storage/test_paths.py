@@ -88,12 +88,12 @@ def test_a_tilde_is_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
         ("hdfs://nn/\udcff", "not UTF-8 text"),
         (
             "~nobody-has-this-name/x",
-            r"begins with a home directory that does not exist.*or \./~nobody",
+            r"starts with a home directory that does not exist.*or \./~nobody",
         ),
-        ("file:x", "a URI without a path: write file:///"),
-        ("file://host/x", "names a file of the host 'host'"),
-        ("s3a:/bucket/x", "names no bucket: write s3a://BUCKET/PATH"),
-        ("s3a:///x", "names no bucket"),
+        ("file:x", "a URI without a path: use file:///"),
+        ("file://host/x", "names a file on host 'host'"),
+        ("s3a:/bucket/x", "has no bucket: use s3a://BUCKET/PATH"),
+        ("s3a:///x", "has no bucket"),
     ],
 )
 def test_what_cannot_be_a_path_is_refused_in_a_sentence(path: str, words: str) -> None:
@@ -165,7 +165,7 @@ def test_a_temporary_directory_that_cannot_be_made_is_told_in_a_sentence(
     """Here because its path would be too long."""
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/{'d' * 256}")
     with pytest.raises(
-        StorageError, match=r"File name too long.*set TMPDIR to a directory that can be written"
+        StorageError, match=r"File name too long.*set TMPDIR to a writable directory"
     ):
         temporary_directory("weir-")
 

@@ -125,7 +125,7 @@ def test_a_missing_checkpoint_is_an_error_that_names_the_others(storage: Checkpo
         take(storage, checkpoint_id)
     (Path(storage.job_directory) / "chk-12").mkdir()
     with pytest.raises(
-        CheckpointNotFoundError, match=f"{JOB} has chk-9, chk-10, chk-11, so name one"
+        CheckpointNotFoundError, match=f"{JOB} has chk-9, chk-10, chk-11: specify one"
     ):
         storage.read(storage.checkpoint_directory(8))
     with pytest.raises(
@@ -177,7 +177,7 @@ def test_a_savepoint_gets_a_directory_of_its_own(
     directory = storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
     assert directory == f"{tmp_path}/s/savepoint-012345-0123456789ab"
     assert Path(directory).is_dir()
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         storage.make_savepoint_directory(f"{tmp_path}/s", "0123456789ab")
 
 
@@ -217,7 +217,7 @@ def test_a_state_file_outside_of_the_checkpoint_is_never_used(
     handle = StateHandle(key="a", path=path, size=1, checksum="crc32:00000000")
     with pytest.raises(
         StorageError,
-        match=r"would not be read back as it is .*(another form|is no file of a checkpoint)",
+        match=r"would not be read back unchanged .*(another format|is not a file of a checkpoint)",
     ):
         storage.write_metadata(checkpoint(1, storage.checkpoint_directory(1), files=(handle,)))
     with pytest.raises(InvariantError, match="not below the directory"):

@@ -165,12 +165,8 @@ def _option(key: str) -> ConfigOption[Any]:
             if key in _FORMER_KEYS
             else difflib.get_close_matches(key, _BY_KEY, 1, 0.5)
         )
-        hint = (
-            f"did you mean {near[0]}?"
-            if near
-            else "docs/CONFIGURATION.md lists the keys there are."
-        )
-        raise ConfigurationError(f"There is no configuration key {key!r}: {hint}")
+        hint = f"did you mean {near[0]}?" if near else "see docs/CONFIGURATION.md for all keys."
+        raise ConfigurationError(f"Unknown configuration key {key!r}: {hint}")
     return option
 
 
@@ -182,22 +178,21 @@ def _read_file(file: Path) -> dict[str, str]:
         parser.read_string("[weir]\n" + file.read_text(encoding="utf-8"), source=str(file))
     except OSError as error:
         raise ConfigurationError(
-            f"The configuration file {file} cannot be read: {error.strerror or error}; check its"
-            " path."
+            f"Cannot read the configuration file {file}: {error.strerror or error}; check its path."
         ) from error
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ConfigurationError(_file_problem(file, error)) from error
     if len(parser.sections()) != 1:
         raise ConfigurationError(
             f"The configuration file {file} has the section [{parser.sections()[1]}], but must"
-            " consist of lines `key: value`, with the full key in each."
+            " consist of lines `key: value` with full keys."
         )
     values = dict(parser.items("weir"))
     for key, text in values.items():
         if "\n" in text:
             raise ConfigurationError(
-                f"The configuration file {file} has indented lines below {key!r}, but must consist"
-                " of lines `key: value`, with the full key in each."
+                f"The configuration file {file} has indented lines below {key!r}, but must"
+                " consist of lines `key: value` with full keys."
             )
         values[key] = _unquoted(text)
     return values

@@ -43,50 +43,53 @@ CHECKPOINT_INTERVAL = ConfigOption(
     " and at the end.",
 )
 CHECKPOINT_TIMEOUT = ConfigOption(
-    _CHECKPOINTING + "timeout", TIMEOUT, "10 min", "A checkpoint that takes longer is aborted."
+    _CHECKPOINTING + "timeout",
+    TIMEOUT,
+    "10 min",
+    "A checkpoint that takes longer is aborted.",
 )
 CHECKPOINT_MIN_PAUSE = ConfigOption(
     _CHECKPOINTING + "min-pause",
     DURATION,
     "0 ms",
-    "Least time from the end of a checkpoint to the next periodic one. An interval below it is"
+    "Minimum time from the end of a checkpoint to the next periodic one. A shorter interval is"
     " raised to it.",
 )
 CHECKPOINT_MAX_CONCURRENT = ConfigOption(
     _CHECKPOINTING + "max-concurrent-checkpoints",
     integer(1),
     "1",
-    "Checkpoints under way at the same time; 1 with unaligned checkpoints.",
+    "Maximum number of concurrent checkpoints; must be 1 with unaligned checkpoints.",
 )
 CHECKPOINT_TOLERABLE_FAILURES = ConfigOption(
     _CHECKPOINTING + "tolerable-failed-checkpoints",
     integer(0),
     "0",
-    "Consecutive failed checkpoints that the job survives.",
+    "Consecutive checkpoint failures that the job tolerates.",
 )
 CHECKPOINT_NUM_RETAINED = ConfigOption(
-    _CHECKPOINTING + "num-retained", integer(1), "1", "Completed checkpoints that are kept."
+    _CHECKPOINTING + "num-retained", integer(1), "1", "Number of completed checkpoints to retain."
 )
 CHECKPOINT_INCREMENTAL = ConfigOption(
     _CHECKPOINTING + "incremental",
     BOOLEAN,
     "true",
-    "Whether a checkpoint writes only the state files that the last one does not have (Flink:"
-    " false).",
+    "Whether a checkpoint writes only the state files that the last one lacks (Flink: false).",
 )
 CHECKPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "dir",
     PATH,
     ".weir/checkpoints",
-    "Where checkpoints and job logs are kept (Flink: unset). A relative path is below the current"
-    " directory.",
+    "Directory of checkpoints and job logs (Flink: unset). A relative path is resolved against"
+    " the current directory.",
 )
 CHECKPOINT_UNALIGNED = ConfigOption(
     _CHECKPOINTING + "unaligned.enabled",
     BOOLEAN,
     "false",
-    "Let a checkpoint's barriers overtake the records between two chains, which become part of the"
-    " checkpoint, so that it need not wait until they are processed. Savepoints always wait.",
+    "Let checkpoint barriers overtake the records between two chains, which become part of the"
+    " checkpoint, so that it does not wait for them to be processed. Savepoints are always"
+    " aligned.",
 )
 CHECKPOINT_ALIGNED_TIMEOUT = ConfigOption(
     _CHECKPOINTING + "aligned-checkpoint-timeout",
@@ -99,36 +102,36 @@ SAVEPOINT_DIR = ConfigOption(
     _CHECKPOINTING + "savepoint-dir",
     PATH,
     ".weir/savepoints",
-    "Where savepoints go that name no directory (Flink: unset). A relative path is below the"
+    "Default directory of savepoints (Flink: unset). A relative path is resolved against the"
     " current directory.",
 )
 CHECKPOINT_RETENTION = ConfigOption(
     _CHECKPOINTING + "externalized-checkpoint-retention",
     RETENTION,
     "RETAIN_ON_CANCELLATION",
-    "Whether checkpoints stay when the job is cancelled (Flink: NO_EXTERNALIZED_CHECKPOINTS). Those"
-    " of a failed or suspended job always stay, since the same command resumes it.",
+    "Whether to keep checkpoints when the job is cancelled (Flink: NO_EXTERNALIZED_CHECKPOINTS)."
+    " Those of a failed or suspended job are always kept, since the same command resumes it.",
 )
 RECOVERY_PATH = ConfigOption(
     _RECOVERY + "path",
     PATH.or_none("unset"),
     "unset",
-    "Savepoint or retained checkpoint that a new job begins from; 'weir run --from-savepoint' wins"
-    " over it.",
+    "Savepoint or retained checkpoint from which a new job starts; 'weir run --from-savepoint'"
+    " takes precedence.",
 )
 RECOVERY_CLAIM_MODE = ConfigOption(
     _RECOVERY + "claim-mode",
     CLAIM_MODE,
     "NO_CLAIM",
-    "Who owns the snapshot that a new job begins from. NO_CLAIM: the user, it is never deleted;"
+    "Who owns the snapshot from which a new job starts. NO_CLAIM: the user; it is never deleted."
     " CLAIM: the job, which deletes it once newer checkpoints have replaced it.",
 )
 IGNORE_UNCLAIMED_STATE = ConfigOption(
     _RECOVERY + "ignore-unclaimed-state",
     BOOLEAN,
     "false",
-    "Begin although the snapshot has state of steps that the pipeline no longer has; that state is"
-    " left behind.",
+    "Start even if the snapshot has state of steps that are no longer in the pipeline; that state"
+    " is dropped.",
 )
 RESTART_TYPE = ConfigOption(
     "restart-strategy.type",
@@ -140,161 +143,178 @@ RESTART_TYPE = ConfigOption(
 FIXED_DELAY_ATTEMPTS = ConfigOption(
     _FIXED + "attempts", integer(0), "1", "Restarts before the job fails for good."
 )
-FIXED_DELAY = ConfigOption(_FIXED + "delay", DURATION, "1 s", "Time before each restart.")
+FIXED_DELAY = ConfigOption(_FIXED + "delay", DURATION, "1 s", "Delay before each restart.")
 INITIAL_BACKOFF = ConfigOption(
-    _EXPONENTIAL + "initial-backoff", POSITIVE_DURATION, "1 s", "Time before the first restart."
+    _EXPONENTIAL + "initial-backoff",
+    POSITIVE_DURATION,
+    "1 s",
+    "Delay before the first restart.",
 )
 MAX_BACKOFF = ConfigOption(
-    _EXPONENTIAL + "max-backoff", POSITIVE_DURATION, "1 min", "Longest time before a restart."
+    _EXPONENTIAL + "max-backoff",
+    POSITIVE_DURATION,
+    "1 min",
+    "Maximum delay before a restart.",
 )
 BACKOFF_MULTIPLIER = ConfigOption(
     _EXPONENTIAL + "backoff-multiplier",
     number(above=1.0),
     "1.5",
-    "Factor by which the time grows with each failure.",
+    "Factor by which the delay grows with each failure.",
 )
 RESET_BACKOFF_THRESHOLD = ConfigOption(
     _EXPONENTIAL + "reset-backoff-threshold",
     POSITIVE_DURATION,
     "1 h",
-    "A job that ran this long without failing starts again with the initial backoff.",
+    "A job that ran this long without failing restarts with the initial backoff.",
 )
 JITTER_FACTOR = ConfigOption(
     _EXPONENTIAL + "jitter-factor",
     number(least=0.0, most=1.0),
     "0.1",
-    "Part of the time by which it varies at random.",
+    "Random variation of the delay, as a fraction of it.",
 )
 ATTEMPTS_BEFORE_RESET_BACKOFF = ConfigOption(
     _EXPONENTIAL + "attempts-before-reset-backoff",
     integer(0).or_none("infinite"),
     "infinite",
-    "Restarts, counted from the last reset of the backoff, before the job fails for good.",
+    "Restarts since the last reset of the backoff before the job fails for good.",
 )
 GIVE_UP_AFTER = ConfigOption(
     "weir.restart.give-up-after",
     POSITIVE_DURATION.or_none("never"),
     "10 min",
-    "While periodic checkpoints are on: how long the job may fail of the same cause again and"
-    " again, at least five times, with no completed checkpoint between, before it fails for good.",
+    "While periodic checkpoints are on: how long the job may keep failing with the same cause, at"
+    " least five times and without a completed checkpoint in between, before it fails for good.",
 )
 TASK_CANCELLATION_TIMEOUT = ConfigOption(
     "task.cancellation.timeout",
     POSITIVE_DURATION,
     "3 min",
-    "How long a cancellation, a stop or a restart waits for queries, commits and starts that hang,"
-    " before it goes on without them.",
+    "How long a cancellation, a stop or a restart waits for hanging queries, commits and starts"
+    " before it abandons them.",
 )
 DEFAULT_PARALLELISM = ConfigOption(
     "parallelism.default",
     integer(1).or_none("unset"),
     "unset",
-    "Number of state partitions (Flink: 1). 'unset': that of Spark, spark.sql.shuffle.partitions,"
-    " and a restored job keeps the number it has.",
+    "Number of state partitions (Flink: 1). 'unset': Spark's, spark.sql.shuffle.partitions; a"
+    " restored job keeps the number it has.",
 )
 REST_PORT = ConfigOption(
-    "rest.port", integer(0, 65535), "8081", "Port of the REST server; 0: any free port."
+    "rest.port", integer(0, 65535), "8081", "Port of the REST server; 0 picks a free port."
 )
 REST_BIND_ADDRESS = ConfigOption(
     "rest.bind-address",
     TEXT,
     "127.0.0.1",
-    "Address on which the REST server listens (Flink: all). Any but loopback needs a token.",
+    "Address on which the REST server listens (Flink: all). Any other than loopback needs a token.",
 )
 REST_TOKEN = ConfigOption(
     _AUTHENTICATION + "token",
     TOKEN.or_none("unset"),
     "unset",
-    "What clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has none)."
-    " A file keeps it out of process lists.",
+    "Token that clients of the REST server must send, as 'Authorization: Bearer TOKEN' (Flink has"
+    " none). A token file keeps it out of process lists.",
     secret=True,
 )
 REST_TOKEN_FILE = ConfigOption(
     _AUTHENTICATION + "token-file",
     PATH.or_none("unset"),
     "unset",
-    "File with the token, which only its owner and group may read. If there is none, it is made,"
-    " with a new token.",
+    "File with the token, readable by its owner and group only. A missing file is created with a"
+    " new token.",
 )
 REST_ALLOWED_HOSTS = ConfigOption(
     "weir.rest.allowed-hosts",
     HOSTS,
     "none",
-    "Names by which clients may call the REST server, beside loopback's and that of"
-    " rest.bind-address: a request to any other is refused, since a web page could have made it.",
+    "Host names that clients may use for the REST server, besides those of loopback and of"
+    " rest.bind-address. Requests to any other name are refused, since a web page could have made"
+    " them.",
 )
 SSL_REST_ENABLED = ConfigOption(
-    _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server speaks HTTPS only."
+    _SSL_REST + "enabled", BOOLEAN, "false", "Whether the REST server accepts HTTPS only."
 )
 SSL_REST_CERTIFICATE = ConfigOption(
     _SSL_REST + "certificate",
     PATH.or_none("unset"),
     "unset",
-    "File with the server's certificate and those of its issuers, in PEM (Flink: a Java keystore).",
+    "PEM file with the server's certificate and those of its issuers (Flink: a Java keystore).",
 )
 SSL_REST_KEY = ConfigOption(
     _SSL_REST + "key",
     PATH.or_none("unset"),
     "unset",
-    "File with the certificate's private key, in PEM.",
+    "PEM file with the certificate's private key.",
 )
 CHECKPOINT_HISTORY = ConfigOption(
-    "web.checkpoints.history", integer(1), "10", "Checkpoints that REST remembers."
+    "web.checkpoints.history", integer(1), "10", "Number of checkpoints in the REST history."
 )
 ASYNC_STORE_DURATION = ConfigOption(
     "rest.async.store-duration",
     DURATION,
     "5 min",
-    "How long the result of a REST request can be asked for.",
+    "How long the result of a REST request is kept.",
 )
 PRIVATE_SNAPSHOTS = ConfigOption(
     "weir.private-snapshots",
     BOOLEAN,
     "true",
-    "Let nobody but their owner into new directories of checkpoints and savepoints on local file"
-    " systems, nor, on a local master, into a job's working directory. 'false': the umask decides.",
+    "Whether new directories of checkpoints and savepoints on local file systems and, with a"
+    " local master, a job's working directory are accessible to their owner only. 'false': the"
+    " umask decides.",
 )
 WORKING_DIR = ConfigOption(
     "weir.working-dir",
     PATH,
     ".weir/work",
-    "Where running queries keep their files; disposable. A relative path is below the current"
-    " directory.",
+    "Where running queries keep their files; disposable. A relative path is resolved against the"
+    " current directory.",
 )
 FAST_WORKING_DIRECTORY = ConfigOption(
     "weir.fast-working-directory",
     BOOLEAN,
     "true",
-    "Write the working directory without Spark's own safeguards, since checkpoints are what must"
-    " last.",
+    "Write the working directory without Spark's own durability safeguards, since only"
+    " checkpoints must survive.",
 )
 CLASS_ARCHIVE = ConfigOption(
     "weir.class-archive",
     BOOLEAN,
     "true",
-    "Let Spark's JVM map its classes from an archive in the user's cache directory, and have 'weir"
-    " run' make one at its end if there is none ('weir warmup' makes it at once).",
+    "Let Spark's JVM map its classes from an archive in the user's cache directory; 'weir run'"
+    " creates a missing archive at its end ('weir warmup' creates it at once).",
 )
 LEASE_TIMEOUT = ConfigOption(
     "weir.lease.timeout",
     DURATION,
     "10 s",
-    "A driver that did not renew its lease for so long counts as dead.",
+    "A driver that has not renewed its lease for this long counts as dead.",
 )
 LEASE_INTERVAL = ConfigOption(
-    "weir.lease.interval", DURATION, "2 s", "Time between renewals of the driver's lease."
+    "weir.lease.interval",
+    DURATION,
+    "2 s",
+    "Interval at which the driver renews its lease.",
 )
 COMMIT_ATTEMPTS = ConfigOption(
     "weir.sink.commit.attempts",
     integer(1),
     "8",
-    "How often a sink's commit is tried before its task fails.",
+    "Number of attempts to commit a sink before its task fails.",
 )
 COMMIT_INITIAL_BACKOFF = ConfigOption(
-    "weir.sink.commit.initial-backoff", DURATION, "100 ms", "Time before a commit is tried again."
+    "weir.sink.commit.initial-backoff",
+    DURATION,
+    "100 ms",
+    "Delay before the first retry of a commit.",
 )
 COMMIT_MAX_BACKOFF = ConfigOption(
-    "weir.sink.commit.max-backoff", DURATION, "10 s", "Longest time between two tries of a commit."
+    "weir.sink.commit.max-backoff",
+    DURATION,
+    "10 s",
+    "Maximum delay between two attempts to commit.",
 )
 
 #: Every key, in the order of the reference page.

@@ -50,39 +50,38 @@ def check_relations(values: Values) -> None:
     if 2 * values.value(LEASE_INTERVAL) > values.value(LEASE_TIMEOUT):
         raise ConfigurationError(
             f"{LEASE_INTERVAL.key} must be at most half of {LEASE_TIMEOUT.key}, so that one late"
-            " renewal does not make a living driver look dead: raise the second or lower the"
-            " first."
+            " renewal does not make a live driver look dead: raise the timeout or lower the"
+            " interval."
         )
     if values.value(CHECKPOINT_UNALIGNED) and values.value(CHECKPOINT_MAX_CONCURRENT) > 1:
         raise ConfigurationError(
             f"{CHECKPOINT_UNALIGNED.key} is true, but {CHECKPOINT_MAX_CONCURRENT.key} is"
-            f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and the barriers of one checkpoint must"
-            " not overtake another's: set the second to 1 or the first to false."
+            f" {values.value(CHECKPOINT_MAX_CONCURRENT)}, and barriers of one checkpoint must not"
+            " overtake those of another: set the second to 1 or the first to false."
         )
     if values.value(REST_TOKEN) is not None and values.value(REST_TOKEN_FILE) is not None:
         raise ConfigurationError(
-            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both give the token of the REST server:"
-            " leave one of them out."
+            f"{REST_TOKEN.key} and {REST_TOKEN_FILE.key} both set the token of the REST server:"
+            " remove one of them."
         )
     for file in (SSL_REST_CERTIFICATE, SSL_REST_KEY):
         if values.value(SSL_REST_ENABLED) and values.value(file) is None:
             raise ConfigurationError(
-                f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: let it name a file in"
-                " PEM."
+                f"{SSL_REST_ENABLED.key} is true, but {file.key} is unset: set it to a PEM file."
             )
     for durable in (CHECKPOINT_DIR, SAVEPOINT_DIR):
         working, lasting = values.value(WORKING_DIR), values.value(durable)
         if is_within(working, lasting) or is_within(lasting, working):
             raise ConfigurationError(
-                f"{WORKING_DIR.key} ({working}) and {durable.key} ({lasting}) are one directory, or"
-                " one lies in the other, but the first is cleared and the second must last: give"
-                " each a directory of its own."
+                f"{WORKING_DIR.key} ({working}) and {durable.key} ({lasting}) are the same"
+                " directory, or one contains the other, but the first is cleared and the second"
+                " must last: use separate directories."
             )
 
 
 def _check_not_above(values: Values, low: ConfigOption[int], high: ConfigOption[int]) -> None:
     if values.value(low) > values.value(high):
         raise ConfigurationError(
-            f"{low.key} ({values.value(low)} ms) is above {high.key} ({values.value(high)} ms):"
+            f"{low.key} ({values.value(low)} ms) exceeds {high.key} ({values.value(high)} ms):"
             " raise the second or lower the first."
         )

@@ -162,7 +162,7 @@ DURATION = ValueType(
 )
 INTERVAL = ValueType(
     "duration",
-    f"a duration of at least {_CHECKPOINT_MS_MIN} ms such as '10 s' or '1 min', or 'disabled' or"
+    f"a duration of at least {_CHECKPOINT_MS_MIN} ms, such as '10 s' or '1 min', or 'disabled' or"
     " '0' for none",
     _interval_ms,
 )

@@ -114,20 +114,20 @@ class RestartConfig:
         """Check the values and their relations; raises ``ConfigurationError`` with a sentence."""
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms} ms)"
-                f" is above max-backoff ({self.max_backoff_ms} ms): raise the second or lower the"
-                " first."
+                f"restart-strategy.exponential-delay.initial-backoff ({self.initial_backoff_ms}"
+                f" ms) exceeds max-backoff ({self.max_backoff_ms} ms): raise max-backoff or lower"
+                " initial-backoff."
             )
         if self.backoff_multiplier <= 1.0:
             raise ConfigurationError(
                 "restart-strategy.exponential-delay.backoff-multiplier is"
-                f" {self.backoff_multiplier}, but must be above 1: for the same delay each time,"
-                " use the strategy fixed-delay."
+                f" {self.backoff_multiplier}, but must be above 1: for a constant delay, use the"
+                " strategy fixed-delay."
             )
         if not 0.0 <= self.jitter_factor <= 1.0:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.jitter-factor is {self.jitter_factor},"
-                " but must be from 0 to 1."
+                f"restart-strategy.exponential-delay.jitter-factor is {self.jitter_factor}, but"
+                " must be from 0 to 1."
             )
         if self.fixed_delay_attempts < 0 or self.fixed_delay_ms < 0 or self.initial_backoff_ms < 1:
             raise ConfigurationError("restart-strategy: attempts and delays must not be negative.")

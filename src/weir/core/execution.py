@@ -134,7 +134,9 @@ class Execution:
 
     def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
         """Start an attempt: each task not fully finished in ``restored`` initializes (D5)."""
-        invariant(self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} began unasked")
+        invariant(
+            self.phase is AttemptPhase.BEGINNING, f"attempt {attempt} started without a request"
+        )
         invariant(attempt > self._attempt, f"attempt {attempt} follows attempt {self._attempt}")
         self._attempt = attempt
         self.phase = AttemptPhase.UP
@@ -179,10 +181,11 @@ class Execution:
         counts = Counter(self._status.values())
         invariant(
             all(self._counts[status] == counts[status] for status in TaskStatus),
-            "tasks are miscounted",
+            "task counts are wrong",
         )
         for vertex in self._needs_final_checkpoint:
             invariant(
                 self._live and self._status[vertex] is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT,
-                f"task {vertex!r} is {self._status[vertex].name} but needs a final checkpoint",
+                f"task {vertex!r} is {self._status[vertex].name}, but is marked as needing a"
+                " final checkpoint",
             )

@@ -50,12 +50,12 @@ class ChainEnd(enum.Enum):
     """Why a vertex ends with its last step. If several reasons apply, the first checked is kept."""
 
     ONLY_SINKS = "only sinks follow"
-    SEVERAL_READERS = "its output feeds several"
-    ASKED_FOR = "start_new_chain() or disable_chaining() asks for it"
-    BOUNDED_MEETS_UNBOUNDED = "behind it bounded meets unbounded"
-    SOURCE_MEETS_CHANNEL = "behind it a source meets a channel"
-    PROCESSED_MEETS_OTHERS = "behind it a Python operator's rows meet others"
-    READERS_MEET_OTHERS = "behind it a source with readers of its own meets another input"
+    SEVERAL_READERS = "several steps read its output"
+    ASKED_FOR = "start_new_chain() or disable_chaining() cuts the chain"
+    BOUNDED_MEETS_UNBOUNDED = "downstream, bounded input meets unbounded input"
+    SOURCE_MEETS_CHANNEL = "downstream, a source meets a channel"
+    PROCESSED_MEETS_OTHERS = "downstream, a Python operator's rows meet others"
+    READERS_MEET_OTHERS = "downstream, a source with its own readers meets another input"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +154,8 @@ class JobGraph:
         for what, one in (("name", step.name), ("uid", step.operator_id)):
             if not _NAME.fullmatch(one):
                 raise PipelineError(
-                    f"The step {what} {one!r} cannot be used: take letters, digits, '_', '-' and"
-                    " '.', at most 100 of them, and begin with a letter or digit."
+                    f"Invalid step {what} {one!r}: use at most 100 letters, digits, '_', '-' and"
+                    " '.', starting with a letter or digit."
                 )
         for taken in self._steps.values():
             self._check_distinct(taken, step)
@@ -163,8 +163,8 @@ class JobGraph:
             type(step.parallelism) is not int or step.parallelism < 1
         ):
             raise PipelineError(
-                f"Step {step.name!r} asks for a parallelism of {step.parallelism!r}: give it a"
-                " whole number from 1 on."
+                f"Step {step.name!r} has parallelism {step.parallelism!r}: it must be an integer"
+                " of at least 1."
             )
         self._steps[step.operator_id] = step
 
@@ -173,14 +173,14 @@ class JobGraph:
         kinds = f"(a {taken.kind.value} and a {step.kind.value})"
         if taken.name == step.name:
             raise PipelineError(
-                f"Two steps are named {step.name!r} {kinds}: state is found by name, so give each"
-                " step a name of its own."
+                f"Two steps are named {step.name!r} {kinds}: state is matched by name, so give"
+                " each step a unique name."
             )
         shared = sorted({taken.name, taken.operator_id} & {step.name, step.operator_id})
         if shared:
             raise PipelineError(
-                f"The steps {taken.name!r} and {step.name!r} {kinds} both have {shared[0]!r} as"
-                " their name or uid: state is found by it, so give each step one of its own."
+                f"Steps {taken.name!r} and {step.name!r} {kinds} share the name or uid"
+                f" {shared[0]!r}: state is matched by it, so make it unique."
             )
 
     def is_source(self, name: OperatorId) -> bool:
@@ -202,7 +202,7 @@ class JobGraph:
         Raises ``PipelineError`` if the graph cannot run.
         """
         if not any(step.kind is StepKind.SOURCE for step in self._steps.values()):
-            raise PipelineError("The job has no source: begin with job.source(name, function).")
+            raise PipelineError("The job has no source: start with job.source(name, function).")
         readers = self._readers()
         ends = self._ends(readers)
         bounded: dict[OperatorId, bool] = {}
@@ -228,8 +228,8 @@ class JobGraph:
         for name, found in readers.items():
             if not found:
                 raise PipelineError(
-                    f"The output of step {self._steps[name].name!r} goes nowhere: give it a sink,"
-                    " or remove the step."
+                    f"The output of step {self._steps[name].name!r} is unused: add a sink or"
+                    " remove the step."
                 )
         return readers
 
@@ -323,9 +323,9 @@ def _parallelism(steps: Iterable[GraphStep]) -> int | None:
     if len(asking) > 1:
         (first, one), (second, another), *_ = asking.items()
         raise PipelineError(
-            f"The steps {one!r} and {another!r} share one query, but ask for a parallelism of"
-            f" {first} and of {second}: give them the same one, or let {another!r} begin a query of"
-            " its own with start_new_chain()."
+            f"Steps {one!r} and {another!r} share one query, but have parallelism {first} and"
+            f" {second}: give them the same one, or start a new query at {another!r} with"
+            " start_new_chain()."
         )
     return next(iter(asking), None)
 

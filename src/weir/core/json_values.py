@@ -60,7 +60,7 @@ def changed_part(value: Any) -> str | None:
     try:
         return _changed_part(value, "")
     except RecursionError:
-        return "a value that is nested too deeply, or holds itself"
+        return "a value that is nested too deeply or contains itself"
 
 
 def _changed_part(value: Any, place: str) -> str | None:

@@ -78,7 +78,7 @@ def next_status(status: JobStatus, target: JobStatus) -> JobStatus:
     """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
     invariant(
         target in JOB_STATUS_TRANSITIONS[status],
-        f"a job cannot go from {status.name} to {target.name}",
+        f"job cannot go from {status.name} to {target.name}",
     )
     return target
 
@@ -113,7 +113,7 @@ def next_task_status(status: TaskStatus, target: TaskStatus) -> TaskStatus:
     """``target``; raises ``InvariantError`` unless the table allows it from ``status``."""
     invariant(
         target in TASK_STATUS_TRANSITIONS[status],
-        f"a task cannot go from {status.name} to {target.name}",
+        f"task cannot go from {status.name} to {target.name}",
     )
     return target
 
@@ -136,7 +136,7 @@ class Records(enum.Enum):
     STOPPED = "STOPPED"
 
     @property
-    def may_step(self) -> bool:
+    def may_run_batch(self) -> bool:
         """Whether a batch can be running or planned."""
         return self in (Records.FLOWING, Records.DRAINING)
 

@@ -93,9 +93,9 @@ class MasterHooks:
         unclaimed = sorted(checkpoint.hook_states.keys() - self._hooks.keys())
         if unclaimed and not self._allow_non_restored_state:
             raise JobError(
-                f"Checkpoint {checkpoint.checkpoint_id} ({checkpoint.external_path}) has a state of"
-                f" the master hook {unclaimed[0]!r}, which the job does not have: give it back with"
-                " Job.master_hook, or leave the state out with --allow-non-restored-state."
+                f"Checkpoint {checkpoint.checkpoint_id} ({checkpoint.external_path}) has state of"
+                f" master hook {unclaimed[0]!r}, which the job does not have: add the hook with"
+                " Job.master_hook, or drop its state with --allow-non-restored-state."
             )
         for identifier in self._hooks:
             with self._calling(identifier) as hook:
@@ -107,7 +107,7 @@ class MasterHooks:
         with self._lock:
             if identifier in self._called:
                 raise HookError(
-                    f"Master hook {identifier!r} has not come back from an earlier call: let its"
+                    f"Master hook {identifier!r} has not returned from an earlier call: make its"
                     " methods return within execution.checkpointing.timeout."
                 )
             self._called.add(identifier)
@@ -189,6 +189,6 @@ class CheckpointListeners:
                 call(checkpoint_id)
         except Exception as error:
             raise ListenerError(
-                f"{call.__qualname__} of a step of the chain that ends in {vertex!r} failed when it"
-                f" was told that checkpoint {checkpoint_id} {what}: {describe(error)}"
+                f"{call.__qualname__} of a step in the chain ending in {vertex!r} failed when"
+                f" notified that checkpoint {checkpoint_id} {what}: {describe(error)}"
             ) from error

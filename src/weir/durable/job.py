@@ -89,7 +89,7 @@ from weir.storage.paths import lies_in, parent
 #: checkpoints meanwhile.
 _BEGIN_TRIES = 20
 #: The message for people when the job log has a newer attempt.
-FENCED = "another driver has taken over the job: this one ends and touches no file"
+FENCED = "another driver has taken over the job: this one stops without touching any file."
 
 _log = logging.getLogger(__name__)
 
@@ -315,9 +315,9 @@ class DurableJob:
         """Record how the job ended, then delete files that nobody needs any more."""
         if self._winning:
             raise StorageError(
-                "The record of an attempt is still being written, or targets of sinks are looked at"
-                " before it, so whether it will count is not known: see why the checkpoint"
-                " directory or a target does not answer."
+                "It is unknown whether this attempt is recorded: the write, or the check of the"
+                " sinks' targets before it, has not returned. Find out why the checkpoint"
+                " directory or a target does not respond."
             )
         if self._writer is None:
             # No attempt ever started: the log's newest record still holds.
@@ -351,8 +351,8 @@ class DurableJob:
         for place in (self._storage.job_directory, self._settings.working_directory):
             if lies_in(found, self._storage.fs(place).real_path(place)):
                 raise StorageError(
-                    f"A savepoint cannot be made below {target}, since that is in {place}, where"
-                    " the job deletes its own files: name another directory."
+                    f"Cannot take a savepoint below {target}: it is in {place}, where the job"
+                    " deletes its own files. Choose another directory."
                 )
 
     def _win_attempt(self, committed: Sequence[UnknownCommit]) -> tuple[JobRecord, int]:
@@ -404,14 +404,14 @@ class DurableJob:
                 # The driver being fenced has completed a checkpoint meanwhile: read its record and
                 # try again (PROTOCOL P17).
         raise JobFencedError(
-            f"Another driver runs job {self._storage.job_id}: this one, attempt {self._attempt},"
-            " ends."
+            f"Another driver runs job {self._storage.job_id}: this driver, attempt"
+            f" {self._attempt}, stops."
         )
 
     def _records_gone(self) -> StorageError:
         return StorageError(
-            f"The records of job {self._storage.job_id} in {self._storage.log_directory} are gone:"
-            " see whether that volume is mounted; the job goes on once they are there again."
+            f"The records of job {self._storage.job_id} in {self._storage.log_directory} are"
+            " gone: check that the volume is mounted; the job continues once they are back."
         )
 
     def _origin(self, newest: JobRecord | None) -> Origin | None:
@@ -427,7 +427,7 @@ class DurableJob:
         try:
             snapshot = self._storage.read(path, expected_checksum=checksum)
         except StorageError as error:
-            _log.debug("What the job began from cannot be read: %s", error)
+            _log.debug("Cannot read the snapshot that the job started from: %s", error)
             return None
         return Origin(job_id=snapshot.job_id, checkpoint_id=snapshot.checkpoint_id)
 
@@ -435,14 +435,14 @@ class DurableJob:
         """Raise ``JobEndedError`` if the job has ended since this driver started (PROTOCOL P20)."""
         if newest is not None and newest.status not in (RecordStatus.RUNNING, RecordStatus.FAILED):
             raise JobEndedError(
-                f"Job {self._settings.job_name} ({self._storage.job_id}) was {newest.status.value}"
-                " by another driver while this one started, so nothing was run: run the command"
-                " again to see what is possible now."
+                f"Another driver marked job {self._settings.job_name} ({self._storage.job_id}) as"
+                f" {newest.status.value} while this one started, so nothing was run: run the"
+                " command again to see the options."
             )
 
     def _writing(self) -> tuple[JobLogWriter, JobRecord]:
         if self._writer is None:
-            raise InvariantError("a record is written before an attempt began")
+            raise InvariantError("a record is written before an attempt started")
         return self._writer, self._writer.newest
 
     def _append(self, writer: JobLogWriter, **fields: Any) -> Recorded:
@@ -454,7 +454,7 @@ class DurableJob:
         try:
             return writer.append(**fields, claim_is_over=self._claim_is_over)
         except Exception as error:
-            self._note(f"the job log cannot be written, so this driver ends: {error}")
+            self._note(f"this driver stops, because it cannot write the job log: {error}")
             return Recorded.FENCED
 
     def _subsume_claimed(self, record: JobRecord) -> None:
@@ -480,9 +480,9 @@ class DurableJob:
             return
         for sink, target in self._sinks.vanished(record.written):
             raise StorageError(
-                f"{target} (sink {sink!r}) has rows of this job, and nothing is found there now:"
-                " what is written there would be hidden once its volume is mounted. Mount it, and"
-                " the job goes on. If it was deleted, go on without its rows by"
+                f"{target} (sink {sink!r}) has rows of this job, but nothing is there now: new"
+                " rows would be hidden once its volume is mounted. Mount the volume, and the job"
+                " continues. If the target was deleted, continue without its rows with"
                 " --accept-duplicates."
             )
 

@@ -53,8 +53,8 @@ def restore_point(
             if not accept_duplicates:
                 sinks.check_not_beyond(checkpoint.checkpoint_id, damaged_id)
             note(
-                f"Checkpoint {damaged_id} is damaged: going on from the older checkpoint"
-                f" {checkpoint.checkpoint_id} instead."
+                f"Checkpoint {damaged_id} is damaged: falling back to the older checkpoint"
+                f" {checkpoint.checkpoint_id}."
             )
         return checkpoint
     if damage is not None:
@@ -84,6 +84,6 @@ def older_checkpoints(
         try:
             older.append(storage.read(reference.path, expected_checksum=reference.checksum))
         except StorageError as error:
-            _log.warning("An older checkpoint is passed over: %s", error)
+            _log.warning("Skipping an older checkpoint that cannot be read: %s", error)
             return None
     return tuple(older)

@@ -153,9 +153,7 @@ class SinkPort:
         stopping = self._stopping
         for name, items in payloads.items():
             if stopping is not self._stopping:
-                raise SinkError(
-                    f"The commit of checkpoint {epoch} is left to the attempt that has begun since."
-                )
+                raise SinkError(f"A newer attempt will commit checkpoint {epoch}.")
             self._commit_one(name, epoch, items, stopping)
 
     def finish(self, names: Sequence[OperatorId], position: int) -> tuple[Committable, ...]:
@@ -192,9 +190,9 @@ class SinkPort:
         for name, epochs in pending.items():
             if name not in self._sinks:
                 raise JobError(
-                    f"Checkpoint {checkpoint.checkpoint_id} has rows that sink {name!r} has not"
-                    " committed, but the job has no sink of that name: put it back, let the job"
-                    " run once, and then remove it."
+                    f"Checkpoint {checkpoint.checkpoint_id} has uncommitted rows of sink"
+                    f" {name!r}, but the job has no such sink: restore the sink, let the job run"
+                    " once, then remove it."
                 )
             for epoch in sorted(epochs):
                 self._complete(name, epoch, epochs[epoch], put_back, foreign=foreign)
@@ -212,10 +210,10 @@ class SinkPort:
         """Raise ``DuplicatesError`` if a sink has committed beyond the older checkpoint (P21)."""
         for name, _, newest in self.committed_beyond(checkpoint_id):
             raise DuplicatesError(
-                f"Checkpoint {damaged_id} is damaged, and going back to checkpoint {checkpoint_id}"
-                f" would write rows twice, since sink {name!r} has committed checkpoint {newest}."
-                " Restore the damaged file from a copy, or accept the duplicates with"
-                " --accept-duplicates."
+                f"Checkpoint {damaged_id} is damaged, and falling back to checkpoint"
+                f" {checkpoint_id} would duplicate rows, because sink {name!r} has committed"
+                f" checkpoint {newest}. Restore the damaged file from a copy, or accept duplicate"
+                " rows with --accept-duplicates."
             )
 
     def check_newest(self, checkpoint: CompletedCheckpoint) -> None:
@@ -223,9 +221,9 @@ class SinkPort:
         for name, target, newest in self.committed_beyond(checkpoint.checkpoint_id):
             raise DuplicatesError(
                 f"{checkpoint.external_path} is checkpoint {checkpoint.checkpoint_id} of job"
-                f" {checkpoint.job_id}, which has committed checkpoint {newest} to {target} (sink"
-                f" {name!r}) since: rows would be there twice, or be left out. Begin from a newer"
-                " snapshot, write to new targets, or accept that with --accept-duplicates."
+                f" {checkpoint.job_id}, which has since committed checkpoint {newest} to {target}"
+                f" (sink {name!r}): rows would be duplicated or lost. Start from a newer"
+                " snapshot, write to new targets, or accept this with --accept-duplicates."
             )
 
     def commits(self, job_id: JobId) -> Iterator[tuple[OperatorId, str, Iterator[Commit]]]:
@@ -236,13 +234,13 @@ class SinkPort:
         """
         for name, sink in self._sinks.items():
             self._check_not_hanging(name)
-            with self._using(name, "telling who has committed"):
+            with self._using(name, "looking up its commits"):
                 yield name, sink.describe(), sink.commits(self._context(job_id, name, 0))
 
     def committed_beyond(self, checkpoint_id: int) -> Iterator[tuple[OperatorId, str, int]]:
         """Sinks with a later committed epoch: the sink, its target for messages, that epoch."""
         for name, sink in self._sinks.items():
-            with self._using(name, "telling its newest commit"):
+            with self._using(name, "looking up its newest commit"):
                 newest = sink.newest_committed()
             if newest is not None and newest > checkpoint_id:
                 yield name, sink.describe(), newest
@@ -285,7 +283,7 @@ class SinkPort:
         if not foreign and not any(item.files for item in items):
             return
         sink = self._sinks[name]
-        with self._using(name, "putting back staged rows"):
+        with self._using(name, "restoring staged rows"):
             newest = sink.newest_committed()
             if newest is not None and newest >= epoch:
                 return
@@ -300,10 +298,10 @@ class SinkPort:
                         put_back(copy, path)
                     elif found is None and foreign:
                         raise JobError(
-                            f"Rows of checkpoint {epoch} that sink {name!r} has not committed are"
-                            f" not where they were staged ({path}): let {sink.describe()} be the"
-                            " target that it was, or start from a savepoint, which has a copy of"
-                            " such rows."
+                            f"Uncommitted rows of checkpoint {epoch} of sink {name!r} are missing"
+                            f" from {path}, where they were staged: change {sink.describe()} back"
+                            " to the original target, or start from a savepoint, which has a copy"
+                            " of such rows."
                         )
 
     def _commit_one(
@@ -322,7 +320,7 @@ class SinkPort:
         def report(state: tenacity.RetryCallState) -> None:
             error = state.outcome.exception() if state.outcome else None
             _log.warning(
-                "Committing checkpoint %d to %s failed (try %d of %d): %s",
+                "Committing checkpoint %d to %s failed (attempt %d of %d): %s",
                 epoch,
                 sink.describe(),
                 state.attempt_number,
@@ -353,9 +351,9 @@ class SinkPort:
         doing = self._busy.get(name)
         if doing is not None:
             raise SinkError(
-                f"Sink {name!r} ({self._sinks[name].describe()}) has not come back from {doing} of"
-                " an earlier attempt, so no other one can begin: see why it hangs, or suspend the"
-                " job (Ctrl-C) and run it again."
+                f"Sink {name!r} ({self._sinks[name].describe()}) still hangs while {doing} for an"
+                " earlier attempt, so no new attempt can start: find out why it hangs, or suspend"
+                " the job (Ctrl-C) and run it again."
             ) from TimeoutError(doing)  # A passing error: the call may still return.
 
     @contextmanager
@@ -391,9 +389,9 @@ def _check_staged(sink: Sink, item: Committable) -> None:
     if item.barrier is not None and newest is not None and newest >= item.barrier:
         return  # its checkpoint has completed since, and was committed
     raise LostWriteError(
-        f"What {sink.describe()} staged in step {item.position} cannot be part of a checkpoint,"
-        f" since {damage}: its rows are computed again from the last one. Let nothing else delete"
-        " files there."
+        f"Output that {sink.describe()} staged in batch {item.position} cannot be part of a"
+        f" checkpoint, because {damage}: its rows are recomputed from the last checkpoint. Make"
+        " sure that nothing else deletes files there."
     )
 
 

@@ -43,8 +43,7 @@ from weir.core.types import CompletedCheckpoint, OperatorId, OperatorState, Task
 from weir.errors import JobError
 
 _KEEP_THE_CHAIN = (
-    "put the chain back as it was, with the names that its steps had, or start from scratch with"
-    " --fresh into new tables"
+    "restore the chain with the same step names, or start from scratch with --fresh and new tables"
 )
 
 
@@ -98,8 +97,8 @@ class StateMapping:
                 changes = f" (step {', step '.join(removed + added)})" if removed or added else ""
                 _refuse(
                     checkpoint,
-                    f"its step {operator.operator_id!r} has its state with the chain that ends in"
-                    f" {task.vertex!r}, and now belongs to the chain that ends in"
+                    f"the state of step {operator.operator_id!r} belongs to the chain ending in"
+                    f" {task.vertex!r}, but the step is now in the chain ending in"
                     f" {home!r}{changes}: {_KEEP_THE_CHAIN}.",
                 )
 
@@ -117,9 +116,9 @@ class StateMapping:
             if name not in known:
                 _refuse(
                     checkpoint,
-                    f"step {name!r} was added to the chain that ends in {task.vertex!r}, which has"
-                    " finished there and is not started again: remove the step, or start from"
-                    " scratch with --fresh into new tables.",
+                    f"step {name!r} was added to the chain ending in {task.vertex!r}, which has"
+                    " already finished and is not restarted: remove the step, or start from"
+                    " scratch with --fresh and new tables.",
                 )
 
     def _check_sources(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
@@ -127,10 +126,10 @@ class StateMapping:
         if before != now:
             _refuse(
                 checkpoint,
-                f"the chain that ends in {task.vertex!r} has read {_listed(before)} there and reads"
-                f" {_listed(now)} now, and how far it came is kept by the order of its sources:"
-                " give it the same sources in the same order, with the names that they had, or"
-                " start from scratch with --fresh into new tables.",
+                f"the chain ending in {task.vertex!r} read {_listed(before)} and now reads"
+                f" {_listed(now)}, but read positions are matched by the order of the sources:"
+                " give it the same sources in the same order with the same names, or start from"
+                " scratch with --fresh and new tables.",
             )
 
     def _check_channels(self, checkpoint: CompletedCheckpoint, task: TaskState) -> None:
@@ -138,10 +137,9 @@ class StateMapping:
         if before != now:
             _refuse(
                 checkpoint,
-                f"the chain that ends in {task.vertex!r} has read"
-                f" {_listed(before, 'no other chain')} there and reads"
-                f" {_listed(now, 'no other chain')} now, and what it knows of them is kept by their"
-                f" order: {_KEEP_THE_CHAIN}.",
+                f"the chain ending in {task.vertex!r} read {_listed(before, 'no other chain')}"
+                f" and now reads {_listed(now, 'no other chain')}, but its channels are matched"
+                f" by their order: {_KEEP_THE_CHAIN}.",
             )
 
     def _check_not_behind_finished(self, checkpoint: CompletedCheckpoint) -> None:
@@ -153,9 +151,9 @@ class StateMapping:
                 if producer is not None and producer.fully_finished:
                     _refuse(
                         checkpoint,
-                        f"the new chain that ends in {vertex!r} reads {name!r}, which has finished"
-                        " there and is not started again: remove the chain, or start from scratch"
-                        " with --fresh into new tables.",
+                        f"the new chain ending in {vertex!r} reads {name!r}, which has already"
+                        " finished and is not restarted: remove the chain, or start from scratch"
+                        " with --fresh and new tables.",
                     )
 
     def _check_not_added_to_drained(self, checkpoint: CompletedCheckpoint) -> None:
@@ -165,8 +163,8 @@ class StateMapping:
             if checkpoint.task(vertex) is None:
                 _refuse(
                     checkpoint,
-                    f"all of the job had finished there, and step {operators[0].operator_id!r}"
-                    " would bring new input: remove the step, or run it as a job of its own.",
+                    f"the whole job had finished, and step {operators[0].operator_id!r} would add"
+                    " new input: remove the step, or run it as a separate job.",
                 )
 
     def _check_all_claimed(
@@ -177,17 +175,15 @@ class StateMapping:
                 if name not in homes:
                     _refuse(
                         checkpoint,
-                        f"it has the state of step {name!r}, which the pipeline does not have: give"
-                        " the step its name back, or drop its state with"
-                        " --allow-non-restored-state.",
+                        f"it has state of step {name!r}, which is not in the pipeline: restore"
+                        " the step's name, or drop its state with --allow-non-restored-state.",
                     )
         for name in checkpoint.coordinator_states:
             if name not in self.coordinated:
                 _refuse(
                     checkpoint,
-                    f"it has the state of the coordinator of step {name!r}, which has none now:"
-                    " give the step its coordinator back, or drop the state with"
-                    " --allow-non-restored-state.",
+                    f"it has state of the coordinator of step {name!r}, which no longer has one:"
+                    " restore the coordinator, or drop its state with --allow-non-restored-state.",
                 )
 
 

@@ -25,7 +25,7 @@ from weir.durable.sink_port import SinkPort
 from weir.errors import DuplicatesError
 from weir.sinks.base import Commit
 
-_ACCEPT = "or accept that rows are there twice with --accept-duplicates"
+_ACCEPT = "or accept duplicate rows with --accept-duplicates"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +102,9 @@ def older_records(
     """The message for a target with a commit of the job beyond its records."""
     newest = f"end with checkpoint {completed}" if completed else "have no completed checkpoint"
     return (
-        f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but its"
-        f" records in {directory} {newest}: they are an older copy, or were deleted in part. Put"
-        f" the newer records back, write to new targets, {_ACCEPT}."
+        f"{target} (sink {sink!r}) has the rows of checkpoint {committed} of this job, but the"
+        f" job's records in {directory} {newest}: they are an older copy, or some were deleted."
+        f" Restore the newer records, write to new targets, {_ACCEPT}."
     )
 
 
@@ -118,15 +118,15 @@ def begun_elsewhere(unknown: UnknownCommit, snapshot: CompletedCheckpoint | None
     where = f"{unknown.target} (sink {unknown.sink!r})"
     if snapshot is None:
         return (
-            f"{where} was written by another job of the same name, {commit.job_id}, up to its"
-            f" checkpoint {commit.checkpoint_id}{place}: all that it wrote would be there twice. Go"
-            " on with that job by setting execution.checkpointing.dir to the directory of its"
-            " records, begin from one of its snapshots with --from-savepoint, write to new"
+            f"{where} already has the rows of another job of the same name, {commit.job_id}, up"
+            f" to its checkpoint {commit.checkpoint_id}{place}: this job would write them again."
+            " Resume that job by setting execution.checkpointing.dir to the directory of its"
+            " records, start from one of its snapshots with --from-savepoint, write to new"
             f" targets, {_ACCEPT}."
         )
     return (
-        f"{snapshot.external_path} is checkpoint {snapshot.checkpoint_id} of job {snapshot.job_id},"
-        f" but job {commit.job_name!r} ({commit.job_id}) has committed checkpoint"
-        f" {commit.checkpoint_id} to {where} since then{place}: rows would be there twice, or be"
-        f" left out. Begin from a newer snapshot, write to new targets, {_ACCEPT}."
+        f"{snapshot.external_path} is checkpoint {snapshot.checkpoint_id} of job"
+        f" {snapshot.job_id}, but job {commit.job_name!r} ({commit.job_id}) has since committed"
+        f" checkpoint {commit.checkpoint_id} to {where}{place}: rows would be duplicated or lost."
+        f" Start from a newer snapshot, write to new targets, {_ACCEPT}."
     )

@@ -222,7 +222,7 @@ class Dispatcher:
                 if attempt == self._attempt:
                     self._to_task(vertex, event)
             case AttemptStarted() | AttemptFailed() if self._beginning is None:
-                _log.debug("Too late: %s", envelope)
+                _log.debug("Ignored a late event: %s", envelope)
             case AttemptStarted(start=start):
                 self._beginning = None
                 self._start_attempt(start)
@@ -402,7 +402,7 @@ class Dispatcher:
                 _log.debug("%s", effect)
                 self._ended = effect if isinstance(effect, JobEnded) else self._ended
             case _:
-                invariant(False, f"the runtime does not know the effect {effect!r}")
+                invariant(False, f"unknown effect {effect!r}")
 
     def _begin_attempt(self) -> AttemptStart:
         start = self._durable.begin_attempt()
@@ -458,10 +458,7 @@ class Dispatcher:
         """
         if not self._workers.wait([begin], self._patience_ms / 1000):
             self._attempt_failed(
-                JobError(
-                    "The start of the attempt did not come to an end within"
-                    f" {self._patience_ms} ms."
-                )
+                JobError(f"The attempt did not start within {self._patience_ms} ms.")
             )
 
     # ---- blocking work
@@ -495,7 +492,7 @@ class Dispatcher:
         if not self._workers.wait(list(works), self._patience_ms / 1000):
             hanging = [told for work, told in works.items() if not work.done()]
             _log.warning(
-                "Not over %d ms after the tasks were stopped, and left behind: %s.",
+                "Abandoned work that was still running %d ms after the tasks were stopped: %s.",
                 self._patience_ms,
                 ", ".join(told.what for told in hanging),
             )

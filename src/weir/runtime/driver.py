@@ -98,5 +98,5 @@ class JobDriver:
 
     def _seen(self, effect: object) -> None:
         on_main_thread = self._thread == threading.get_ident()
-        invariant(on_main_thread, "machines are touched on the main thread only")
+        invariant(on_main_thread, "state machines may be used on the main thread only")
         self._on_effect(effect)

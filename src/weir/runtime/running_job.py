@@ -154,7 +154,7 @@ class RunningJob:
         """Send a request to an operator's coordinator."""
         future: Future[CoordinatorAnswer] = Future()
         if self._over.is_set():
-            _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
+            _settle(future, None, f"Job {self._job_id} has ended and takes no more requests.")
         else:
             self._coordinators.request(operator, request, future)
             if not self._master.has_periodic_checkpoints:
@@ -172,7 +172,11 @@ class RunningJob:
         """
         error = checkpoint.exception()
         if error is not None and self._master.status is JobStatus.RUNNING:
-            _settle(answer, None, f"Whether it holds is not known: {error} Look, or ask again.")
+            _settle(
+                answer,
+                None,
+                f"It is unknown whether the request took effect: {error} Check, or ask again.",
+            )
 
     def cancel(self) -> Future[None]:
         """Cancel the job."""
@@ -190,7 +194,7 @@ class RunningJob:
         try:
             self._counters.read(_LAST_PATIENCE_S)
         except Exception:
-            _log.warning("The last counters cannot be read.", exc_info=True)
+            _log.warning("Cannot read the final counters.", exc_info=True)
         try:
             self._view = self._make_view()
         finally:
@@ -242,7 +246,7 @@ class RunningJob:
         future: Future[Any] = Future()
         request = f"request-{next(self._requests)}"
         if self._over.is_set():
-            _settle(future, None, f"Job {self._job_id} has ended: there is nothing to ask it for.")
+            _settle(future, None, f"Job {self._job_id} has ended and takes no more requests.")
             return future
         self._futures[request] = future
         self.driver.post(event(request))

@@ -118,7 +118,7 @@ def begin_task_work(
         case TellAborted(checkpoint_id=n):
             tasks.checkpoint_aborted(vertex, n)
             work(
-                f"telling that checkpoint {n} is over",
+                f"reporting that checkpoint {n} was aborted",
                 lambda: durable.tell_aborted(effect),
                 on_error=lambda e: post(TaskErrored(message=describe(e), cause=cause_of(e))),
             )

@@ -61,7 +61,13 @@ from weir.storage.metadata import METADATA_FILE
 
 _TRIGGERABLE = (TaskStatus.RUNNING, TaskStatus.WAITING_FOR_FINAL_CHECKPOINT)
 #: Texts that no task's failure may contain, whatever fault strikes it.
-_NEVER = ("LostState", "BrokenWatermark", "LostEvent", "Invariant", "did not read what it was let")
+_NEVER = (
+    "LostState",
+    "BrokenWatermark",
+    "LostEvent",
+    "Invariant",
+    "did not read exactly the admitted",
+)
 
 
 class AuditError(Exception):
@@ -161,7 +167,7 @@ class Auditor:
     def deleted(self, path: str) -> None:
         """Raise ``AuditError`` if the deleted file is still needed."""
         if path in self._visible:
-            raise self._broken(f"{path}, which a table shows, is deleted")
+            raise self._broken(f"{path} is deleted, but a table shows it")
         why = self._needed.get(path) or self._savepoint_files.get(path)
         if why is not None:
             raise self._broken(f"{path} is deleted, but {why} needs it")
@@ -205,7 +211,7 @@ class Auditor:
             case NotifyCheckpointComplete(checkpoint_id=n):
                 if n not in self._account(job_id).recorded:
                     raise self._broken(
-                        f"tasks are told that checkpoint {n} completed, which is not recorded"
+                        f"tasks are notified that checkpoint {n} completed, but it is not recorded"
                     )
                 self._final.pop(driver, None)
             case BeginAttempt():
@@ -233,7 +239,7 @@ class Auditor:
             case TaskFailed(message=message) | DeclineCheckpoint(message=message) if any(
                 word in message for word in _NEVER
             ):
-                raise self._broken(f"a task failed as none may: {message}")
+                raise self._broken(f"a task failed for a forbidden reason: {message}")
 
     def completed(self, driver: str, now_ms: int, checkpoint: CompletedCheckpoint | None) -> None:
         """Note that a driver has recorded a checkpoint or savepoint as completed."""
@@ -257,8 +263,8 @@ class Auditor:
         waited_ms = now_ms - failed.at_ms
         if waited_ms < delay_ms(failed.failures):
             raise self._broken(
-                f"a final checkpoint is asked for again {waited_ms} ms after number"
-                f" {failed.failures} in a row failed"
+                f"a final checkpoint is requested again {waited_ms} ms after failure"
+                f" {failed.failures} in a row"
             )
 
     def began_periodic(self, driver: str, checkpoint_id: int, now_ms: int) -> None:
@@ -266,7 +272,7 @@ class Auditor:
         pause_ms = now_ms - self._completed_ms.get(driver, -self._min_pause_ms)
         if pause_ms < self._min_pause_ms:
             raise self._broken(
-                f"checkpoint {checkpoint_id} begins {pause_ms} ms after the last one completed"
+                f"checkpoint {checkpoint_id} starts {pause_ms} ms after the last one completed"
             )
 
     def _check_trigger(self, driver: str, job_id: JobId, checkpoint_id: int, unforced: int) -> None:
@@ -313,7 +319,7 @@ class Auditor:
                 and disk.files[path] != b"[]"
             ]
             if orphans:
-                raise self._broken(f"{orphans[0]} stays staged for ever")
+                raise self._broken(f"{orphans[0]} stays staged forever")
 
     def broken(self, what: str) -> None:
         """Report a violation; the first one is kept."""
@@ -474,8 +480,8 @@ class Auditor:
                 missing = Counter(expected) - Counter(rows)
                 twice = Counter(rows) - Counter(expected)
                 raise self._broken(
-                    f"{vertex.name} is finished: {missing.total()} records are missing"
-                    f" (such as {sorted(missing)[:3]}), {twice.total()} are there twice"
+                    f"{vertex.name} is finished: {missing.total()} records are missing (such as"
+                    f" {sorted(missing)[:3]}), {twice.total()} appear twice"
                 )
             if totals != [[len(expected), sum(expected)]]:
                 raise self._broken(

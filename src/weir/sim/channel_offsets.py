@@ -98,8 +98,8 @@ class ChannelOffsets:
         for name, least in at_barrier.items():
             if watermarks_ms.get(name, -1) < least:
                 raise BrokenWatermarkError(
-                    f"{name} was at {least} at the barrier, and behind it {watermarks_ms.get(name)}"
-                    " is told"
+                    f"{name} was at {least} at the barrier, but {watermarks_ms.get(name)} is"
+                    " reported after it"
                 )
         self._holding_ms = dict(self._watermarks_ms)
         risen = any(self._watermarks_ms.get(name) != told for name, told in watermarks_ms.items())

@@ -275,7 +275,7 @@ class ProcessFileSystem:
         """Move a file."""
         self._begin("rename", source)
         if source not in self._disk.files:
-            raise StorageError(f"{source} cannot be renamed: there is no such file.")
+            raise StorageError(f"{source} cannot be renamed: no such file.")
         self._disk.link(source, target)
         self._disk.delete(source)
 
@@ -283,7 +283,7 @@ class ProcessFileSystem:
         """Link the file to a second name, or copy it; return whether it was linked."""
         self._begin("link" if self._links else "copy", source)
         if source not in self._disk.files:
-            raise StorageError(f"{source} has vanished before it could be copied to {target}.")
+            raise StorageError(f"{source} vanished before it could be copied to {target}.")
         if self._links:
             self._disk.link(source, target)
         else:
@@ -295,7 +295,7 @@ class ProcessFileSystem:
         self._begin("checksum", path)
         data = self._disk.files.get(path)
         if data is None:
-            raise StorageError(f"{path} has vanished.")
+            raise StorageError(f"{path} vanished.")
         return len(data), f"crc32:{zlib.crc32(data):08x}"
 
     def real_path(self, path: str) -> str:
@@ -307,7 +307,7 @@ class ProcessFileSystem:
         for path in files:
             self._begin("sync", path)
             if path not in self._disk.files and not self._disk.is_directory(path):
-                raise StorageError(f"{path} has vanished before it was synced.")
+                raise StorageError(f"{path} vanished before it was synced.")
             if self._faults.loses_writes():
                 self._disk.fail_sync(path)
                 raise LostWriteError(f"Simulated: {path} could not be synced.")

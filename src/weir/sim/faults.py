@@ -1,6 +1,6 @@
 """The faults of one run: kinds and rates drawn from its seed, and a count of what struck when.
 
-**Mishaps** are mistakes that people make with a job's directories and commands: a backup put back,
+**Mishaps** are mistakes that people make with a job's directories and commands: a backup restored,
 an old savepoint started again, a volume that is not mounted (PROTOCOL P19, P21). A mishap happens
 while no driver is alive. Either the job continues as if it were intended, or the drivers refuse to
 run it, and the mishap is then undone. The tables alone decide which is right: rows that they show
@@ -9,7 +9,7 @@ and that the job would not know of must never be written again::
     ==================  ==========================  ====================================
     mishap              continues from              refused if a table has a commit
     ==================  ==========================  ====================================
-    backup put back     the records of the copy     of the job, beyond the copy's record
+    backup restored     the records of the copy     of the job, beyond the copy's record
     savepoint again     that savepoint              that came after the savepoint
     volume not mounted  nothing                     at all
     ==================  ==========================  ====================================
@@ -190,8 +190,8 @@ _MOST = 3
 class Mishap(enum.Enum):
     """A kind of mishap."""
 
-    BACKUP_PUT_BACK = "backup put back"
-    SAVEPOINT_AGAIN = "savepoint begun again"
+    BACKUP_PUT_BACK = "backup restored"
+    SAVEPOINT_AGAIN = "savepoint started again"
     VOLUME_NOT_MOUNTED = "volume not mounted"
 
 

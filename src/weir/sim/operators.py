@@ -75,7 +75,7 @@ class CountingCoordinator(OperatorCoordinator):
         """Count a number that comes back, and check law 2."""
         if event["back"] != self._back[subtask] or event["back"] >= self._sent[subtask]:
             self._broken(
-                f"the coordinator of {self.context.operator_id} gets {event} back after"
+                f"the coordinator of {self.context.operator_id} receives {event} back after"
                 f" {self._back[subtask]} of {self._sent[subtask]}"
             )
         self._back[subtask] += 1
@@ -123,7 +123,7 @@ class SimOperator:
             number = event.payload["number"]
             if number != self._received[event.subtask]:
                 raise LostEventError(
-                    f"subtask {event.subtask} of {self._operator} gets {number} after"
+                    f"subtask {event.subtask} of {self._operator} receives {number} after"
                     f" {self._received[event.subtask]}"
                 )
             self._received[event.subtask] += 1
@@ -158,8 +158,8 @@ def disagreement(checkpoint: CompletedCheckpoint) -> str | None:
         received = msgspec.json.decode(task.entries["operators"], type=list[int])
         if received != state["sent"]:
             return (
-                f"the coordinator of {operator} has sent {state['sent']}, its subtasks have got"
-                f" {received}"
+                f"the coordinator of {operator} has sent {state['sent']}, but its subtasks have"
+                f" received {received}"
             )
         for subtask, (got, back) in enumerate(zip(received, state["back"], strict=True)):
             kept: list[Any] = [
@@ -199,7 +199,7 @@ class CountingHook(MasterHook):
         """Check that the state is the one made for this checkpoint."""
         if state != {"id": checkpoint_id}:
             raise AssertionError(
-                f"hook {self._identifier} gets {state} of checkpoint {checkpoint_id}"
+                f"hook {self._identifier} is restored with {state} for checkpoint {checkpoint_id}"
             )
 
 
@@ -214,7 +214,8 @@ class OrderedListener(CheckpointListener):
         """Check that ids grow, and that this checkpoint was not aborted."""
         invariant(
             checkpoint_id > self._completed and checkpoint_id not in self._aborted,
-            f"a listener is told that checkpoint {checkpoint_id} completed after {self._completed}",
+            f"a listener is notified that checkpoint {checkpoint_id} completed after"
+            f" {self._completed}",
         )
         self._completed = checkpoint_id
 
@@ -222,6 +223,7 @@ class OrderedListener(CheckpointListener):
         """Check that it is the first abort of this checkpoint, which did not complete."""
         invariant(
             checkpoint_id != self._completed and checkpoint_id not in self._aborted,
-            f"a listener is told that checkpoint {checkpoint_id} is over, which it knew",
+            f"a listener is notified that checkpoint {checkpoint_id} was aborted, which it"
+            " already knew",
         )
         self._aborted.add(checkpoint_id)

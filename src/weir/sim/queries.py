@@ -131,7 +131,7 @@ class SimQuery:
             self.snapshots = self._snapshots(state.files)
         if self._offset != int(state.entries["offset"]) or not self._is_past():
             raise LostStateError(
-                f"{self._vertex.name}: {sorted(self._rows())}, not {state.entries}"
+                f"{self._vertex.name}: restored {sorted(self._rows())} instead of {state.entries}"
             )
         if int(state.entries["partitions"]) != self._port.partitions:
             self._rescale()
@@ -202,7 +202,7 @@ class SimQuery:
         """Take the synchronous part of a snapshot."""
         invariant(
             effect.position in (self._position, self._drained_from),
-            f"a snapshot of {self._vertex.name} at {effect.position} while it stands at"
+            f"snapshot of {self._vertex.name} for position {effect.position} taken at"
             f" {self._position}",
         )
         self._unprepared = None if self._prepared == effect.checkpoint_id else effect.checkpoint_id
@@ -274,7 +274,9 @@ class SimQuery:
             answer = self._port.answer(call)
             self._prepared = None
             if self._vertex.prepares and self._unprepared is not None:
-                raise LostEventError(f"{self._vertex.name} did not prepare for {self._unprepared}")
+                raise LostEventError(
+                    f"{self._vertex.name} did not prepare for checkpoint {self._unprepared}"
+                )
             if self._vertex.inputs:
                 self._read(answer)
                 continue

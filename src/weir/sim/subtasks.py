@@ -150,13 +150,13 @@ class SubtaskAttempt:
         self.out += self._events.complete()
 
     @property
-    def may_step(self) -> bool:
+    def may_run_batch(self) -> bool:
         """Whether a batch is under way or due."""
         return self._in_step or self._events.any_waiting
 
     def receive(self) -> None:
         """Receive the next event."""
-        self.out += self._events.deliver(self.told.popleft(), may_step=True)
+        self.out += self._events.deliver(self.told.popleft(), may_run_batch=True)
 
     def snapshot(self) -> None:
         """Receive the next barrier, between two batches."""
@@ -184,7 +184,7 @@ class SubtaskAttempt:
         for event in self._events.carry():
             if event.payload["number"] != self._received:
                 raise BrokenLawError(
-                    f"subtask {self._subtask} gets {event.payload} after {self._received}"
+                    f"subtask {self._subtask} receives {event.payload} after {self._received}"
                 )
             self._received += 1
             back = {"back": event.payload["number"]}
@@ -251,7 +251,7 @@ class SubtaskWorld:
                 moves += 1
                 self._holder.validate(self._pending)
                 if moves > _LIMIT:
-                    raise BrokenLawError(f"checkpoints {list(self._pending)} do not come to an end")
+                    raise BrokenLawError(f"checkpoints {list(self._pending)} do not end")
         except (BrokenLawError, InvariantError) as error:
             violation = f"{type(error).__name__}: {error}"
         return SubtasksResult(
@@ -281,7 +281,7 @@ class SubtaskWorld:
         if not moves:
             if faulty:
                 return True
-            raise BrokenLawError(f"checkpoints {list(self._pending)} wait for ever")
+            raise BrokenLawError(f"checkpoints {list(self._pending)} wait forever")
         self._random.choice(moves)()
         return True
 
@@ -297,7 +297,7 @@ class SubtaskWorld:
         for number, subtask in enumerate(self._subtasks):
             moves += [subtask.receive] if subtask.told else []
             moves += [subtask.snapshot] if subtask.barriers else []
-            moves += [subtask.step] if subtask.may_step else []
+            moves += [subtask.step] if subtask.may_run_batch else []
             moves += [lambda number=number: self._hear_subtask(number)] if subtask.out else []  # type: ignore[misc]
             moves += [lambda one=subtask: self._upload(one)] if subtask.uploads else []  # type: ignore[misc]
         return moves
@@ -438,8 +438,8 @@ class SubtaskWorld:
             if received != sent or kept != list(range(back, received)):
                 raise BrokenLawError(
                     f"in checkpoint {checkpoint_id} the coordinator has sent {sent} numbers to"
-                    f" subtask {number} and has {back} back, the subtask has got {received} and"
-                    f" keeps {kept}"
+                    f" subtask {number} and got {back} back, but the subtask has received"
+                    f" {received} and keeps {kept}"
                 )
 
     def _end(self) -> Payload:

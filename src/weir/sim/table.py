@@ -96,7 +96,7 @@ class SimTable(Sink):
         if not payloads:
             return 0
         if self._fails():
-            raise SinkError(f"Simulated: {self.describe()} takes no commit.")
+            raise SinkError(f"Simulated: {self.describe()} rejects the commit.")
         for _ in range(_COMMIT_TRIES):
             number, version = self._newest()
             if version.transactions.get(self._transaction, 0) >= epoch:
@@ -114,7 +114,7 @@ class SimTable(Sink):
             path = f"{self.root}/log/{number + 1:08d}"
             if self._fs.create(path, msgspec.json.encode(following)) is CreateResult.CREATED:
                 return sum(payload["rows"] for payload in payloads)
-        raise SinkError(f"{self.describe()} is written by too many others.")
+        raise SinkError(f"{self.describe()} has too many concurrent writers.")
 
     def newest_committed(self) -> int | None:
         """The newest epoch of this job."""

@@ -302,7 +302,9 @@ class World:
             case Mishap.VOLUME_NOT_MOUNTED:
                 refused = bool(tables)
                 self._restore_from(None)
-        self._story.tell(self._loop.now_us, "-", f"MISHAP {mishap.value}, to be refused: {refused}")
+        self._story.tell(
+            self._loop.now_us, "-", f"MISHAP {mishap.value}, must be refused: {refused}"
+        )
         if refused:
             self._refused = Refused(mishap=mishap, before=standing)
 
@@ -344,7 +346,8 @@ class World:
     def _on_answer(self, request: str, checkpoint: CompletedCheckpoint) -> None:
         if request in self._drain_requests and not checkpoint.drained:
             self._auditor.broken(
-                f"a stop with drain ended with {checkpoint.checkpoint_id}, which is not drained"
+                f"a stop with drain ended with checkpoint {checkpoint.checkpoint_id}, which is"
+                " not drained"
             )
         if checkpoint.kind.is_savepoint and not self._job.claims_snapshot:
             self._auditor.savepoint(checkpoint)
@@ -355,7 +358,7 @@ class World:
         self._tell(driver, f"<- {envelope}")
         if self._refused is not None and driver.master.status is JobStatus.RUNNING:
             mishap = self._refused.mishap.value
-            self._auditor.broken(f"{mishap}: a job begins over rows that it does not know of")
+            self._auditor.broken(f"{mishap}: a job starts over unknown rows")
         self._watch_pause(driver, envelope)
         self._validate(driver, envelope)
         if self._aimed:

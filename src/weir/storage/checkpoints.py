@@ -93,14 +93,14 @@ class CheckpointStorage:
             fs.delete(probe)
         except StorageError as error:
             raise StorageError(
-                f"The checkpoint directory {self.base_directory} cannot be used"
-                f" (execution.checkpointing.dir names it): {error}"
+                f"Cannot use the checkpoint directory {self.base_directory} (set by"
+                f" execution.checkpointing.dir): {error}"
             ) from error
         if (first, second) != (CreateResult.CREATED, CreateResult.ALREADY_EXISTS):
             raise UnsupportedEnvironmentError(
                 f"The file system of {self.base_directory} lets two drivers create the same file,"
-                " so it cannot hold checkpoints: set execution.checkpointing.dir to a directory on"
-                " a local disk, HDFS or S3."
+                " so it cannot hold checkpoints: set execution.checkpointing.dir to a directory"
+                " on a local disk, HDFS or S3."
             )
 
     def next_checkpoint_id(self) -> int:
@@ -112,7 +112,7 @@ class CheckpointStorage:
                 log.prune(_KEPT_IDS)
                 return checkpoint_id
         raise StorageError(
-            f"No checkpoint id could be had in {log.directory}, since other drivers took"
+            f"Cannot allocate a checkpoint id in {log.directory}, because other drivers took"
             f" {_ID_ATTEMPTS} in a row: stop the other drivers of this job."
         )
 
@@ -144,7 +144,7 @@ class CheckpointStorage:
         fs = self.fs(target)
         if fs.status(directory) is not None:
             raise StorageError(
-                f"The savepoint directory {directory} exists already: ask for the savepoint again."
+                f"The savepoint directory {directory} already exists: request the savepoint again."
             )
         self._make_directory(directory)
         return directory
@@ -244,7 +244,7 @@ class CheckpointStorage:
             path = join(path, name)
             if fs.is_link(path):
                 raise damaged(
-                    checkpoint.external_path, handle.path, f"is reached by a link ({path})"
+                    checkpoint.external_path, handle.path, f"is reached through a link ({path})"
                 )
         return path
 
@@ -263,7 +263,7 @@ class CheckpointStorage:
             return
         invariant(
             subsumed or not tuple(files),
-            "all files of an aborted checkpoint are in its own directories",
+            "an aborted checkpoint only has files in its own directories",
         )
         fs = self.fs(self.job_directory)
         directory = self.checkpoint_directory(checkpoint_id)
@@ -293,9 +293,9 @@ class CheckpointStorage:
         lease = Lease(self.fs(job_directory), parent(job_directory), name_of(job_directory)).read()
         if lease is not None and holder_is_alive(lease, now_ms, socket.gethostname()):
             raise JobAlreadyRunningError(
-                f"The checkpoint {snapshot.external_path} cannot be claimed, since its job"
-                f" {snapshot.job_id} is running in process {lease.pid} on {lease.host} and needs"
-                " its files: stop that job first, or leave --claim out."
+                f"Cannot claim checkpoint {snapshot.external_path}: its job {snapshot.job_id} is"
+                f" running in process {lease.pid} on {lease.host} and needs its files. Stop that"
+                " job first, or omit --claim."
             )
 
     def discard_claimed(
@@ -330,8 +330,8 @@ class CheckpointStorage:
         for place in {parent(join(base, file)) for file in files}:
             if not lies_in(fs.real_path(place), base):
                 raise StorageError(
-                    f"The claimed snapshot {directory} is not deleted, since {place} is a link that"
-                    " leads out of it: delete the snapshot by hand."
+                    f"The claimed snapshot {directory} is not deleted, because {place} is a link"
+                    " that leads out of it: delete the snapshot by hand."
                 )
         if fs.status(join(directory, METADATA_FILE)) is not None:
             fs.rename(join(directory, METADATA_FILE), join(directory, _GOING))
@@ -351,9 +351,9 @@ class CheckpointStorage:
         savepoint = self.read(directory)
         if not savepoint.kind.is_savepoint:
             raise StorageError(
-                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id} and"
-                " no savepoint, so it is not disposed of: the job deletes its checkpoints itself,"
-                " and other checkpoints may need its files."
+                f"{directory} is checkpoint {savepoint.checkpoint_id} of job {savepoint.job_id},"
+                " not a savepoint, so it is not disposed of: the job deletes its checkpoints"
+                " itself, and other checkpoints may need its files."
             )
         _check_only_own_files(self.fs(directory), savepoint)
         self._discard_directory(directory)
@@ -448,11 +448,11 @@ def _not_found(fs: FileSystem, directory: str) -> str:
             names.sort(key=lambda name: (len(name), name))
             shown = ", ".join(names[-_NAMED_NEIGHBOURS:])
             return (
-                f"No checkpoint or savepoint found: {what}; {place} has {shown}, so name one of"
+                f"No checkpoint or savepoint found: {what}; {place} has {shown}: specify one of"
                 " these."
             )
     return (
-        f"No checkpoint or savepoint found: {what}; name the directory chk-<n> of a retained"
+        f"No checkpoint or savepoint found: {what}; specify the directory chk-<n> of a retained"
         " checkpoint or that of a savepoint."
     )
 
@@ -464,8 +464,8 @@ def _check_only_own_files(fs: FileSystem, savepoint: CompletedCheckpoint) -> Non
     if foreign:
         shown = ", ".join(foreign[:_NAMED_NEIGHBOURS])
         raise StorageError(
-            f"The savepoint {savepoint.external_path} is not deleted, since files lie there that"
-            f" are not its own ({shown}): move them away first."
+            f"The savepoint {savepoint.external_path} is not deleted, because its directory has"
+            f" files of others ({shown}): move them away first."
         )
 
 

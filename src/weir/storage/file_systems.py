@@ -32,9 +32,9 @@ class FileSystems:
         invariant(scheme not in (None, "file"), f"{path!r} is not an absolute path")
         if self._hadoop is None:
             raise UnsupportedEnvironmentError(
-                f"{path} can only be read through Spark ({scheme}: is not a local file system): use"
-                " a command that starts Spark, such as weir run or weir inspect --operator, or"
-                " copy the files to a local directory."
+                f"{path} can only be read through Spark ({scheme}: is not a local file system):"
+                " use a command that starts Spark, such as weir run or weir inspect --operator,"
+                " or copy the files to a local directory."
             )
         return self._hadoop(path)
 
@@ -67,6 +67,6 @@ class Transfer:
             target_fs.write(target, source_fs.read(source))
         except FileNotFoundError as error:
             raise StorageError(
-                f"{source} has vanished before it could be copied to {target}."
+                f"{source} vanished before it could be copied to {target}."
             ) from error
         return False

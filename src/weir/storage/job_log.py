@@ -198,9 +198,9 @@ class JobLog:
         """
         if after is not None and after.status is RecordStatus.SUPERSEDED:
             raise JobEndedError(
-                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the same"
-                " name and is not run again: leave that one running, or run the command again to"
-                " see what the name stands for."
+                f"Job {job_name} ({job_id}) is superseded by job {after.superseded_by} of the"
+                " same name and is not run again: leave the new job running, or run the command"
+                " again to see the state of the name."
             )
         record = JobRecord(
             number=1 if after is None else after.number + 1,
@@ -223,12 +223,12 @@ class JobLog:
         outcome, record = _win(recorder, record)
         if outcome is Recorded.FENCED:
             raise JobFencedError(
-                f"Another driver began to run job {job_name} ({job_id}) at the same moment; it"
-                " holds the job now, so leave it running or stop it before you run the job again."
+                f"Another driver started job {job_name} ({job_id}) at the same moment and now"
+                " holds it: leave it running, or stop it before you run the job again."
             )
         if outcome is Recorded.FAILED:
             raise StorageError(
-                f"The start of job {job_name} ({job_id}) could not be recorded: {recorder.failure}"
+                f"Cannot record the start of job {job_name} ({job_id}): {recorder.failure}"
             )
         _prune(self._log)
         return JobLogWriter(self._log, recorder, record)
@@ -272,13 +272,13 @@ class JobLog:
                 return record
             if outcome is Recorded.FAILED:
                 raise StorageError(
-                    f"The end of job {job_name} ({job_id}) could not be recorded:"
-                    f" {recorder.failure}"
+                    f"Cannot record the end of job {job_name} ({job_id}): {recorder.failure}"
                 )
             # The job's driver completed a checkpoint meanwhile: read the log again.
         raise JobFencedError(
-            f"Another driver of job {job_name} ({job_id}) writes faster than this command can end"
-            " it: stop it with 'weir stop' or 'weir cancel', and run this command again."
+            f"Another driver of job {job_name} ({job_id}) writes records faster than this command"
+            " can end the job: stop it with 'weir stop' or 'weir cancel', then run this command"
+            " again."
         )
 
 
@@ -373,7 +373,7 @@ def _prune(log: NumberedLog) -> None:
         log.prune(KEPT_RECORDS)
     except StorageError as error:
         _logger.warning(
-            "Old records stay in %s until the next one is written: %s", log.directory, error
+            "Old records in %s are kept until the next one is written: %s", log.directory, error
         )
 
 
@@ -387,15 +387,15 @@ def _decode(entry: Entry, log: NumberedLog) -> JobRecord:
         version = decoded(entry.data, _Header).version
         if version > RECORD_VERSION:
             raise StorageError(
-                f"The job record {path} has version {version}, and this Weir knows versions up to"
-                f" {RECORD_VERSION}: run the job with the newer Weir that wrote it."
+                f"The job record {path} has version {version}, but this Weir supports versions up"
+                f" to {RECORD_VERSION}: run the job with the newer Weir that wrote it."
             )
         record = decoded(entry.data, JobRecord)
         if record.number != entry.number:
-            raise ValueError(f"it is the record of number {record.number}")
+            raise ValueError(f"its number is {record.number}")
         return record
     except ValueError as error:
         raise StorageError(
-            f"The job record {path} is damaged ({error}): restore it from a copy, or start the job"
-            " anew from one of its checkpoints with --from-savepoint."
+            f"The job record {path} is damaged ({error}): restore it from a copy, or start the"
+            " job from one of its checkpoints with --from-savepoint."
         ) from error

@@ -57,15 +57,13 @@ class JobNames:
         try:
             record = decoded(entry.data, NameRecord)
             if (record.name, record.generation) != (name, entry.number):
-                raise ValueError(
-                    f"it is generation {record.generation} of the name {record.name!r}"
-                )
+                raise ValueError(f"it is generation {record.generation} of name {record.name!r}")
             return record
         except ValueError as error:
             raise StorageError(
-                f"The record {log.path(entry.number)} of the job name {name!r} is damaged"
-                f" ({error}): restore it from a copy, or delete {log.directory} and start the job"
-                " from one of its checkpoints."
+                f"The record {log.path(entry.number)} of job name {name!r} is damaged ({error}):"
+                f" restore it from a copy, or delete {log.directory} and start the job from one"
+                " of its checkpoints."
             ) from error
 
     def assign(

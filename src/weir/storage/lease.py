@@ -69,7 +69,7 @@ class Lease:
         except ValueError as error:
             raise StorageError(
                 f"The lease {self._path} is damaged ({error}): make sure that no driver runs this"
-                " job, delete the file and try again."
+                " job, then delete the file and try again."
             ) from error
 
     def remove(self, attempt: int) -> None:

@@ -54,18 +54,18 @@ _NO_LINK = frozenset(
 )
 
 _WAY_OUT = {
-    errno.EACCES: "permission denied; give this user the right to it, or choose another directory",
-    errno.EPERM: "not permitted; give this user the right to it, or choose another directory",
+    errno.EACCES: "permission denied; grant this user access, or choose another directory",
+    errno.EPERM: "not permitted; grant this user access, or choose another directory",
     errno.ENOSPC: "no space left on the device; free some, or choose another directory",
-    errno.EDQUOT: "the disk quota is used up; free some space, or choose another directory",
-    errno.EROFS: "the file system is read-only; choose a directory that can be written",
-    errno.ENOENT: "there is no such file or directory",
-    errno.ENOTDIR: "a part of the path is a file, not a directory; choose another path",
-    errno.EISDIR: "it is a directory, where a file was expected",
+    errno.EDQUOT: "disk quota exceeded; free some space, or choose another directory",
+    errno.EROFS: "the file system is read-only; choose a writable directory",
+    errno.ENOENT: "no such file or directory",
+    errno.ENOTDIR: "part of the path is a file, not a directory; choose another path",
+    errno.EISDIR: "it is a directory, but a file was expected",
     errno.ENAMETOOLONG: (
-        "the path, or a name in it, is longer than the file system allows; choose a shorter one"
+        "the path, or a name in it, is too long for the file system; choose a shorter one"
     ),
-    errno.ELOOP: "its symbolic links lead round in a circle; put them right",
+    errno.ELOOP: "its symbolic links form a loop; fix them",
     errno.EIO: "the device reports an input/output error; check the disk",
 }
 
@@ -94,9 +94,8 @@ class LocalFileSystem:
                 if error.errno not in _NO_LINK:
                     raise
                 raise UnsupportedEnvironmentError(
-                    f"The file system of {path} has no hard links, which Weir needs there to let"
-                    " one driver alone take a name: choose a directory on a local disk, HDFS"
-                    " or S3."
+                    f"The file system of {path} has no hard links, which Weir needs so that only"
+                    " one driver can take a name: choose a directory on a local disk, HDFS or S3."
                 ) from error
             finally:
                 temporary.unlink()
@@ -123,7 +122,7 @@ class LocalFileSystem:
     def status(self, path: str) -> FileStatus | None:
         """What is at the path, or None."""
         target = Path(path)
-        with _explained("look at", path):
+        with _explained("read the status of", path):
             try:
                 found = target.stat()
             except (FileNotFoundError, NotADirectoryError):
@@ -132,7 +131,7 @@ class LocalFileSystem:
 
     def is_link(self, path: str) -> bool:
         """Whether the last name of the path is a symbolic link, wherever that leads."""
-        with _explained("look at", path):
+        with _explained("read the status of", path):
             return Path(path).is_symlink()
 
     def list(self, path: str) -> list[FileStatus]:
@@ -152,12 +151,12 @@ class LocalFileSystem:
 
     def make_directory(self, path: str, *, below: str | None = None) -> None:
         """Make the directory and its parents, syncing the parent of each; no error if it exists."""
-        with _explained("make the directory", path):
+        with _explained("create the directory", path):
             _make_directory(Path(path), below=None if below is None else Path(below))
 
     def make_private_directory(self, path: str) -> None:
         """Like ``make_directory`` with mode 0700. An existing directory keeps its mode."""
-        with _explained("make the directory", path):
+        with _explained("create the directory", path):
             _make_directory(Path(path), mode=0o700)
 
     def delete(self, path: str) -> None:
@@ -286,7 +285,9 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def _not_plain(path: str) -> StorageError:
-    return StorageError(f"Cannot read {path}: it is no plain file; put a copy of the file there.")
+    return StorageError(
+        f"Cannot read {path}: it is not a regular file; put a copy of the file there."
+    )
 
 
 def _status(name: str, found: os.stat_result) -> FileStatus:
@@ -349,7 +350,7 @@ def _explained(action: str, path: str, *, expected: type[OSError] | None = None)
             reason = f"{error.strerror or error}; check that its disk is mounted and healthy"
         if isinstance(error, _SyncFailedError):
             raise LostWriteError(
-                f"Cannot {action} {path}: {reason}. It could not be synced, so what was written may"
-                " be lost."
+                f"Cannot {action} {path}: {reason}. It could not be synced, so the written data"
+                " may be lost."
             ) from error
         raise StorageError(f"Cannot {action} {path}: {reason}.") from error

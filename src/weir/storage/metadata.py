@@ -57,7 +57,7 @@ def encode(checkpoint: CompletedCheckpoint) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise _not_stored(checkpoint, _different(checkpoint) or str(error)) from error
     if not same:
-        raise _not_stored(checkpoint, _different(checkpoint) or "it would be read back different")
+        raise _not_stored(checkpoint, _different(checkpoint) or "it would be read back differently")
     return _frame(_checksum(VERSION, body), body)
 
 
@@ -81,15 +81,15 @@ def decode(data: bytes, path: str) -> CompletedCheckpoint:
         raise damaged(path, METADATA_FILE, f"has format {frame.format!r}, expected {FORMAT!r}")
     if frame.version > VERSION:
         raise StorageError(
-            f"The checkpoint {path} has version {frame.version}, and this Weir knows versions up to"
-            f" {VERSION}: use the newer Weir that wrote it."
+            f"The checkpoint {path} has version {frame.version}, but this Weir supports versions"
+            f" up to {VERSION}: use the newer Weir that wrote it."
         )
     if _frame(found, body) != data:
         expected = checksum_of(_frame(found, body))
         raise damaged(path, METADATA_FILE, f"has checksum {checksum_of(data)}, expected {expected}")
     try:
         if not is_canonical(body):
-            raise ValueError("a field is named twice, or spelled as Weir does not spell it")
+            raise ValueError("a field appears twice, or its spelling is not Weir's")
         return _from_body(body, path)
     except ValueError as error:
         raise damaged(path, METADATA_FILE, f"does not describe a checkpoint ({error})") from error
@@ -124,8 +124,8 @@ def _different(checkpoint: CompletedCheckpoint) -> str | None:
 def damaged(path: str, file: str, what: str) -> CheckpointDamagedError:
     """The error for a damaged file, or a bad entry of it, of the checkpoint at ``path``."""
     return CheckpointDamagedError(
-        f"The file {file} of the checkpoint {path} is damaged: it {what}; restore it from a copy,"
-        " or use another checkpoint or savepoint.",
+        f"The file {file} of checkpoint {path} is damaged: it {what}; restore it from a copy, or"
+        " use another checkpoint or savepoint.",
         path=path,
         file=file,
     )
@@ -146,16 +146,18 @@ def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
     """
     vertices = [task.vertex for task in checkpoint.tasks]
     if len(set(vertices)) < len(vertices):
-        raise ValueError("a vertex is there twice")
+        raise ValueError("a vertex appears twice")
     files: dict[str, tuple[int, str]] = {}
     for task in checkpoint.tasks:
         keys: dict[str, StateHandle] = {}
         for handle in task.all_files:
             is_own = checkpoint.kind.is_savepoint or _FILE_OF_CHECKPOINT.fullmatch(handle.path)
             if handle.path == METADATA_FILE or not is_own:
-                raise ValueError(f"{handle.path!r} is no file of a {checkpoint.kind.value.lower()}")
+                raise ValueError(
+                    f"{handle.path!r} is not a file of a {checkpoint.kind.value.lower()}"
+                )
             if handle.key in task.entries or keys.setdefault(handle.key, handle) != handle:
-                raise ValueError(f"{handle.key!r} of vertex {task.vertex!r} is there twice")
+                raise ValueError(f"{handle.key!r} of vertex {task.vertex!r} appears twice")
             content = (handle.size, handle.checksum)
             if files.setdefault(handle.path, content) != content:
                 raise ValueError(f"{handle.path!r} has two sizes or checksums")
@@ -163,7 +165,6 @@ def _check_one_meaning(checkpoint: CompletedCheckpoint) -> None:
 
 def _not_stored(checkpoint: CompletedCheckpoint, why: str) -> StorageError:
     return StorageError(
-        f"Checkpoint {checkpoint.checkpoint_id} cannot be stored, since it would not be read back"
-        f" as it is ({why}): let the payloads of sinks and the states of master hooks hold {KEPT}"
-        " only."
+        f"Cannot store checkpoint {checkpoint.checkpoint_id}, because it would not be read back"
+        f" unchanged ({why}): use only {KEPT} in payloads of sinks and states of master hooks."
     )

@@ -96,8 +96,8 @@ class NumberedLog:
             if data is not None:
                 return Entry(number=number, data=data)
         raise StorageError(
-            f"Cannot read the newest entry of {self.directory}: it vanished {_LIST_ATTEMPTS} times"
-            " after it was listed; check that nothing else deletes files there."
+            f"Cannot read the newest entry of {self.directory}: it vanished {_LIST_ATTEMPTS}"
+            " times after being listed; check that nothing else deletes files there."
         )
 
     def newest_number(self) -> int | None:
@@ -108,7 +108,7 @@ class NumberedLog:
         newest = max(self._numbers(), default=None)
         if newest is not None and newest > _NUMBER_MAX:
             raise StorageError(
-                f"{self.path(newest)} is no entry that Weir has written, and it hides the others of"
+                f"{self.path(newest)} was not written by Weir, and it hides the other entries of"
                 " that directory: delete the file."
             )
         return newest
@@ -126,7 +126,7 @@ class NumberedLog:
         ALREADY_EXISTS if another writer has it, or had it before it was pruned. After a
         ``StorageError`` the number may or may not be taken: read it back (``Recorder`` does).
         """
-        invariant(number >= 1, f"log numbers start at 1, not {number}")
+        invariant(number >= 1, f"log numbers start at 1, but got {number}")
         self._fs.make_directory(self.directory, below=parent(self.directory))
         result = self._fs.create(self.path(number), data)
         if result is CreateResult.CREATED and max(self._numbers(), default=number) > number:
@@ -140,7 +140,9 @@ class NumberedLog:
 
     def prune(self, keep: int) -> None:
         """Delete all but the newest ``keep`` (at least 2) entries."""
-        invariant(keep >= _KEEP_MIN, f"at least {_KEEP_MIN} entries of a log are kept, not {keep}")
+        invariant(
+            keep >= _KEEP_MIN, f"at least {_KEEP_MIN} entries of a log must be kept, but got {keep}"
+        )
         for number in sorted(self._numbers())[:-keep]:
             self._fs.delete(self.path(number))
 
@@ -205,15 +207,17 @@ class Recorder:
         except StorageError as error:
             self.failure = str(error)
             lost = error if isinstance(error, LostWriteError) else None
-            _logger.warning("Entry %d of %s is in doubt: %s", number, self._log.directory, error)
+            _logger.warning(
+                "Unknown whether entry %d of %s was written: %s", number, self._log.directory, error
+            )
         try:
             return self._read_back(self._look, number, data, lost)
         except LostWriteError:
             raise
         except StorageError as error:
             raise StorageError(
-                f"It is unknown whether entry {number} of {self._log.directory} was written, so"
-                f" this driver must stop; run the job again once the directory can be read: {error}"
+                f"Unknown whether entry {number} of {self._log.directory} was written, so this"
+                f" driver must stop; run the job again once the directory can be read: {error}"
             ) from error
 
     def _look(self, number: int, data: bytes, lost: LostWriteError | None) -> Recorded:
@@ -223,9 +227,7 @@ class Recorder:
             return Recorded.FENCED
         if newest is None and number > 1:
             # The log's volume may not be mounted, and the entry may be on it.
-            raise StorageError(
-                f"There is nothing in {self._log.directory}, where entry {number - 1} was."
-            )
+            raise StorageError(f"{self._log.directory} is empty, but entry {number - 1} was there.")
         if found is None:
             return Recorded.FAILED
         if found != data:

@@ -38,7 +38,7 @@ def normalize(path: str) -> str:
     Raises ``StorageError`` for a string that cannot be a path.
     """
     if not path:
-        raise StorageError("A path is empty: write the path of a file or directory.")
+        raise StorageError("A path is empty: specify a file or directory.")
     _check_text(path)
     scheme = scheme_of(path)
     if scheme is None:
@@ -47,11 +47,11 @@ def normalize(path: str) -> str:
     if scheme == "file":
         if authority not in ("", "localhost"):
             raise StorageError(
-                f"{path!r} names a file of the host {authority!r}: write file:/// and the path."
+                f"{path!r} names a file on host {authority!r}: use file:/// and the path."
             )
         return _plain(below or "/")
     if not authority and scheme in _OBJECT_STORES:
-        raise StorageError(f"{path!r} names no bucket: write {scheme}://BUCKET/PATH.")
+        raise StorageError(f"{path!r} has no bucket: use {scheme}://BUCKET/PATH.")
     return f"{scheme}://{authority}{_collapsed(below)}"
 
 
@@ -126,8 +126,8 @@ def temporary_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=prefix)
     except OSError as error:
         raise StorageError(
-            f"No temporary directory can be made ({error.strerror or error}): set TMPDIR to a"
-            " directory that can be written and has a short path."
+            f"Cannot create a temporary directory ({error.strerror or error}): set TMPDIR to a"
+            " writable directory with a short path."
         ) from error
 
 
@@ -153,20 +153,19 @@ def _plain(path: str) -> str:
     """A local path, absolute and without ``~``, ``..`` and double slashes."""
     if re.match("file:", path, re.IGNORECASE):
         raise StorageError(
-            f"{path!r} is a URI without a path: write file:/// and an absolute path, or no file: at"
-            " all."
+            f"{path!r} is a URI without a path: use file:/// and an absolute path, or drop file:."
         )
     expanded = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises where there is no home
     if expanded.startswith("~"):
         raise StorageError(
-            f"{path!r} begins with a home directory that does not exist: write the path in full, or"
+            f"{path!r} starts with a home directory that does not exist: use the full path, or"
             f" ./{path}."
         )
     try:
         found = _collapsed(os.path.abspath(expanded))  # noqa: PTH100 - Path keeps `..`
     except OSError as error:
         raise StorageError(
-            f"The relative path {path!r} cannot be used, since the current directory is gone:"
+            f"Cannot resolve the relative path {path!r}, because the current directory is gone:"
             " change to one that exists."
         ) from error
     _check_text(found)
@@ -175,9 +174,7 @@ def _plain(path: str) -> str:
 
 def _check_text(path: str) -> None:
     if not is_utf8(path) or "\0" in path:
-        raise StorageError(
-            f"The path {path!r} cannot be used, since it is not UTF-8 text: rename what it names."
-        )
+        raise StorageError(f"The path {path!r} is not UTF-8 text: rename the file or directory.")
 
 
 def _collapsed(path: str) -> str:

@@ -28,7 +28,9 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
     brackets = _NO_BRACKET.sub(b"", _TEXT.sub(b"", data))
     depth = max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
     if depth > _NESTING_MAX:
-        raise ValueError(f"it is nested {depth} levels deep, and {_NESTING_MAX} are allowed")
+        raise ValueError(
+            f"it is nested {depth} levels deep, but at most {_NESTING_MAX} are allowed"
+        )
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, OverflowError, RecursionError) as error:
@@ -53,4 +55,4 @@ def is_canonical(data: bytes) -> bool:
 
 def _not_of_its_type(error: Exception) -> ValueError:
     """The error without a name's regular expression, which helps nobody; it keeps the location."""
-    return ValueError(_PATTERN.sub(" of another form", str(error)))
+    return ValueError(_PATTERN.sub(" in another format", str(error)))

@@ -96,7 +96,7 @@ class CheckpointCoordinator:
         hooks: tuple[str, ...] = (),
         coordinators: OperatorCoordinators,
     ) -> None:
-        invariant(len(set(hooks)) == len(hooks), f"two master hooks have one identifier: {hooks}")
+        invariant(len(set(hooks)) == len(hooks), f"duplicate master hook identifiers: {hooks}")
         self._job_id = job_id
         self._config = config
         self._execution = execution
@@ -179,7 +179,7 @@ class CheckpointCoordinator:
         ``older`` are this job's retained checkpoints before it, as found by a starting driver.
         """
         invariant(
-            not self._pending, "an attempt begins while checkpoints of the last one are pending"
+            not self._pending, "an attempt starts while checkpoints of the previous one are pending"
         )
         self._clocks = (timestamp_ms, now_ms)
         own = restored if restored is not None and restored.job_id == self._job_id else None
@@ -197,7 +197,7 @@ class CheckpointCoordinator:
 
         Raises ``InvariantError`` after ``shut_down``.
         """
-        invariant(not self._shutdown, "the checkpoint scheduler is started after its shutdown")
+        invariant(not self._shutdown, "the checkpoint scheduler was started after its shutdown")
         stopped = self.stop_scheduler(now_ms) if self._trigger.scheduling else []
         self._trigger.start(now_ms, chance)
         return stopped
@@ -305,7 +305,8 @@ class CheckpointCoordinator:
         )
         newest = max((*self._pending, self._recent.newest_aborted, *self._store.ids))
         invariant(
-            event.checkpoint_id > newest, f"checkpoint id {event.checkpoint_id} follows {newest}"
+            event.checkpoint_id > newest,
+            f"checkpoint id {event.checkpoint_id} is not above {newest}",
         )
         self._pending[event.checkpoint_id] = pending
         self._stats.report_pending(
@@ -372,7 +373,7 @@ class CheckpointCoordinator:
             pending = self._pending.get(getattr(output, "checkpoint_id", 0))
             match output:
                 case CoordinatorAcknowledged():
-                    invariant(pending is not None, f"nobody waits for {output}")
+                    invariant(pending is not None, f"unexpected {output}")
                     party = Party.OPERATOR_COORDINATOR
                     if pending is not None and pending.answered(
                         party, output.operator, output.state
@@ -389,7 +390,7 @@ class CheckpointCoordinator:
         """Trigger the tasks after repeating the plan's pre-check, since hooks take time."""
         plan = calculate_plan(self._execution.statuses, self._execution.producers)
         if plan is None or not plan.has_tasks_of(pending.plan):
-            detail = "They changed while master hooks were triggered."
+            detail = "Their statuses changed while master hooks were triggered."
             self._abort(pending, Reason.NOT_ALL_REQUIRED_TASKS_RUNNING, detail, now_ms)
             return
         pending.tasks_triggered(plan)
@@ -482,14 +483,14 @@ class CheckpointCoordinator:
         pending = self._pending.get(event.checkpoint_id)
         invariant(
             pending is not None and pending is self.finalizing,
-            f"checkpoint {event.checkpoint_id} was recorded, but is not finalizing",
+            f"checkpoint {event.checkpoint_id} was recorded without being finalized",
         )
         if pending is None:
             return self._drain()
         if event.outcome is Recorded.WON:
             invariant(
                 event.checkpoint is not None,
-                f"checkpoint {event.checkpoint_id} was won without itself",
+                f"checkpoint {event.checkpoint_id} was recorded, but is missing from the event",
             )
             if event.checkpoint is not None:
                 self._complete(pending, event.checkpoint, now_ms)
@@ -666,7 +667,7 @@ class CheckpointCoordinator:
             "two triggers are in progress",
         )
         self._recent.validate(pending=self._pending, retained=self._store.ids)
-        invariant(not self._out, "an effect was not handed over")
+        invariant(not self._out, "an effect was not returned")
         for part in (
             self._trigger,
             self._store,

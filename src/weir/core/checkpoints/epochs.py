@@ -37,7 +37,7 @@ class CommitEpochs:
         """A checkpoint that commits side effects has completed."""
         invariant(
             not self._completed or self._completed[-1] < checkpoint_id,
-            f"epoch {checkpoint_id} completes after a newer one",
+            f"epoch {checkpoint_id} completed after a newer one",
         )
         self._completed.append(checkpoint_id)
 
@@ -71,7 +71,8 @@ class CommitEpochs:
             return committable
         barrier = checkpoint_id if committable.barrier is None else committable.barrier
         invariant(
-            barrier <= checkpoint_id, f"snapshot {checkpoint_id} holds output of barrier {barrier}"
+            barrier <= checkpoint_id,
+            f"snapshot {checkpoint_id} holds output of the later barrier {barrier}",
         )
         place = bisect.bisect_left(self._completed, barrier)
         if place < len(self._completed):

@@ -156,9 +156,9 @@ class CheckpointFailureManager:
         """Check the laws of the fields; raises ``InvariantError``."""
         invariant(
             self._continuous_failures <= self._tolerable_failures,
-            "more failures counted than are tolerated",
+            "counted more failures than tolerated",
         )
         invariant(
             len(self._counted_ids) <= self._continuous_failures,
-            "an id was counted without a failure",
+            "counted an id without a failure",
         )

@@ -60,7 +60,7 @@ class RecentCheckpoints:
         invariant(len(self._aborted) <= NUM_RECENT_CHECKPOINT_IDS, "too many recent ids")
         invariant(self._aborted.keys().isdisjoint(pending), "an aborted checkpoint is pending")
         invariant(self._aborted.keys().isdisjoint(retained), "an aborted checkpoint is retained")
-        invariant(set(self._completed).isdisjoint(pending), "a completed one is pending")
+        invariant(set(self._completed).isdisjoint(pending), "a completed checkpoint is pending")
 
 
 class CheckpointsCleaner:
@@ -92,7 +92,7 @@ class CheckpointsCleaner:
         """One deletion is done, or will not be carried out."""
         invariant(
             self._under_way[checkpoint_id] > 0,
-            f"checkpoint {checkpoint_id} was deleted more often than asked for",
+            f"checkpoint {checkpoint_id} was deleted more often than requested",
         )
         self._under_way[checkpoint_id] -= 1
         if not self._under_way[checkpoint_id]:
@@ -100,7 +100,7 @@ class CheckpointsCleaner:
 
     def validate(self) -> None:
         """Check the law of the field; raises ``InvariantError``."""
-        invariant(all(count > 0 for count in self._under_way.values()), "deletions are miscounted")
+        invariant(all(count > 0 for count in self._under_way.values()), "deletion counts are wrong")
 
     def _delete(self, effect: DiscardCheckpoint) -> DiscardCheckpoint:
         self._under_way[effect.checkpoint_id] += 1

@@ -170,7 +170,7 @@ class PendingCheckpoint:
         """Who holds it up, for messages."""
         party = self.next_party
         if party is None:
-            return "all acknowledged, and its record waited for an older one"
+            return "all acknowledged, but an older checkpoint was still being recorded"
         return f"{party.value} that did not acknowledge: {', '.join(self._awaited[party])}"
 
     def answered(self, party: Party, name: str, state: Payload | None) -> bool:
@@ -181,7 +181,7 @@ class PendingCheckpoint:
         )
         invariant(
             self._state is PendingState.TRIGGERING,
-            f"{self} takes the answer of one of the {party.value}",
+            f"{self} cannot accept answers from {party.value}",
         )
         del self._awaited[party][name]
         if state is not None:
@@ -192,7 +192,7 @@ class PendingCheckpoint:
         """Move from TRIGGERING to WAITING; ``plan`` is the current plan, with the same tasks."""
         invariant(
             self.next_party in (Party.TASK, None),
-            f"{self} triggers tasks before others have answered",
+            f"{self} triggers tasks before all coordinators and hooks answered",
         )
         invariant(plan.has_tasks_of(self.plan), f"{self} triggers unplanned tasks")
         self._move(PendingState.WAITING)
@@ -240,7 +240,7 @@ class PendingCheckpoint:
             return TaskAcknowledgeResult.DUPLICATE
         if event.vertex not in self._awaited[Party.TASK]:
             return TaskAcknowledgeResult.UNKNOWN
-        invariant(self._state is PendingState.WAITING, f"{self} takes an acknowledgement")
+        invariant(self._state is PendingState.WAITING, f"{self} cannot accept an acknowledgement")
         del self._awaited[Party.TASK][event.vertex]
         self._acknowledged[event.vertex] = event.state
         return TaskAcknowledgeResult.SUCCESS
@@ -271,7 +271,7 @@ class PendingCheckpoint:
         """
         invariant(
             self._state is not PendingState.FINALIZING,
-            f"{self} is aborted while its record is written",
+            f"{self} is aborted while its record is being written",
         )
         self._move(PendingState.ABORTED)
 
@@ -281,15 +281,18 @@ class PendingCheckpoint:
         invariant(not awaited & answered, f"{self} waits for a task that has acknowledged")
         invariant(
             awaited | answered == set(self.plan.tasks_to_wait_for),
-            f"{self}: not the tasks of its plan",
+            f"{self} does not cover exactly the tasks of its plan",
         )
         if self._state in (PendingState.FINALIZING, PendingState.COMPLETED):
-            invariant(self.fully_acknowledged, f"{self} misses {self.not_yet_acknowledged}")
+            invariant(
+                self.fully_acknowledged,
+                f"{self} lacks acknowledgements of {self.not_yet_acknowledged}",
+            )
         if self._state is PendingState.TRIGGERING:
             invariant(not answered, f"{self} was acknowledged before its tasks were triggered")
         elif self._state is PendingState.WAITING:
             before = [party for party in Party if party is not Party.TASK and self._awaited[party]]
-            invariant(not before, f"{self} triggered its tasks before {before}")
+            invariant(not before, f"{self} triggered its tasks before {before} answered")
 
     def __str__(self) -> str:
         return f"pending checkpoint {self.checkpoint_id} ({self._state.name})"
@@ -344,11 +347,14 @@ class PendingCheckpoints(dict[int, PendingCheckpoint]):
         invariant(len(finalizing) <= 1, "two checkpoints are being recorded at once")
         triggering = [p for p in self.values() if p.state is PendingState.TRIGGERING]
         newest = [] if self.triggering is None else [self.triggering]
-        invariant(triggering == newest, "a checkpoint was triggered during another one's trigger")
+        invariant(
+            triggering == newest, "a checkpoint was triggered while another one was being triggered"
+        )
         for checkpoint_id, pending in self.items():
             under_way = (*_CAN_EXPIRE, PendingState.FINALIZING)
             invariant(
-                pending.checkpoint_id == checkpoint_id, "a pending checkpoint is under another's id"
+                pending.checkpoint_id == checkpoint_id,
+                "a pending checkpoint is stored under another id",
             )
-            invariant(pending.state in under_way, f"{pending} is over but still known")
+            invariant(pending.state in under_way, f"{pending} is over but still pending")
             pending.validate()

@@ -284,7 +284,9 @@ class CheckpointStatsTracker:
 
     def __init__(self, history_size: int) -> None:
         """``history_size`` (``web.checkpoints.history``): how many attempts to keep, at least 1."""
-        invariant(history_size >= 1, f"a history of {history_size} checkpoints keeps nothing")
+        invariant(
+            history_size >= 1, f"history of {history_size} checkpoints, but must be at least 1"
+        )
         self._history_size = history_size
         #: The newest attempts by id, in trigger order; at most ``history_size``.
         self._history: dict[int, _Attempt] = {}
@@ -313,7 +315,7 @@ class CheckpointStatsTracker:
         """An attempt is in progress; ``vertices`` have to acknowledge it."""
         invariant(
             checkpoint_id not in self._in_progress and checkpoint_id not in self._history,
-            f"checkpoint {checkpoint_id} is reported as pending twice",
+            f"checkpoint {checkpoint_id} reported as pending twice",
         )
         stats = CheckpointStats(
             checkpoint_id=checkpoint_id,
@@ -429,20 +431,21 @@ class CheckpointStatsTracker:
     def validate(self) -> None:
         """Check the laws of this tracker; raises ``InvariantError``."""
         counts = self._counts
-        invariant(len(self._history) <= self._history_size, "the history is longer than its bound")
+        invariant(len(self._history) <= self._history_size, "the history exceeds its limit")
         invariant(
             counts.in_progress == len(self._in_progress),
             "the count of attempts in progress is wrong",
         )
         invariant(
             counts.total == counts.in_progress + counts.completed + counts.failed,
-            "each attempt is either in progress, completed or failed",
+            "the total differs from the sum of attempts in progress, completed and failed",
         )
         for checkpoint_id, attempt in self._history.items():
             invariant(
                 attempt is self._in_progress.get(checkpoint_id, attempt)
                 and (attempt.status == _IN_PROGRESS) == (checkpoint_id in self._in_progress),
-                f"the entry of checkpoint {checkpoint_id} disagrees with the attempts in progress",
+                f"the history entry of checkpoint {checkpoint_id} contradicts the attempts in"
+                " progress",
             )
 
     def _find(self, checkpoint_id: int) -> _Attempt | None:

@@ -145,11 +145,11 @@ class CompletedCheckpointStore:
 
         ``pending`` are the checkpoints in progress at this moment.
         """
-        invariant(not checkpoint.kind.is_savepoint, "a savepoint is never added to the store")
+        invariant(not checkpoint.kind.is_savepoint, "savepoints are not added to the store")
         latest = self.latest
         invariant(
             latest is None or latest.checkpoint_id < checkpoint.checkpoint_id,
-            f"checkpoint {checkpoint.checkpoint_id} completes out of order",
+            f"checkpoint {checkpoint.checkpoint_id} completed out of order",
         )
         self._registry.register(checkpoint.checkpoint_id, checkpoint.files)
         self._retained.append(checkpoint)
@@ -178,12 +178,15 @@ class CompletedCheckpointStore:
         """Check the laws of the fields; raises ``InvariantError``."""
         ids = list(self.ids)
         invariant(ids == sorted(set(ids)), f"retained checkpoints {ids} are out of order")
-        invariant(len(ids) <= self._num_retained, f"{len(ids)} checkpoints are retained")
+        invariant(
+            len(ids) <= self._num_retained,
+            f"{len(ids)} checkpoints are retained instead of at most {self._num_retained}",
+        )
         invariant(
             not any(c.kind.is_savepoint for c in self._retained), "a savepoint is in the store"
         )
         deferred = {d.checkpoint.checkpoint_id for d in self._deferred}
-        invariant(deferred.isdisjoint(ids), "a retained checkpoint is about to be deleted")
+        invariant(deferred.isdisjoint(ids), "a retained checkpoint is scheduled for deletion")
         invariant(len(deferred) == len(self._deferred), "a subsumed checkpoint is deferred twice")
         self._registry.validate()
 
@@ -238,7 +241,7 @@ class SharedStateRegistry:
         for files in self._files.values():
             for path in files:
                 counted[path] = counted.get(path, 0) + 1
-        invariant(counted == self._users, "the users of a state file are miscounted")
+        invariant(counted == self._users, "user counts of state files are wrong")
 
 
 class FullCheckpoints:

@@ -115,7 +115,7 @@ class CheckpointTrigger:
 
     def start(self, now_ms: int, chance: float) -> None:
         """Set the timer: first uniformly in [min pause, interval], then at a fixed rate (A2)."""
-        invariant(0.0 <= chance < 1.0, f"chance {chance} is not in [0, 1)")
+        invariant(0.0 <= chance < 1.0, f"chance is {chance}, but must be in [0, 1)")
         self._scheduling = True
         interval_ms = self._config.effective_interval_ms
         if interval_ms is not None:
@@ -180,7 +180,7 @@ class CheckpointTrigger:
                 continue
             if request.origin is RequestOrigin.PERIODIC and self._next_trigger_ms is None:
                 interval_ms = self._config.effective_interval_ms
-                invariant(interval_ms is not None, "a periodic request without an interval")
+                invariant(interval_ms is not None, "periodic request without an interval")
                 self._next_trigger_ms = now_ms + (interval_ms or 0)
             not_ready = self._not_ready(request)
             if not_ready is not None:

@@ -346,7 +346,9 @@ class JobMaster:
         if fact.request.origin is RequestOrigin.STOP and self._stop is not None:
             self._stop.savepoint_created(fact.checkpoint, now_ms + self._config.timeout_ms)
             if self._goal is not Goal.RUN:
-                self._fail_stop("The job was stopped by other means before its tasks had finished.")
+                self._fail_stop(
+                    "Another request or a failure stopped the job before its tasks finished."
+                )
 
     def _request_failed(self, fact: RequestFailed, now_ms: int) -> None:
         if fact.request.origin is RequestOrigin.FINAL:
@@ -356,14 +358,14 @@ class JobMaster:
         self._fail_stop(fact.message)
         # If no task knows of it, the job and its periodic checkpoints continue.
         if self._goal is not Goal.RUN or fact.tasks_know:
-            self._fail(f"The savepoint for stopping the job failed: {fact.message}", now_ms)
+            self._fail(f"The stop's savepoint failed: {fact.message}", now_ms)
 
     # -- attempts
 
     def _submitted(self, event: JobSubmitted, now_ms: int) -> None:
         del event, now_ms
         new = self._status is JobStatus.CREATED and self._execution.phase is AttemptPhase.NONE
-        invariant(new, "a job is submitted twice")
+        invariant(new, "the job was submitted twice")
         self._begin_attempt()
 
     def _attempt_began(self, event: AttemptBegan, now_ms: int) -> None:
@@ -382,7 +384,7 @@ class JobMaster:
 
     def _attempt_failed(self, event: AttemptFailed, now_ms: int) -> None:
         beginning = self._execution.phase is AttemptPhase.BEGINNING
-        invariant(beginning, "an attempt failed that was not to begin")
+        invariant(beginning, "an attempt failed that was not starting")
         self._execution.phase = AttemptPhase.NONE
         if self._goal is Goal.RUN:
             goal = Goal.FAIL if event.fatal else Goal.RESTART
@@ -398,9 +400,9 @@ class JobMaster:
         if event.left_running and self._goal is Goal.RESTART:
             self._goal = Goal.FAIL
             self._failure = (
-                f"{self._failure} (not restarted in this process, where a query may still run,"
-                f" since this does not stop: {event.left_running}; the same command resumes the"
-                " job)"
+                f"{self._failure} (not restarted in this process, where a query may still be"
+                f" running; did not stop: {event.left_running}; run the same command to resume"
+                " the job)"
             )
         deferred, self._deferred_discards = self._deferred_discards, []
         if self._goal is not Goal.FENCED:
@@ -447,10 +449,10 @@ class JobMaster:
         if self._recording_end is not None and self._goal is not Goal.CANCEL:
             self._refuse(
                 event.request,
-                f"The job is not cancelled: it is already {self._recording_end.name}.",
+                f"Cannot cancel the job: it is already {self._recording_end.name}.",
             )
         elif self._goal in (Goal.FINISH, Goal.FENCED):
-            self._refuse(event.request, "The job is not cancelled: it is already ending.")
+            self._refuse(event.request, "Cannot cancel the job: it is already ending.")
         else:
             self._cancels.append(event.request)
             if self._goal is not Goal.CANCEL:
@@ -497,7 +499,7 @@ class JobMaster:
             if finalizing is not None and finalizing.request.origin is RequestOrigin.STOP:
                 return
             if stop is not None and stop.state is not StopState.SAVEPOINT_CREATED:
-                self._fail_stop("The job finished by itself first.")
+                self._fail_stop("The job finished first.")
             self._leave(Goal.FINISH, "The job has finished.", now_ms)
         elif stop is not None:
             if stop.state is StopState.WAITING_FOR_RECORD and self._coordinator.finalizing is None:
@@ -624,16 +626,16 @@ class JobMaster:
 
     def _end_recorded(self, event: EndRecorded, now_ms: int) -> None:
         status, self._recording_end = self._recording_end, None
-        invariant(status is not None, "an end was recorded unasked")
+        invariant(status is not None, "the job's end was recorded without a request")
         if event.outcome is Recorded.FENCED:
             self._fenced(f"The job's end was not recorded: {event.message}", now_ms)
         elif status is None or event.outcome is Recorded.WON:
             self._end(status or self._status, now_ms)
         elif status is JobStatus.FINISHED:
-            self._fail(f"The job's end could not be recorded: {event.message}", now_ms)
+            self._fail(f"Cannot record the job's end: {event.message}", now_ms)
         else:
             how = "was cancelled" if status is JobStatus.CANCELED else f"failed ({self._failure})"
-            self._failure = f"The job {how}, but that could not be recorded: {event.message}"
+            self._failure = f"The job {how}, but this could not be recorded: {event.message}"
             self._end(JobStatus.FAILED, now_ms)
 
     def _end(self, status: JobStatus, now_ms: int) -> None:
@@ -672,25 +674,25 @@ class JobMaster:
         self._execution.validate()
         self._coordinator.validate()
         self._final_retry.validate()
-        invariant(not self._effects, "an effect was not handed over")
+        invariant(not self._effects, "an effect was not returned")
         invariant(
             self._restarts.at_ms is None or self._status is JobStatus.RESTARTING,
-            "a restart waits in the wrong status",
+            "a restart is scheduled in the wrong status",
         )
         running = self._status is JobStatus.RUNNING and self._goal is Goal.RUN
         scheduling = self._coordinator.trigger.scheduling
-        invariant(not scheduling or running, "the scheduler is on, but the job is not RUNNING")
+        invariant(not scheduling or running, "the scheduler runs, but the job is not RUNNING")
         started = self._execution.all_started
-        invariant(not scheduling or started, "the scheduler is on before all tasks run")
-        invariant(scheduling or not self._may_schedule, "the scheduler is off though all tasks run")
+        invariant(not scheduling or started, "the scheduler runs before all tasks do")
+        invariant(scheduling or not self._may_schedule, "all tasks run, but the scheduler does not")
         invariant(
             self._execution.live == running, "messages go to tasks exactly while the job runs"
         )
         if self._stop is not None:
             self._stop.validate()
             over = self._stop.state in (StopState.ENDED, StopState.FAILED)
-            invariant(not over, "a stop that is over is still known")
+            invariant(not over, "a stop that is over is still in progress")
         if self._status.is_terminal:
             invariant(
-                self._stop is None and not self._cancels, "the job ended with a request unanswered"
+                self._stop is None and not self._cancels, "the job ended with an unanswered request"
             )

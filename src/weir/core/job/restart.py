@@ -154,7 +154,7 @@ class ExponentialDelayRestartStrategy:
             self._failures = 1
         else:
             invariant(
-                now_ms >= last_ms, f"a failure at {now_ms} ms is reported after one at {last_ms} ms"
+                now_ms >= last_ms, f"failure at {now_ms} ms reported after one at {last_ms} ms"
             )
             if now_ms < last_ms + self._bounded(self._backoff_ms - self._jitter_ms):
                 return
@@ -263,14 +263,14 @@ class RepeatedFailures:
     def describe(self) -> str:
         """How often and for how long the failure has repeated, and the limit; for messages."""
         newest, limit_ms = self._newest, self._give_up_after_ms
-        invariant(newest is not None, "a failure of unknown cause is not repeated")
+        invariant(newest is not None, "a failure of unknown cause is not counted as repeated")
         count, lasted_ms = (
             (0, 0) if newest is None else (newest.count, newest.last_ms - newest.first_ms)
         )
         limit = "never" if limit_ms is None else f"after {limit_ms // 1_000} s"
         return (
-            f"failure {count} of the same cause in {lasted_ms // 1_000} s without a completed"
-            f" checkpoint between; the job is given up {limit}: weir.restart.give-up-after"
+            f"failure {count} with the same cause in {lasted_ms // 1_000} s without a completed"
+            f" checkpoint; the job is given up {limit}: see weir.restart.give-up-after"
         )
 
 
@@ -327,7 +327,7 @@ class RestartPolicy:
 
 
 def _check_chance(chance: float) -> None:
-    invariant(0.0 <= chance < 1.0, f"the chance of a jitter is {chance}, but must be in [0, 1)")
+    invariant(0.0 <= chance < 1.0, f"jitter chance is {chance}, but must be in [0, 1)")
 
 
 INITIAL_DELAY_MS = 100
@@ -369,5 +369,6 @@ class FinalCheckpointRetry:
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
         invariant(
-            self._at_ms is None or self._failures > 0, "a final checkpoint waits after no failure"
+            self._at_ms is None or self._failures > 0,
+            "a final checkpoint is delayed without a failure",
         )

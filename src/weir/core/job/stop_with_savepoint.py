@@ -24,7 +24,7 @@ from weir.errors import invariant
 
 #: The answer to a savepoint request if neither it nor the configuration gives a directory.
 NO_SAVEPOINT_DIRECTORY = (
-    "No savepoint was taken, since there is no directory for it: give one with the request or set"
+    "No savepoint was taken: pass a target directory in the request or set"
     " execution.checkpointing.savepoint-dir."
 )
 
@@ -103,10 +103,10 @@ class StopWithSavepoint:
         A request for the same stop joins this one and gets its answer; any other is refused.
         """
         if event.kind is not RequestKind.STOP:
-            return "The job is being stopped with a savepoint: wait for that one."
+            return "The job is already being stopped with a savepoint: wait until it has stopped."
         if event.drain != self._drain:
             how = "with" if self._drain else "without"
-            return f"The job is being stopped {how} a drain already: wait for that."
+            return f"The job is already being stopped {how} draining: wait until it has stopped."
         self._requests.append(event.request)
         return None
 
@@ -139,8 +139,8 @@ class StopWithSavepoint:
         self._move(StopState.FAILED)
         if self._savepoint is not None:
             message = (
-                f"A savepoint has been created at {self._savepoint.external_path}, but the job did"
-                f" not stop: {message}"
+                f"Created a savepoint at {self._savepoint.external_path}, but the job did not"
+                f" stop: {message}"
             )
         else:
             message = f"The job was not stopped with a savepoint: {message}"
@@ -151,14 +151,14 @@ class StopWithSavepoint:
         created = (StopState.SAVEPOINT_CREATED, StopState.ENDING, StopState.ENDED)
         if self._state in created:
             invariant(
-                self._savepoint is not None, f"a stop is {self._state.name} without a savepoint"
+                self._savepoint is not None, f"stop is {self._state.name} without a savepoint"
             )
-        invariant(self._requests, "a stop was asked for by nobody")
+        invariant(self._requests, "stop without a request")
 
     def _move(self, target: StopState) -> None:
         invariant(
             target in STOP_TRANSITIONS[self._state],
-            f"stop with savepoint cannot go from {self._state.name} to {target.name}",
+            f"stop-with-savepoint cannot go from {self._state.name} to {target.name}",
         )
         self._state = target
 
@@ -171,20 +171,20 @@ def refuse_snapshot(
     ``failure``: why the job failed last.
     """
     if goal not in (Goal.RUN, Goal.RESTART):
-        return f"The job is {status.name} and about to end, so nothing more can be taken of it."
+        return f"The job is {status.name} and about to end: no more snapshots can be taken."
     if status is JobStatus.CREATED:
-        return "The job is CREATED and has done nothing yet: ask again when it is RUNNING."
+        return "The job is CREATED and has not started yet: retry once it is RUNNING."
     return (
-        f"The job is {status.name}, so nothing can be taken of it: ask again when it is RUNNING, or"
-        " end it with 'weir cancel', which"
-        f" {'deletes' if retention.deletes_on_cancellation else 'keeps'} its completed checkpoints;"
-        f" it failed because: {failure}"
+        f"The job is {status.name}, so no snapshot can be taken: retry once it is RUNNING, or end"
+        " it with 'weir cancel', which"
+        f" {'deletes' if retention.deletes_on_cancellation else 'keeps'} its completed"
+        f" checkpoints. It failed because: {failure}"
     )
 
 
 def overdue(timeout_ms: int, late: Iterable[VertexId]) -> str:
     """The failure of a job whose tasks did not finish ``timeout_ms`` after its stop's savepoint."""
     return (
-        f"The job did not end within {timeout_ms} ms after the savepoint of its stop was complete:"
+        f"The job did not end within {timeout_ms} ms after the savepoint of its stop completed:"
         f" these tasks have not committed and closed their sinks: {', '.join(map(repr, late))}."
     )

@@ -95,7 +95,7 @@ class OperatorCoordinatorHolder:
         snapshot = self._snapshots.get(checkpoint_id)
         if snapshot is None:
             return []
-        invariant(not snapshot.taken, f"{self._operator} has taken snapshot {checkpoint_id} twice")
+        invariant(not snapshot.taken, f"{self._operator} took snapshot {checkpoint_id} twice")
         snapshot.taken, snapshot.state = True, state
         snapshot.awaited = set(self._unconfirmed)
         for gateway in self._gateways:
@@ -168,9 +168,9 @@ class OperatorCoordinatorHolder:
                 operator=self._operator,
                 subtask=subtask,
                 message=(
-                    f"An event of the coordinator of {self._operator!r} to subtask {subtask} was"
-                    f" lost ({message}): the subtask fails over, so that its state and the"
-                    " coordinator's agree."
+                    f"An event from the coordinator of {self._operator!r} to subtask {subtask}"
+                    f" was lost ({message}): failing the subtask over to keep its state"
+                    " consistent with the coordinator's."
                 ),
             ),
         ]
@@ -184,7 +184,7 @@ class OperatorCoordinatorHolder:
         self._gateways[subtask].reset()
         for number in [n for n, receiver in self._unconfirmed.items() if receiver == subtask]:
             del self._unconfirmed[number]
-        message = f"subtask {subtask} failed before it had the checkpoint's barrier"
+        message = f"subtask {subtask} failed before it received the checkpoint's barrier"
         declined = [n for n, snapshot in self._snapshots.items() if snapshot.taken]
         return [output for n in declined for output in self._decline(n, message)]
 
@@ -197,19 +197,21 @@ class OperatorCoordinatorHolder:
             late = [n for n in gateway.closed_by if n not in pending]
             invariant(
                 not late,
-                f"checkpoint {late} is over, and closes the gateway to {self._operator}/{subtask}",
+                f"finished checkpoint {late} still closes the gateway to"
+                f" {self._operator}/{subtask}",
             )
         for checkpoint_id, snapshot in self._snapshots.items():
             invariant(
-                snapshot.taken or not snapshot.awaited, f"{checkpoint_id} awaits events too early"
+                snapshot.taken or not snapshot.awaited,
+                f"checkpoint {checkpoint_id} awaits events before its snapshot is taken",
             )
             invariant(
                 snapshot.awaited <= self._unconfirmed.keys(),
-                f"{checkpoint_id} awaits an event that is gone",
+                f"checkpoint {checkpoint_id} awaits an event that is already confirmed",
             )
             invariant(
                 not snapshot.taken or bool(snapshot.awaited),
-                f"{checkpoint_id} is complete but not told",
+                f"checkpoint {checkpoint_id} is complete but not reported",
             )
 
     # -- helpers
@@ -284,7 +286,7 @@ class SubtaskGateway:
         """The coordinator is asked for its snapshot. Ids increase."""
         invariant(
             checkpoint_id > self._newest_marked,
-            f"checkpoint {checkpoint_id} is marked after checkpoint {self._newest_marked}",
+            f"checkpoint {checkpoint_id} marked after checkpoint {self._newest_marked}",
         )
         self._newest_marked = checkpoint_id
         self._marked.add(checkpoint_id)

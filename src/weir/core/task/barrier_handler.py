@@ -94,10 +94,8 @@ class BarrierHandler:
         self, channel: VertexId, barrier: CheckpointBarrier, now_ms: int
     ) -> list[AlignmentOutcome]:
         """A channel delivered a barrier."""
-        invariant(
-            channel in self._open, f"a barrier comes from the channel {channel!r}, which has ended"
-        )
-        invariant(channel not in self._held, f"the held channel {channel!r} was read")
+        invariant(channel in self._open, f"barrier from ended channel {channel!r}")
+        invariant(channel not in self._held, f"held channel {channel!r} was read")
         n = barrier.checkpoint_id
         if self.is_over(n):
             return []
@@ -124,22 +122,22 @@ class BarrierHandler:
 
     def ended(self, channel: VertexId, now_ms: int) -> list[AlignmentOutcome]:
         """A channel ended: from now on it counts as aligned."""
-        invariant(channel not in self._held, f"the held channel {channel!r} was read")
+        invariant(channel not in self._held, f"held channel {channel!r} was read")
         del self._open[channel]
         return self._complete(now_ms)
 
     def validate(self) -> None:
         """Check the laws of the fields; raises ``InvariantError``."""
-        invariant(self._held.keys() <= self._open.keys(), "a channel is held that has ended")
+        invariant(self._held.keys() <= self._open.keys(), "an ended channel is held")
         invariant(
             self._barrier is not None or not self._held, "a channel is held without an alignment"
         )
         invariant(
             self._barrier is None or self._held.keys() < self._open.keys(),
-            "an alignment is complete, but not over",
+            "a complete alignment is still open",
         )
         invariant(
-            all(n > self._newest_over for n in self._given_up), "an id is given up that is over"
+            all(n > self._newest_over for n in self._given_up), "an id is both given up and over"
         )
 
     def _complete(self, now_ms: int) -> list[AlignmentOutcome]:

@@ -48,12 +48,12 @@ class PendingCommits:
         keys = {(committable.sink, committable.position) for committable in staged}
         invariant(
             len(keys) == len(staged) and self._committables.keys().isdisjoint(keys),
-            f"a sink staged step {position} twice",
+            f"a sink staged batch {position} twice",
         )
-        for sink, of_step in keys:
+        for sink, of_batch in keys:
             invariant(
-                sink in self._sinks and of_step == position,
-                f"sink {sink} staged for step {of_step} in step {position}",
+                sink in self._sinks and of_batch == position,
+                f"sink {sink} staged for batch {of_batch} in batch {position}",
             )
         self._committables.update({(c.sink, c.position): c for c in staged})
 
@@ -93,7 +93,7 @@ class PendingCommits:
         """Assign the epoch of a completed checkpoint to all its barrier covers, and queue it."""
         invariant(
             checkpoint_id > self._newest_completed,
-            f"checkpoint {checkpoint_id} completes after checkpoint {self._newest_completed}",
+            f"checkpoint {checkpoint_id} completed after checkpoint {self._newest_completed}",
         )
         self._newest_completed = checkpoint_id
         for key, committable in self._committables.items():
@@ -121,7 +121,7 @@ class PendingCommits:
         """Every sink has committed the epoch: forget its committables."""
         invariant(
             self._committing == checkpoint_id,
-            f"epoch {checkpoint_id} is committed while {self._committing} was under way",
+            f"epoch {checkpoint_id} committed while epoch {self._committing} was committing",
         )
         self._committing = None
         self._committables = {
@@ -132,9 +132,12 @@ class PendingCommits:
         """Check the laws of this ledger; raises ``InvariantError``."""
         epochs = ([] if self._committing is None else [self._committing]) + list(self._queue)
         invariant(epochs == sorted(set(epochs)), "epochs are committed out of order")
-        invariant(self._committing is not None or not self._queue, "a commit waits for no reason")
+        invariant(
+            self._committing is not None or not self._queue,
+            "a queued commit waits although none is running",
+        )
         for (sink, position), committable in self._committables.items():
-            what = f"what {sink} staged at {position}"
+            what = f"output of {sink} in batch {position}"
             invariant(
                 (committable.sink, committable.position) == (sink, position), f"{what} is misplaced"
             )
@@ -145,5 +148,5 @@ class PendingCommits:
             )
             invariant(
                 committable.epoch is None or committable.epoch in epochs,
-                f"{what} has an epoch that is over",
+                f"{what} has an epoch that is already committed",
             )

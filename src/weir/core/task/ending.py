@@ -124,7 +124,8 @@ class TaskEnding:
         finished = self.operators is OperatorStatus.FINISHED
         invariant(
             finished == (self.records is Records.DRAINED) or ended or self.closing,
-            f"the operators of {vertex} are {self.operators.name}, its records {self.records.name}",
+            f"operators of {vertex} are {self.operators.name} while its records are"
+            f" {self.records.name}",
         )
 
     def _move_operators(self, status: OperatorStatus) -> None:

@@ -41,15 +41,15 @@ class TaskEvents:
         """The events that a snapshot taken now includes."""
         return tuple(self._unacknowledged.values())
 
-    def deliver(self, event: DeliverEvent, *, may_step: bool) -> list[EventsConfirmed]:
+    def deliver(self, event: DeliverEvent, *, may_run_batch: bool) -> list[EventsConfirmed]:
         """An event arrived: queue it for the next batch, or confirm it at once.
 
-        Acknowledgements and events for finished operators (``may_step`` is False) need no batch.
+        Acknowledgements and events for finished operators (``may_run_batch`` is False) need none.
         """
         if event.acknowledges is not None:
             self._unacknowledged.pop(event.acknowledges, None)
             return [self._confirmed([event])]
-        if not may_step:
+        if not may_run_batch:
             return [self._confirmed([event])]
         self._waiting.append(event)
         return []

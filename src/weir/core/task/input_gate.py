@@ -124,7 +124,7 @@ class InputGate:
         )
 
     @property
-    def wants_step(self) -> bool:
+    def wants_batch(self) -> bool:
         """Whether a batch has something to do: read a segment, or take a new watermark."""
         return any(
             channel.watermark_ms != channel.told_ms
@@ -141,10 +141,10 @@ class InputGate:
         """A producer appended an entry."""
         invariant(
             channel in self._channels,
-            f"there is no channel {channel!r} for what it was restored with",
+            f"restored entry for unknown channel {channel!r}",
         )
         known = self._channels[channel]
-        invariant(not known.ended, f"channel {channel!r} goes on after its end")
+        invariant(not known.ended, f"entry for channel {channel!r} after its end")
         known.entries.append(entry)
         if isinstance(entry, CheckpointBarrier):
             self._arrived(entry, now_ms)
@@ -173,14 +173,11 @@ class InputGate:
                 first = channel.next_segment
                 if first is not None and first <= position:
                     return (
-                        f"segment {first} of channel {name!r} was read up to {position}, but not"
-                        " admitted"
+                        f"read channel {name!r} up to segment {position}, but segment {first} was"
+                        " not admitted"
                     )
             elif position != due:
-                return (
-                    f"channel {name!r} was read up to segment {position}, though admitted up to"
-                    f" {due}"
-                )
+                return f"read channel {name!r} up to segment {position} instead of {due}"
         return None
 
     def consumed(self, positions: Mapping[VertexId, int]) -> list[tuple[VertexId, int]]:
@@ -236,7 +233,7 @@ class InputGate:
         """
         standing = self._standing()
         if standing is None:
-            raise InvariantError("a barrier overtakes that stands nowhere")
+            raise InvariantError("no barrier can overtake: none is queued in every channel")
         barrier, places = standing
         in_flight: list[InFlightSegment] = []
         outcomes: list[AlignmentOutcome] = []
@@ -245,7 +242,9 @@ class InputGate:
             outcomes += self.barriers.barrier(name, barrier, now_ms)
         [aligned] = outcomes
         if not isinstance(aligned, Aligned):
-            raise InvariantError(f"{barrier} stands in every channel, but gave {aligned}")
+            raise InvariantError(
+                f"{barrier} is queued in every channel, but its alignment gave {aligned}"
+            )
         return replace(aligned, in_flight=tuple(in_flight))
 
     def overtakes_at(self, timeout_ms: int) -> int | None:
@@ -301,10 +300,12 @@ class InputGate:
             order = (channel.consumed, channel.reading, channel.next_segment)
             positions = [position for position in order if position is not None]
             invariant(
-                positions == sorted(set(positions)), f"{name!r} is read out of order: {order}"
+                positions == sorted(set(positions)),
+                f"positions of {name!r} are out of order: {order}",
             )
             invariant(
-                not (self.barriers.holds(name) and is_read), f"{name!r} is held while it is read"
+                not (self.barriers.holds(name) and is_read),
+                f"{name!r} is held while a batch reads it",
             )
             invariant(
                 not channel.ended or not (channel.entries or is_read),
@@ -351,7 +352,10 @@ class InputGate:
     def _pass(self, name: VertexId, place: _Place) -> list[InFlightSegment]:
         """Take the barrier out of the channel; return the segments that it passes."""
         channel = self._channels[name]
-        invariant(channel.reading is None, f"a barrier overtakes what a batch reads of {name!r}")
+        invariant(
+            channel.reading is None,
+            f"barrier overtakes segments of {name!r} that a batch is reading",
+        )
         passed = list(islice(channel.entries, place.index))
         if place.barrier is not None:
             del channel.entries[place.index]
@@ -381,4 +385,4 @@ class InputGate:
                 channel.ended = True
                 return self.barriers.ended(name, now_ms)
             case Segment():
-                raise InvariantError("a segment is no control entry")
+                raise InvariantError("a segment is not a control entry")

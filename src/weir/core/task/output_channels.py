@@ -37,7 +37,7 @@ class ChannelBound:
 DEFAULT_BOUND = ChannelBound()
 
 #: A consumer may have two batches of segments: the one it is reading, and one waiting.
-_STEPS_AHEAD = 2
+_BATCHES_AHEAD = 2
 
 
 class OutputChannels:
@@ -74,7 +74,7 @@ class OutputChannels:
 
     def staged(self, segment: Segment) -> None:
         """A batch staged its output."""
-        invariant(self._behind, f"{self._vertex} stages a segment for nobody")
+        invariant(self._behind, f"{self._vertex} stages a segment without a consumer")
         self._staged.append(segment)
 
     def completed(self, position: int, watermark_ms: int | None = None) -> list[ChannelAppended]:
@@ -130,7 +130,7 @@ class OutputChannels:
         for consumer, behind in self._behind.items():
             positions = [position for position, _ in behind]
             invariant(
-                positions == sorted(set(positions)), f"the channel to {consumer} is out of order"
+                positions == sorted(set(positions)), f"segments for {consumer} are out of order"
             )
 
     def _is_behind(self, consumer: VertexId, behind: deque[tuple[int, int]]) -> bool:
@@ -140,9 +140,9 @@ class OutputChannels:
         ):
             return True
         # Count batches as the consumer will admit them: what fits, and at least one segment.
-        steps, room = 0, 0
+        batches, left = 0, 0
         for _, size in behind:
-            if size > room:
-                steps, room = steps + 1, self._batch_sizes[consumer]
-            room -= size
-        return steps >= _STEPS_AHEAD
+            if size > left:
+                batches, left = batches + 1, self._batch_sizes[consumer]
+            left -= size
+        return batches >= _BATCHES_AHEAD

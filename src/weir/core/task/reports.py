@@ -103,7 +103,7 @@ class TaskReports:
         return self._declined(
             checkpoint_id,
             "CHECKPOINT_DECLINED_TASK_CLOSING",
-            f"Task {self._vertex} is ending and takes no part in checkpoint {checkpoint_id}.",
+            f"Task {self._vertex} is ending and cannot take part in checkpoint {checkpoint_id}.",
         )
 
     def misaligned(self, checkpoint_id: int, reason: CheckpointFailureReason) -> DeclineCheckpoint:
@@ -111,8 +111,8 @@ class TaskReports:
         return self._declined(
             checkpoint_id,
             reason.name,
-            f"Task {self._vertex} does not get the barrier of checkpoint {checkpoint_id} on every"
-            " channel.",
+            f"Task {self._vertex} will not receive the barrier of checkpoint {checkpoint_id} on"
+            " every channel.",
         )
 
     def _declined(self, checkpoint_id: int, reason: str, message: str) -> DeclineCheckpoint:

@@ -107,7 +107,7 @@ class OpenSnapshots:
 
     def begin(self, snapshot: TaskSnapshot) -> None:
         """The snapshot's synchronous part starts."""
-        invariant(not self.is_syncing, "two synchronous parts would run at once")
+        invariant(not self.is_syncing, "a synchronous part starts while another is running")
         self._snapshots[snapshot.trigger.checkpoint_id] = snapshot
 
     def running(self, checkpoint_id: int, *parts: SnapshotPart) -> TaskSnapshot:
@@ -149,10 +149,10 @@ class OpenSnapshots:
         for checkpoint_id, snapshot in self._snapshots.items():
             invariant(
                 not (snapshot.aborted and snapshot.part is SnapshotPart.ACKNOWLEDGED),
-                f"the aborted snapshot {checkpoint_id} is kept after its last part",
+                f"aborted snapshot {checkpoint_id} is kept after its last part",
             )
             invariant(
                 snapshot.part is not SnapshotPart.ACKNOWLEDGED
                 or snapshot.trigger.kind.commits_side_effects,
-                f"the intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
+                f"intermediate savepoint {checkpoint_id} is kept after its acknowledgement",
             )

@@ -278,7 +278,7 @@ class StreamTask:
     def _wants_barrier_batch(self, checkpoint_id: int) -> bool:
         """Whether operators must still prepare for this checkpoint in a batch of their own (P6)."""
         flows = self._call is not None and self._ending.records is Records.FLOWING
-        return flows and self._triggers.wants_step(checkpoint_id)
+        return flows and self._triggers.wants_batch(checkpoint_id)
 
     def _end_records(self, first: TriggerCheckpoint | None) -> list[StreamTaskEffect]:
         finished = self._ending.how_records_end(first, prepares=self._prepares)
@@ -316,7 +316,7 @@ class StreamTask:
             ]
         if self._call is None or self._outputs.is_full or self._ending.records is Records.STOPPED:
             return []
-        wants_batch = self._gate.wants_step or self._events.any_waiting
+        wants_batch = self._gate.wants_batch or self._events.any_waiting
         if self._gate.channels and not wants_batch and self._ending.records is Records.FLOWING:
             if self._idle_at == self._position:
                 return []
@@ -328,7 +328,7 @@ class StreamTask:
 
         With ``barrier``, the snapshot follows it, so it reads no segment and gets no watermark.
         """
-        invariant(self._call is not None, f"{self._vertex} answers no planning call")
+        invariant(self._call is not None, f"{self._vertex} has no planning call to answer")
         call, self._call = self._call or 0, None
         self._triggers.carried = barrier or self._triggers.carried
         return [
@@ -396,14 +396,13 @@ class StreamTask:
         snapshot = self._snapshots.running(checkpoint_id, SnapshotPart.ASYNC)
         invariant(
             (event.state.vertex, event.state.position) == (self._vertex, snapshot.position),
-            f"snapshot {checkpoint_id} of {self._vertex} is of {event.state.vertex} at"
-            f" {event.state.position}",
+            f"snapshot {checkpoint_id} of {self._vertex} holds the state of {event.state.vertex}"
+            f" at {event.state.position}",
         )
         invariant(
             [(one.channel, one.position) for one in event.state.in_flight]
             == [(one.channel, one.position) for one in snapshot.in_flight],
-            f"snapshot {checkpoint_id} of {self._vertex} does not hold the segments that are in"
-            " flight",
+            f"snapshot {checkpoint_id} of {self._vertex} lacks the segments in flight",
         )
         committables = self._commits.flushed(snapshot.committables, event.state.committables)
         if snapshot.aborted:
@@ -486,15 +485,13 @@ class StreamTask:
 
     def _on_planning(self, event: PlanningCalled) -> list[StreamTaskEffect]:
         records = self._ending.records
-        invariant(
-            self._call is None, f"{self._vertex} plans while call {self._call} is not answered"
-        )
-        invariant(records.may_step, f"{self._vertex} plans a batch after its records ended")
+        invariant(self._call is None, f"{self._vertex} plans while call {self._call} is unanswered")
+        invariant(records.may_run_batch, f"{self._vertex} plans a batch after its records ended")
         misread = self._gate.misread(event.consumed)
         if misread is not None:
             said = (
-                f"Batch {event.position} of {self._vertex!r} did not read what it was let:"
-                f" {misread}"
+                f"Batch {event.position} of {self._vertex!r} did not read exactly the admitted"
+                f" segments: {misread}"
             )
             return self._fail(TaskErrored(message=said))
         effects: list[StreamTaskEffect] = []
@@ -508,13 +505,13 @@ class StreamTask:
         invariant(
             self._status is TaskStatus.RUNNING
             and self._call is None
-            and self._ending.records.may_step
+            and self._ending.records.may_run_batch
             and event.position > self._position,
-            f"{self._vertex} staged batch {event.position}, which cannot be under way",
+            f"{self._vertex} staged batch {event.position}, which cannot be running",
         )
         invariant(
             self._bounded or not event.input_ended,
-            f"the input of {self._vertex} ended, but it is unbounded",
+            f"unbounded input of {self._vertex} ended",
         )
         if event.input_ended:
             self._ending.input_ended()
@@ -546,10 +543,10 @@ class StreamTask:
 
     def _on_records_ended(self, event: RecordsEnded) -> list[StreamTaskEffect]:
         flowing = self._ending.records is Records.FLOWING
-        invariant(self._bounded, f"the records of {self._vertex} ended, but its input is unbounded")
+        invariant(self._bounded, f"records of {self._vertex} ended, but its input is unbounded")
         invariant(
             self._status is TaskStatus.RUNNING and flowing and self._call is None,
-            f"the records of {self._vertex} cannot end now",
+            f"records of {self._vertex} cannot end now",
         )
         effects = self._complete_batch(event.position)
         self._ending.records = Records.ENDED
@@ -587,7 +584,7 @@ class StreamTask:
     def _on_operator_event(self, event: DeliverEvent) -> list[StreamTaskEffect]:
         # Until the drain is complete, a batch can carry the event: operators run in the drain too.
         drained = self._ending.records is Records.DRAINED
-        return [*self._events.deliver(event, may_step=not drained), *self._advance()]
+        return [*self._events.deliver(event, may_run_batch=not drained), *self._advance()]
 
     def _tell_consumed(self, moved: Iterable[tuple[VertexId, int]] = ()) -> list[StreamTaskEffect]:
         """Notify producers how far channels were read, unless a snapshot needs the segments."""
@@ -670,11 +667,14 @@ class StreamTask:
         self._ending.validate(self._vertex, ended=ended)
         held = self._snapshots.is_syncing or self._ending.closing or records is Records.STOPPED
         initializing = self._status is TaskStatus.INITIALIZING
-        invariant(not (ended and self._snapshots.any_under_way), "a task that ended owes an answer")
-        invariant(self._call is None or not ended, "a task that ended holds a planning call")
+        invariant(
+            not (ended and self._snapshots.any_under_way),
+            "an ended task has an unfinished snapshot",
+        )
+        invariant(self._call is None or not ended, "an ended task holds a planning call")
         held_back = self._outputs.is_full or (
             bool(self._gate.channels)
-            and not self._gate.wants_step
+            and not self._gate.wants_batch
             and self._idle_at == self._position
         )
         invariant(
@@ -683,14 +683,14 @@ class StreamTask:
         )
         invariant(
             records is not Records.ENDED or held or ended,
-            f"{self._vertex} does not begin its drain",
+            f"{self._vertex} does not start its drain",
         )
         invariant(
             self._held_back.keys() <= self._snapshots.channels_in_use,
-            f"{self._vertex} does not report how far it has read",
+            f"{self._vertex} does not report its read positions",
         )
         ends = self._ending.closing or ended
-        invariant(not self._triggers or not ends, "a trigger waits at a task that ends")
+        invariant(not self._triggers or not ends, "a trigger waits at an ending task")
         waits = self._status is TaskStatus.WAITING_FOR_FINAL_CHECKPOINT
         invariant(
             not waits

@@ -44,11 +44,12 @@ class WaitingTriggers:
         """
         checkpoint_id = trigger.checkpoint_id
         invariant(
-            trigger.vertex == self._vertex, f"a trigger for {trigger.vertex} reached {self._vertex}"
+            trigger.vertex == self._vertex,
+            f"{self._vertex} received a trigger for {trigger.vertex}",
         )
         invariant(
             checkpoint_id > self._newest,
-            f"checkpoint {checkpoint_id} is triggered after checkpoint {self._newest}",
+            f"checkpoint {checkpoint_id} triggered after checkpoint {self._newest}",
         )
         self._newest = checkpoint_id
 
@@ -62,7 +63,7 @@ class WaitingTriggers:
         self.add(TriggerCheckpoint(vertex=self._vertex, barrier=aligned.barrier))
         self._alignments[checkpoint_id] = aligned
 
-    def wants_step(self, checkpoint_id: int) -> bool:
+    def wants_batch(self, checkpoint_id: int) -> bool:
         """Whether a batch must still carry this checkpoint's barrier to operators (PROTOCOL P6)."""
         return self._prepares and self.carried < checkpoint_id
 
@@ -84,4 +85,4 @@ class WaitingTriggers:
 
     def validate(self) -> None:
         """Check the law of the fields; raises ``InvariantError``."""
-        invariant(list(self._waiting) == sorted(self._waiting), "triggers wait out of order")
+        invariant(list(self._waiting) == sorted(self._waiting), "waiting triggers are out of order")
