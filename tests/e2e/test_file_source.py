@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from tests.e2e.live_job import RESTARTED, LiveJob, raw_rows, settings, wait_until_copied
 from tests.e2e.support import HERE, Place, files_rows, wait_until
 
@@ -47,7 +48,7 @@ def files_source(place: Place, **options: object) -> weir.sources.FileSource:
     return weir.sources.FileSource(
         str(place.directory / "in"),
         format="parquet",
-        schema="id long, ts timestamp",
+        schema=StructType([StructField("id", LongType()), StructField("ts", TimestampType())]),
         **given,  # type: ignore[arg-type]
     )
 

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StructField, StructType
 from tests.e2e.live_job import RESTARTED, LiveJob, numbers, retained, settings
 from tests.e2e.support import ROWS_PER_FILE, Place, delta_rows, files_rows, wait_until
 
@@ -259,7 +260,7 @@ def test_a_module_that_the_workers_do_not_have_fails_the_job_at_once(place: Plac
 class Counts(Operator):
     """The running count per key, for every row, and the rows that each key group has had."""
 
-    output_schema = "id long, n long"
+    output_schema = StructType([StructField("id", LongType()), StructField("n", LongType())])
 
     def initialize_state(self, state: StateStore) -> None:
         self._counts = state.keyed_state("counts", pa.int64(), 0)

@@ -16,6 +16,7 @@ from weir.core.types import OperatorId, Payload
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from weir.operators.state import StateStore
 
@@ -77,10 +78,10 @@ class Operator:
     returns or yields go downstream.
     """
 
-    #: The schema of the output, as Spark DDL; None: the same as the input. Output must have these
-    #: columns, by name, with values that fit their types: otherwise the job fails for good, and the
-    #: error names the column.
-    output_schema: str | None = None
+    #: The schema of the output, as a Spark ``StructType`` or DDL; None: the same as the input.
+    #: Output must have these columns, by name, with values that fit their types: otherwise the job
+    #: fails for good, and the error names the column.
+    output_schema: str | StructType | None = None
 
     @property
     def prepares_for_barriers(self) -> bool:

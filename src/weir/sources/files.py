@@ -13,11 +13,16 @@ protocol of operator events makes this exactly-once (MISSION C3, C7).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from weir.errors import PipelineError
 from weir.sources.base import SplitSource
 from weir.sources.enumerator import FileEnumerator
 from weir.sources.reader import FileReader
 from weir.storage.paths import is_local, normalize
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 FORMATS = ("parquet", "json", "csv", "ipc")
 _ON_ERROR = ("fail", "reject")
@@ -42,7 +47,7 @@ class FileSource(SplitSource):
         format: ``parquet``, ``json`` (one object per line), ``csv`` (with a header) or ``ipc``
             (Arrow's file format). Columns are matched by name; a column that a file lacks is null.
             In JSON and CSV, timestamps need a time zone.
-        schema: The schema of the rows, as Spark DDL.
+        schema: The schema of the rows, as a Spark ``StructType`` or DDL.
         discovery_interval: Seconds between two listings of the directory.
         bounded: The files of the first listing are the whole input: once they are read, the job
             finishes.
@@ -62,7 +67,7 @@ class FileSource(SplitSource):
         path: str,
         *,
         format: str,
-        schema: str,
+        schema: str | StructType,
         discovery_interval: float = 1.0,
         bounded: bool = False,
         name_retention: float = 24 * 60 * 60.0,
@@ -81,7 +86,7 @@ class FileSource(SplitSource):
             )
         _check_choice("format", format, FORMATS)
         _check_choice("on_error", on_error, _ON_ERROR)
-        if not schema.strip():
+        if isinstance(schema, str) and not schema.strip():
             raise PipelineError(
                 "FileSource needs a schema, such as schema='id long, ts timestamp'."
             )

@@ -16,6 +16,7 @@ from weir.operators.base import Operator, OperatorContext
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 #: Formats with a row per line.
 _TEXT = ("json", "csv")
@@ -30,8 +31,13 @@ class FileReader(Operator):
     So it has no state: no file is half read between two batches.
     """
 
-    def __init__(self, directory: str, *, format: str, schema: str, rejects: bool) -> None:
-        """``schema`` is Spark DDL. With ``rejects``, unreadable input does not fail the job."""
+    def __init__(
+        self, directory: str, *, format: str, schema: str | StructType, rejects: bool
+    ) -> None:
+        """``schema`` is a Spark ``StructType`` or DDL.
+
+        With ``rejects``, unreadable input does not fail the job.
+        """
         self.output_schema = schema
         self._directory = directory
         self._format = format

@@ -12,15 +12,13 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import StructType
-
 from weir.core.graph import GraphStep, StepKind, Vertex
 from weir.core.types import OperatorId, VertexId
 from weir.errors import PipelineError, WeirError
 from weir.spark.channels import channel_frame, check_channel_schema
 from weir.spark.failures import first_cause, read_error
 from weir.spark.jvm import Jvm
-from weir.spark.operators import QueryOperators, process_steps
+from weir.spark.operators import QueryOperators, declared_schema, process_steps
 from weir.spark.pipeline import Pipeline
 from weir.spark.plan_checks import check_result, check_source
 from weir.spark.query_inputs import OnCall, QueryInputs
@@ -141,18 +139,9 @@ class Frames:
         return check_result(step.name, frame)
 
     def _enumerated(self, vertex: Vertex, step: GraphStep) -> DataFrame:
-        ddl = self._pipeline.operators[step.operator_id].operator.output_schema or ""
-        try:
-            schema = StructType.fromDDL(ddl)
-            if not isinstance(schema, StructType):
-                raise PipelineError("it names no columns")
-            control = self._inputs[vertex.name].control(schema)
-        except Exception as error:
-            raise PipelineError(
-                f"Spark cannot read the schema {ddl!r} of source {step.name!r}:"
-                f" {first_cause(error)}."
-            ) from error
-        return self._processed(vertex, step, control)
+        declared = self._pipeline.operators[step.operator_id].operator.output_schema
+        schema = declared_schema(step, declared or "")
+        return self._processed(vertex, step, self._inputs[vertex.name].control(schema))
 
     def _processed(self, vertex: Vertex, step: GraphStep, frame: DataFrame) -> DataFrame:
         try:

@@ -32,6 +32,7 @@ from weir.core.types import OperatorId, SentEvent
 from weir.errors import InvariantError, OperatorStateError, PipelineError
 from weir.operators.base import KEY_GROUPS
 from weir.operators.state import any_union, decode_lists, encode_lists, redistributed
+from weir.spark.failures import first_cause
 from weir.spark.operator_worker import (
     INLINE_BYTES,
     KEY_GROUP,
@@ -47,6 +48,7 @@ from weir.storage.local import LocalFileSystem
 if TYPE_CHECKING:
     from pyspark.accumulators import Accumulator
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 #: The directory of operators' files in a query's directory, and the snapshot entry that names them.
 DIRECTORY = "operators"
@@ -174,15 +176,10 @@ class QueryOperators:
         """Add the step to Spark's plan. Raises ``PipelineError`` if the stream does not fit."""
         from pyspark.sql import functions as F
         from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
 
         one, name = self._steps[step.operator_id], step.operator_id
-        text = one.operator.output_schema
-        schema = frame.schema if text is None else StructType.fromDDL(text)
-        if not isinstance(schema, StructType):
-            raise PipelineError(
-                f"The output_schema {text!r} of step {step.name!r} has no columns: write 'id long'."
-            )
+        declared = one.operator.output_schema
+        schema = frame.schema if declared is None else declared_schema(step, declared)
         if one.key_by is None:
             frame = frame.repartition(one.parallelism)
         else:
@@ -410,3 +407,24 @@ def process_steps(vertex: Vertex) -> tuple[OperatorId, ...]:
         for step in vertex.steps
         if step.kind is StepKind.PROCESS or step.enumerated
     )
+
+
+def declared_schema(step: GraphStep, declared: str | StructType) -> StructType:
+    """The schema that an operator or a source declares, as a ``StructType`` or as Spark DDL.
+
+    Raises ``PipelineError`` if Spark cannot read it or it has no columns.
+    """
+    from pyspark.sql.types import StructType
+
+    try:
+        schema = StructType.fromDDL(declared) if isinstance(declared, str) else declared
+    except Exception as error:
+        raise PipelineError(
+            f"Step {step.name!r} has an invalid schema {declared!r}: {first_cause(error)}."
+        ) from error
+    if not isinstance(schema, StructType) or not schema.fields:
+        raise PipelineError(
+            f"The schema {declared!r} of step {step.name!r} has no columns: write 'id long', or use"
+            " a StructType with fields."
+        )
+    return schema
