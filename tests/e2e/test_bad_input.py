@@ -158,7 +158,7 @@ def test_a_missing_java_is_told_with_the_command_that_installs_it(place: Place) 
     empty = place.directory / "empty"
     empty.mkdir()
     message = refusal(place, GOOD, environment={"PATH": str(empty), "JAVA_HOME": ""})
-    assert "Spark needs Java 17, but there is no java on the path" in message
+    assert "Spark needs Java 17, but no java is on the PATH" in message
     assert "openjdk-17" in message
 
 
@@ -214,7 +214,7 @@ class _Cluster:
 
 @pytest.mark.parametrize(
     ("error", "told"),
-    [(None, "cannot be seen by the driver"), (OSError("disk"), "executors cannot write")],
+    [(None, "The driver does not see what"), (OSError("disk"), "executors cannot write")],
 )
 def test_a_working_directory_that_executors_do_not_share_is_refused(
     tmp_path: Path, error: Exception | None, told: str

@@ -2,7 +2,7 @@
 
 Two sources of different length, so that one branch ends early; a left outer join over time, whose
 unmatched rows come late and would be dropped if a watermark were derived anew from them; session
-windows over what it puts out; and a count that reads both sources. Every step is a plain function
+windows over what it emits; and a count that reads both sources. Every step is a plain function
 of DataFrames, so the same functions over the whole input at once, as an ordinary batch of Spark's,
 say what each table must hold.
 """

@@ -2,7 +2,7 @@
 
 Scenario 38 of Flink's tests: two coordinators at very different paces send the numbers 0, 1, 2 ...
 to every subtask of their operators, while an operator fails in the middle third and checkpoints are
-taken all the time. At the end of the input each subtask puts out what it got.
+taken all the time. At the end of the input each subtask emits what it got.
 """
 
 from __future__ import annotations
@@ -373,7 +373,7 @@ def test_output_that_was_not_declared_fails_the_job_for_good(place: Place) -> No
     with LiveJob(job, settings(place, RESTARTED)) as live:
         result = live.result()
     assert (result.status, live.gateway.view().attempt) == (JobStatus.FAILED, 1)
-    assert "Operator 'misspelt' puts out the columns id, but declares number: let its" in (
+    assert "Operator 'misspelt' emits the columns id, but declares number: change its" in (
         result.failure or ""
     )
 

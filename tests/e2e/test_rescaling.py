@@ -196,8 +196,8 @@ def test_a_plan_that_no_longer_fits_its_state_is_one_sentence(
     assert result.failure is not None
     begin, end = result.failure.split("STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE")
     assert begin.endswith(
-        "The plan of the chain that ends in 'windows' (its steps: 'numbers', 'windows') no longer"
-        " fits its state, Spark says: ["
+        "The plan of the chain ending in 'windows' (its steps: 'numbers', 'windows') no longer"
+        " fits its state. Spark says: ["
     )
     assert "new value_schema" in end
     assert "start from scratch with --fresh" in end

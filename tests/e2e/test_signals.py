@@ -66,7 +66,7 @@ def test_a_signal_that_ends_spark_as_well_is_told_in_a_sentence_and_the_job_resu
     assert run.wait(ENDS_S) != 0, run.story()
     # Spark has ended or is about to.
     said = run.wait_for(r"weir: error: (.*)")[1]
-    assert said.startswith(("Spark's JVM has gone", "The Spark session was stopped")), run.story()
+    assert said.startswith(("Spark's JVM is gone", "The Spark session was stopped")), run.story()
     run.wait_for_no_processes(ENDS_S)
 
     place.finish()

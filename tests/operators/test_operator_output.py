@@ -46,7 +46,7 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
     names = ", ".join(columns)
     with pytest.raises(
         PipelineError,
-        match=f"Operator 'score' puts out the columns {names}, but declares id, name: ",
+        match=f"Operator 'score' emits the columns {names}, but declares id, name: ",
     ):
         fitted(batch(**columns), SCHEMA, "score")
 
@@ -54,7 +54,7 @@ def test_a_column_too_few_or_too_many_is_named(columns: dict[str, list[object]])
 def test_values_that_do_not_fit_are_named_with_both_types() -> None:
     """And with the reason."""
     with pytest.raises(
-        PipelineError, match=r"puts out 'id' as double, .* declares it as int64, .*truncated"
+        PipelineError, match=r"emits 'id' as double, .* declares it as int64, .*truncated"
     ):
         fitted(batch(id=[1.5], name=["a"]), SCHEMA, "score")
 
@@ -77,7 +77,7 @@ def test_values_that_do_not_fit_are_named_with_both_types() -> None:
 )
 def test_values_of_another_kind_are_refused(given: pa.Array, declared: pa.DataType) -> None:
     """Arrow would convert or round them, or replace them with null."""
-    with pytest.raises(PipelineError, match="Operator 'score' puts out 'v' as "):
+    with pytest.raises(PipelineError, match="Operator 'score' emits 'v' as "):
         fitted(batch(v=given), pa.schema([("v", declared)]), "score")
 
 
@@ -107,7 +107,7 @@ def test_a_null_where_none_may_be_is_refused(kind: pa.DataType) -> None:
     """Spark would read a number."""
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
     with pytest.raises(
-        PipelineError, match="puts out a null in 'id', which its output_schema declares as NOT NULL"
+        PipelineError, match="emits a null in 'id', which its output_schema declares as NOT NULL"
     ):
         fitted(batch(id=pa.array([1, None], kind)), schema, "score")
     assert fitted(batch(id=pa.array([1], kind)), schema, "score").column(0).to_pylist() == [1]

@@ -65,7 +65,7 @@ def test_a_list_that_nobody_asks_for_is_kept() -> None:
 def test_a_list_of_another_kind_is_refused() -> None:
     """It would be redistributed wrongly."""
     with pytest.raises(
-        OperatorStateError, match="was kept as a list state and is asked for as a union state"
+        OperatorStateError, match="was saved as a list state and is now requested as a union state"
     ):
         StateStore(kept(split=[1])).union_list_state("split")
 
@@ -141,7 +141,7 @@ def test_an_element_that_a_serializer_cannot_keep_is_refused() -> None:
     store = StateStore()
     store.list_state("things", BYTES).add("text")
     with pytest.raises(
-        OperatorStateError, match="'things' of operator '' cannot be kept, since str are no bytes"
+        OperatorStateError, match="'things' of operator '' cannot be kept, since str are not bytes"
     ):
         store.dump_lists()
 
@@ -190,20 +190,20 @@ def test_keyed_and_raw_state_are_not_taken_for_each_other() -> None:
     keyed.put(pa.array(["a"]), pa.array([1]))
     raw.put(3, b"1")
     with pytest.raises(
-        OperatorStateError, match="'raw' is asked for as keyed state and as raw state"
+        OperatorStateError, match="'raw' is requested as keyed state and as raw state"
     ):
         store.keyed_state("raw", pa.int64(), 0)
     with pytest.raises(
-        OperatorStateError, match="'keyed' is asked for as keyed state and as raw state"
+        OperatorStateError, match="'keyed' is requested as keyed state and as raw state"
     ):
         store.raw_keyed_state("keyed")
     groups = {name: state.changed_groups() for name, state in store.keyed}
     with pytest.raises(
-        OperatorStateError, match="'keyed' was kept as keyed state and is asked for as raw"
+        OperatorStateError, match="'keyed' was saved as keyed state and is now requested as raw"
     ):
         StateStore(None, groups).raw_keyed_state("keyed")
     with pytest.raises(
-        OperatorStateError, match="'raw' was kept as raw state and is asked for as keyed"
+        OperatorStateError, match="'raw' was saved as raw state and is now requested as keyed"
     ):
         StateStore(None, groups).keyed_state("raw", pa.int64(), 0)
 
@@ -378,5 +378,5 @@ def test_a_null_is_refused_where_there_is_a_default() -> None:
     """It would become a number."""
     state = counts()
     state.begin_batch(pa.array([1]), pa.array([1], pa.int32()))
-    with pytest.raises(OperatorStateError, match="is given a null, but has the default 0"):
+    with pytest.raises(OperatorStateError, match="was given a null, but has the default 0"):
         state.put(pa.array([1]), pa.array([None], pa.int64()))

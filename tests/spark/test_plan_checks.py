@@ -176,7 +176,7 @@ def test_a_bounded_source_that_spark_cannot_bound_fails_the_job_for_good(
     with Rig(spark, job, tmp_path / "query", on_plan=lambda _: False) as rig:
         error = rig.wait_for(TaskErrored)
     assert error.fatal
-    assert "bounded chain that ends in 'numbers'" in error.message
+    assert "bounded chain ending in 'numbers'" in error.message
     assert "does not support Trigger.AvailableNow" in error.message
     assert sink.steps == {}
 
@@ -336,7 +336,7 @@ def test_a_plan_that_spark_refuses_is_named(
     )
     total.sink("out", Collected())
     with (
-        pytest.raises(PipelineError, match=r"chain that ends in 'total'.*watermark"),
+        pytest.raises(PipelineError, match=r"chain ending in 'total'.*watermark"),
         Rig(spark, job, tmp_path / "q"),
     ):
         pass

@@ -128,12 +128,12 @@ def test_state_that_spark_does_not_repartition_is_one_sentence(
         rescaled(spark, "query", rig.directory, state_at(position), 5)
     message = str(refused.value)
     assert message.startswith(
-        "The state of the chain that ends in 'query' cannot go from 2 partitions to 5, because"
+        "The state of the chain ending in 'query' cannot go from 2 partitions to 5, because"
         " Spark says [STDS_"
     )
     assert message.endswith(
         "run it with 2 as before (parallelism=2 at one of its steps, or parallelism.default), or"
-        " start from scratch with --fresh into new tables."
+        " start from scratch with --fresh and new tables."
     )
 
 

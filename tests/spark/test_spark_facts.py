@@ -269,7 +269,7 @@ def test_the_named_files_alone_give_the_exact_continuation(
 def test_the_named_files_are_exact_once_rocksdb_snapshots_exist(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """A chain that ends in a snapshot (.zip with SST files) restores as exactly as one of
+    """A chain ending in a snapshot (.zip with SST files) restores as exactly as one of
     changelogs."""
     landing = Landing(tmp_path / "in")
     landing.land(8)

@@ -59,7 +59,7 @@ class KeyedState:
         """
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} is given a null, but has the default"
+                f"The keyed state {self._name!r} was given a null, but has the default"
                 f" {self._default}: give it default=None."
             )
         array = self._to_numpy(
@@ -121,9 +121,8 @@ class KeyedState:
         at = pc.index_in(keys, value_set=batch_keys)
         if at.null_count:
             raise OperatorStateError(
-                f"The keyed state {self._name!r} is given a key that is not in the batch: put"
-                " values for the keys of the batch only, since others may belong to another"
-                " subtask."
+                f"The keyed state {self._name!r} was given a key that is not in the batch: put"
+                " values only for keys of the batch, since others may belong to another subtask."
             )
         unique = keys.unique()
         if len(unique) != len(keys):
@@ -152,8 +151,8 @@ class KeyedState:
         counts = keys.value_counts()
         twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0]
         return OperatorStateError(
-            f"The keyed state {self._name!r} is given two values for one key, {twice}: put each key"
-            " once."
+            f"The keyed state {self._name!r} was given two values for one key, {twice}: put each"
+            " key once."
         )
 
     def _load(self, groups: Mapping[int, bytes]) -> None:
@@ -162,8 +161,8 @@ class KeyedState:
             with pa.ipc.open_stream(data) as reader:
                 if is_raw(reader.schema):
                     raise OperatorStateError(
-                        f"The state {self._name!r} was kept as raw state and is asked for as keyed"
-                        " state: ask for it as it was, or give the new one another name."
+                        f"The state {self._name!r} was saved as raw state and is now requested as"
+                        " keyed state: request it as raw state, or give the new one another name."
                     )
                 table = reader.read_all()
             tables.append(table)
@@ -277,8 +276,8 @@ class RawKeyedState:
         with pa.ipc.open_stream(data) as reader:
             if reader.schema != _SCHEMA:
                 raise OperatorStateError(
-                    f"The state {self._name!r} was kept as keyed state and is asked for as raw"
-                    " state: ask for it as it was, or give the new one another name."
+                    f"The state {self._name!r} was saved as keyed state and is now requested as"
+                    " raw state: request it as keyed state, or give the new one another name."
                 )
             raw: bytes = reader.read_all()["raw"][0].as_py()
             return raw

@@ -81,20 +81,20 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema, operator_id: OperatorId) ->
         batch = batch.select(schema.names)
     else:
         raise PipelineError(
-            f"Operator {operator_id!r} puts out the columns {_listed(batch.schema)}, but declares"
-            f" {_listed(schema)}: let its output_schema name what it puts out."
+            f"Operator {operator_id!r} emits the columns {_listed(batch.schema)}, but declares"
+            f" {_listed(schema)}: change its output_schema or its output."
         )
     columns = []
     for given, column, declared in zip(batch.schema, batch.columns, schema, strict=True):
         try:
             if not _says_the_same(given.type, declared.type):
-                raise pa.ArrowInvalid(f"{given.type} is no {declared.type}")
+                raise pa.ArrowInvalid(f"{given.type} is not {declared.type}")
             columns.append(column.cast(declared.type))
         except pa.ArrowException as error:
             raise PipelineError(
-                f"Operator {operator_id!r} puts out {given.name!r} as {given.type}, but its"
+                f"Operator {operator_id!r} emits {given.name!r} as {given.type}, but its"
                 f" output_schema declares it as {declared.type}, and the values do not fit"
-                f" ({error}): change the one or the other."
+                f" ({error}): change one of them."
             ) from error
     batch = pa.RecordBatch.from_arrays(columns, names=schema.names)
     _check_nulls(batch, schema, operator_id)
@@ -106,8 +106,8 @@ def _check_nulls(batch: pa.RecordBatch, schema: pa.Schema, operator_id: Operator
     for declared, column in zip(schema, batch.columns, strict=True):
         if not declared.nullable and column.null_count:
             raise PipelineError(
-                f"Operator {operator_id!r} puts out a null in {declared.name!r}, which its"
-                " output_schema declares as NOT NULL: change the one or the other."
+                f"Operator {operator_id!r} emits a null in {declared.name!r}, which its"
+                " output_schema declares as NOT NULL: change one of them."
             )
 
 

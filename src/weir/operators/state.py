@@ -61,7 +61,7 @@ class BytesSerializer:
     def encode(self, value: bytes) -> bytes:
         """Return the bytes. Raises ``TypeError`` for any other type."""
         if not isinstance(value, bytes):
-            raise TypeError(f"{type(value).__name__} are no bytes")
+            raise TypeError(f"{type(value).__name__} are not bytes")
         return value
 
     def decode(self, data: bytes) -> bytes:
@@ -230,7 +230,7 @@ class StateStore:
     def _check_new(self, name: str, others: Mapping[str, object]) -> None:
         if name in others:
             raise OperatorStateError(
-                f"The state {name!r} is asked for as keyed state and as raw state: give each its"
+                f"The state {name!r} is requested as keyed state and as raw state: give each its"
                 " own name."
             )
 
@@ -242,8 +242,8 @@ class StateStore:
             kind, items = self._found.pop(name, (redistribution.value, []))
             if kind != redistribution.value:
                 raise OperatorStateError(
-                    f"The state {name!r} was kept as a {kind} state and is asked for as a"
-                    f" {redistribution.value} state: ask for it as it was, or give the new one"
+                    f"The state {name!r} was saved as a {kind} state and is now requested as a"
+                    f" {redistribution.value} state: request it as it was, or give the new one"
                     " another name."
                 )
             state = self._lists[name] = ListState(redistribution, serializer, items)
@@ -268,8 +268,8 @@ def decode_lists(data: bytes) -> Lists:
         return msgspec.msgpack.decode(data, type=Lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise OperatorStateError(
-            f"The lists of an operator cannot be read back ({error}): go on from another checkpoint"
-            " or savepoint."
+            f"The lists of an operator cannot be read back ({error}): restore from another"
+            " checkpoint or savepoint."
         ) from error
 
 

@@ -345,16 +345,14 @@ class ChannelSource(JavaStream):
         with self._lock:
             if self._admitted is not None and last > self._admitted:
                 raise InvariantError(
-                    f"channel {self._channel!r} is to be read up to {last}, not admitted"
+                    f"channel {self._channel!r} is requested up to {last}, which was not admitted"
                 )
             found = [
                 (position, files) for position, files in self._segments if first < position <= last
             ]
             if self._admitted is not None and first < last:
                 if not found or found[-1][0] != last:
-                    raise InvariantError(
-                        f"channel {self._channel!r} has no segment {last} any more"
-                    )
+                    raise InvariantError(f"channel {self._channel!r} no longer has segment {last}")
                 self._read = last
         try:
             return self._jvm.rows(self._plan([file for _, files in found for file in files]))
@@ -414,7 +412,7 @@ class ChannelSource(JavaStream):
         # Spark's listing omits a missing path, whatever the options say.
         if index.allFiles().size() != len(files):
             raise StorageError(
-                f"Files of channel {self._channel!r} have vanished: {', '.join(files)}."
+                f"Files of channel {self._channel!r} are missing: {', '.join(files)}."
             )
         relation = jvm.sql_class("execution.datasources.HadoopFsRelation")(
             index,
@@ -440,8 +438,8 @@ class ChannelSource(JavaStream):
         fields = json.loads(text)
         if not isinstance(fields, dict) or fields.get("channel") != self._channel:
             raise PipelineError(
-                f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it was"
-                " taken by another version of Weir or of the pipeline. Begin anew with --fresh"
-                " into new tables."
+                f"The query reads channel {self._channel!r}, but its checkpoint says {text}: it"
+                " was taken by another version of Weir or of the pipeline. Start from scratch"
+                " with --fresh and new tables."
             )
         return int(fields["position"])

@@ -181,8 +181,8 @@ def make(*, force: bool = False) -> Path:
             return _make(place) if found is None else found
     except OSError as error:
         raise UnsupportedEnvironmentError(
-            f"The class archive cannot be kept in {place.parent} ({error.strerror or error}):"
-            " set XDG_CACHE_HOME to a directory that can be written."
+            f"The class archive cannot be kept in {place.parent} ({error.strerror or error}): set"
+            " XDG_CACHE_HOME to a writable directory."
         ) from error
 
 

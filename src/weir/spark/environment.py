@@ -48,16 +48,16 @@ def check_java() -> None:
     if java is None:
         home = os.environ.get("JAVA_HOME")
         where = (
-            f"JAVA_HOME is {home}, which has no bin/java"
+            f"JAVA_HOME is {home}, which does not contain bin/java"
             if home
-            else "there is no java on the path"
+            else "no java is on the PATH"
         )
         raise UnsupportedEnvironmentError(
             f"Spark needs Java {_JAVA_LEAST}, but {where}: {_HOW_JAVA}."
         )
     version = _major_version(java)
     if version is None:
-        raise UnsupportedEnvironmentError(f"{java} does not tell its version: {_HOW_JAVA}.")
+        raise UnsupportedEnvironmentError(f"{java} does not report its version: {_HOW_JAVA}.")
     if version < _JAVA_LEAST:
         raise UnsupportedEnvironmentError(
             f"{java} is Java {version}, but Spark needs Java {_JAVA_LEAST}: {_HOW_JAVA}."

@@ -131,8 +131,7 @@ class Frames:
             raise
         except Exception as error:
             raise PipelineError(
-                f"The function of step {step.name!r} raised {_told(error)}. Correct it and run"
-                " again."
+                f"The function of step {step.name!r} raised {_told(error)}. Fix it and run again."
             ) from error
         if step.kind is StepKind.SOURCE:
             return check_source(step.name, frame)
@@ -151,8 +150,8 @@ class Frames:
         except Exception as error:
             raise PipelineError(
                 f"The operator of step {step.name!r} cannot run in Spark's workers:"
-                f" {first_cause(error)}. Give it a valid output_schema, and hold what cannot be"
-                " pickled (locks, connections) only from its open() on."
+                f" {first_cause(error)}. Check its output_schema, and acquire what cannot be"
+                " pickled (locks, connections) in open()."
             ) from error
 
 

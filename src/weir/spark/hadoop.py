@@ -48,9 +48,8 @@ class HadoopFileSystem:
         self._scheme = scheme_of(uri)
         if self._scheme not in _RENAME_SCHEMES | _CONDITIONAL_PUT_SCHEMES:
             raise UnsupportedEnvironmentError(
-                f"{uri} cannot hold checkpoints: the file system {self._scheme!r} has no operation"
-                " known to Weir that creates a file only if it is not there. Use a local path,"
-                " hdfs: or s3a:."
+                f"{uri} cannot hold checkpoints: the file system {self._scheme!r} has no"
+                " conditional create that Weir knows. Use a local path, hdfs: or s3a:."
             )
         try:
             self._fs: Any = self._class("FileSystem").get(self._path(uri).toUri(), self._conf)

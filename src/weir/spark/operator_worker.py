@@ -95,16 +95,16 @@ class Context:
         """
         if not self.has_coordinator:
             raise OperatorStateError(
-                f"Operator {self.operator_id!r} sends an event, but has no coordinator: give its"
-                " step one with coordinator=."
+                f"Operator {self.operator_id!r} sent an event, but has no coordinator: pass"
+                " coordinator= to its step."
             )
         try:
             if not isinstance(event, dict):
-                raise ValueError(f"it is not a map but {type(event).__name__}")
+                raise ValueError(f"it is a {type(event).__name__}, not a map")
             self.sent.append(read_back(event))
         except ValueError as error:
             raise OperatorStateError(
-                f"Operator {self.operator_id!r} sends an event that cannot be kept, since {error}:"
+                f"Operator {self.operator_id!r} sent an event that cannot be kept, since {error}:"
                 f" make it a map of {KEPT}."
             ) from error
 
@@ -261,8 +261,8 @@ class _Run:
         location = order["lists"].get(str(self._subtask))
         if location is None and order["version"] >= 0 and str(self._subtask) in order["lists"]:
             raise RuntimeError(
-                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its last"
-                " snapshot, and its process has gone: the job is restored from its newest"
+                f"Subtask {self._subtask} of operator {self._operator_id!r} could not take its"
+                " last snapshot, and its process is gone: the job is restored from its newest"
                 " checkpoint."
             )
         lists = None if location is None else decode_lists(_read(location))

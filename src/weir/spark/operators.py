@@ -285,9 +285,9 @@ class QueryOperators:
             if found.keys() != set(range(one.parallelism)):
                 raise PipelineError(
                     f"Operator {name!r} ran as the subtasks {sorted(found)} in batch {batch}, not"
-                    f" as 0 to {one.parallelism - 1}: let the steps behind it in its query change"
-                    " no partitions (coalesce, union with itself), or begin a query of their own"
-                    " with start_new_chain()."
+                    f" as 0 to {one.parallelism - 1}: the steps after it in its query must not"
+                    " change partitions (coalesce, union with itself); otherwise start a new"
+                    " query for them with start_new_chain()."
                 )
             after[name] = self._held[self._version][name].after(found)
             for subtask, result in sorted(found.items()):
@@ -326,7 +326,7 @@ class QueryOperators:
             failed = [subtask for subtask, found in held.lists.items() if found is None]
             if failed:
                 raise OperatorStateError(
-                    f"Subtask {failed[0]} of operator {name!r} could not take its snapshot."
+                    f"Subtask {failed[0]} of operator {name!r} failed to take its snapshot."
                 )
             kept[name] = {
                 "parallelism": self._steps[name].parallelism,

@@ -98,7 +98,7 @@ def _check_leaf(name: str, leaf: Any) -> None:
         if source in _NOT_REPLAYABLE:
             raise PipelineError(
                 f"Source {name!r} reads {source!r}, but {_NOT_REPLAYABLE[source]}: after a failure"
-                " its rows would be lost. Put a durable log (Kafka, files) between."
+                " its rows would be lost. Put a durable log (Kafka, files) in between."
             )
 
 
@@ -115,9 +115,9 @@ def check_bounded(vertex: str, query: StreamingQuery) -> None:
     if executor == "SingleBatchExecutor" or unable:
         names = ", ".join(str(source.toString()) for source in unable) or "a source"
         raise PipelineError(
-            f"The bounded chain that ends in {vertex!r} reads {names}, which does not support"
-            " Trigger.AvailableNow: Spark would read all of it in one batch. Leave out"
-            " bounded=True, or land the data as files."
+            f"The bounded chain ending in {vertex!r} reads {names}, which does not support"
+            " Trigger.AvailableNow: Spark would read all of it in one batch. Remove bounded=True,"
+            " or land the data as files."
         )
 
 
@@ -144,7 +144,7 @@ def misfit(vertex: Vertex, error: BaseException) -> str | None:
     said = text[begin.start() : end.start() if end else None].strip().removesuffix(".")
     steps = ", ".join(repr(step.name) for step in vertex.steps)
     return (
-        f"The plan of the chain that ends in {vertex.steps[-1].name!r} (its steps: {steps}) no"
-        f" longer fits its state, Spark says: {said[:1000]}. Let the steps work on their state as"
-        " they did, or start from scratch with --fresh into new tables."
+        f"The plan of the chain ending in {vertex.steps[-1].name!r} (its steps: {steps}) no longer"
+        f" fits its state. Spark says: {said[:1000]}. Restore the steps that use the state, or"
+        " start from scratch with --fresh and new tables."
     )

@@ -109,7 +109,7 @@ class QueryDirectory:
                 status = self.fs.status(self.file(key))
                 if status is None:
                     raise StorageError(
-                        f"{self.file(key)} has vanished, though {self.path}/offsets names it."
+                        f"{self.file(key)} is missing, but {self.path}/offsets names it."
                     )
                 if status.size <= _INLINE_BYTES and not key.endswith(_COMPACT):
                     inline[key] = self._read(key)
@@ -240,8 +240,8 @@ class QueryDirectory:
 
     def _unreadable(self, key: str, error: Exception) -> StorageError:
         return StorageError(
-            f"{self.file(key)} is no entry of Spark's log ({error}): go on from another checkpoint"
-            " or savepoint."
+            f"{self.file(key)} is not an entry of Spark's log ({error}): restore from another"
+            " checkpoint or savepoint."
         )
 
 

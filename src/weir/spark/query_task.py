@@ -231,7 +231,7 @@ class QueryTask:
                 self._read_progress()
             except Exception:
                 # The JVM may have gone; earlier counts still hold.
-                _log.debug("Spark's counters cannot be read any more.", exc_info=True)
+                _log.debug("Spark's counters can no longer be read.", exc_info=True)
             return VertexMetrics(
                 position=self._position,
                 records_in=self._records_in,
@@ -256,8 +256,7 @@ class QueryTask:
             self._query = writer.start()
         except Exception as error:
             raise PipelineError(
-                f"Spark cannot run the chain that ends in {self._vertex.name!r}:"
-                f" {first_cause(error)}."
+                f"Spark cannot run the chain ending in {self._vertex.name!r}: {first_cause(error)}."
             ) from error
         finally:
             self._query_known.set()

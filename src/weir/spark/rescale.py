@@ -164,7 +164,7 @@ def rescaled(
         return state
     found = directory.state_partitions(position)
     what = (
-        f"The state of the chain that ends in {vertex!r} cannot go from {found} partitions to"
+        f"The state of the chain ending in {vertex!r} cannot go from {found} partitions to"
         f" {partitions}"
     )
     try:
@@ -176,7 +176,7 @@ def rescaled(
         raise PipelineError(
             f"{what}, because Spark says {cause}: run it with {found} as before"
             f" (parallelism={found} at one of its steps, or parallelism.default), or start from"
-            " scratch with --fresh into new tables."
+            " scratch with --fresh and new tables."
         ) from error
     # None of the restored files belongs to the state after the new batch.
     return replace(state, position=position + 1, files=())

@@ -91,7 +91,8 @@ def check_saved_task(state: TaskState, path: str) -> None:
         for segment in state.in_flight:
             if not keys.issuperset(converted(segment.payload, _KeptSegment).keys):
                 raise ValueError(
-                    f"segment {segment.position} of channel {segment.channel!r} names no file of it"
+                    f"segment {segment.position} of channel {segment.channel!r} does not name one"
+                    " of its files"
                 )
     except ValueError as error:
         raise unfit(state, path, error) from error
@@ -99,7 +100,8 @@ def check_saved_task(state: TaskState, path: str) -> None:
 
 def unfit(state: TaskState, path: str, error: ValueError) -> CheckpointDamagedError:
     """The error for an invalid state of one vertex in the snapshot at ``path``."""
-    return damaged(path, METADATA_FILE, f"says of vertex {state.vertex!r} what cannot be ({error})")
+    said = f"describes vertex {state.vertex!r} in an impossible way ({error})"
+    return damaged(path, METADATA_FILE, said)
 
 
 def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
@@ -114,7 +116,8 @@ def kept_operators(state: TaskState) -> dict[OperatorId, dict[str, Any]]:
         for one in located:
             if one.file is not msgspec.UNSET and f"{DIRECTORY}/{one.file}" not in files:
                 raise ValueError(
-                    f"operator {name!r} has its state in {one.file!r}, which is no file of it"
+                    f"operator {name!r} has its state in {one.file!r}, which is not one of its"
+                    " files"
                 )
     builtins: dict[OperatorId, dict[str, Any]] = msgspec.to_builtins(kept)
     return builtins
@@ -135,7 +138,7 @@ def _check_names(state: TaskState) -> None:
             before = int(match["log"] == "offsets")
             known = state.position - before <= int(match["batch"]) <= state.position
         if not known:
-            raise ValueError(f"after batch {state.position} there is no entry {key!r}")
+            raise ValueError(f"the entry after batch {state.position} is missing: {key!r}")
     for handle in state.files:
         if not _FILES.fullmatch(handle.key):
             raise ValueError(f"there is no state file {handle.key!r}")
@@ -162,4 +165,4 @@ def _check_sources(state: TaskState) -> None:
     for key in (*state.entries, *(handle.key for handle in state.files)):
         match = _SOURCE_LOG.fullmatch(key)
         if match is not None and newest is not None and int(match["number"]) > newest:
-            raise ValueError(f"{key!r} lies beyond what was read, {newest}")
+            raise ValueError(f"{key!r} is beyond what was read, {newest}")

@@ -140,7 +140,7 @@ class SessionPlan:
         except Exception as error:
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UnsupportedEnvironmentError(
-                f"No Spark session could be made on master {self.settings['spark.master']!r}:"
+                f"Cannot create a Spark session on master {self.settings['spark.master']!r}:"
                 f" {first}. Check --master, Java and the cluster."
             ) from error
         if _PARTITIONS not in self.settings:
@@ -329,14 +329,14 @@ def check_alive(session: SparkSession) -> None:
         stopped = bool(session.sparkContext._jsc.sc().isStopped())
     except Exception as error:
         raise UnsupportedEnvironmentError(
-            "Spark's JVM has gone (killed, or out of memory): run the command again to go on from"
+            "Spark's JVM is gone (killed, or out of memory): run the command again to resume from"
             " the newest completed checkpoint, with more memory if that was the cause (--conf"
             " spark.driver.memory=4g)."
         ) from error
     if stopped:
         raise UnsupportedEnvironmentError(
             "The Spark session was stopped, by the cluster or by the pipeline's own code: run the"
-            " command again to go on from the newest completed checkpoint."
+            " command again to resume from the newest completed checkpoint."
         )
 
 
@@ -384,8 +384,8 @@ def check_reachable(session: SparkSession, fs: FileSystem, directory: str) -> No
         fs.delete(probe)
     if not reached:
         raise StorageError(
-            f"What an executor wrote to the working directory {directory} cannot be seen by the"
-            " driver: set weir.working-dir to a directory that the driver and all executors share."
+            f"The driver does not see what an executor wrote to the working directory {directory}:"
+            " set weir.working-dir to a directory that the driver and all executors share."
         )
 
 

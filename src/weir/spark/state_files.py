@@ -164,8 +164,8 @@ class StateFiles:
             ValueError,
         ) as error:
             raise StorageError(
-                f"{path} is no snapshot of Spark's state ({error}): go on from another checkpoint"
-                " or savepoint."
+                f"{path} is not a snapshot of Spark's state ({error}): restore from another"
+                " checkpoint or savepoint."
             ) from error
 
     def _stem(self, store: str, version: int, ids: dict[int, str]) -> str:
@@ -281,8 +281,8 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
                 text = version.decode()
             except ValueError as error:
                 raise StorageError(
-                    f"{path} does not say where the schemas of a query's state are ({error}): go on"
-                    " from another checkpoint or savepoint."
+                    f"{path} does not say where the schemas of a query's state are ({error}):"
+                    " restore from another checkpoint or savepoint."
                 ) from error
             if found == [store.schemas for store in stores]:
                 # Unchanged, it can be shared with the next incremental checkpoint.
@@ -296,5 +296,5 @@ def relocate_operator_metadata(directory: QueryDirectory) -> None:
 def _relocated(schema: str, directory: QueryDirectory) -> str:
     match = _SCHEMA_FILE.fullmatch(schema)
     if match is None:
-        raise ValueError(f"{schema!r} is no schema of its state")
+        raise ValueError(f"{schema!r} is not a schema of its state")
     return as_spark_path(directory.file(converted(match[1], StateKey)))
