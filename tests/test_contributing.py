@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pyarrow as pa
+import pytest
+from tests.rest.fake_job import JOB_ID, VIEW, FakeGateway
 from tests.sources.test_file_enumerator import FakeContext
 
 from weir.coordinators import OperatorCoordinator
 from weir.core.json_values import read_back
 from weir.errors import SinkError
 from weir.operators import Operator
+from weir.rest import app
+from weir.rest.schema import ENDPOINTS, jobs
+from weir.rest.server import RestServer
 from weir.sinks import Sink, SinkContext, Step
 from weir.sources import SplitSource
 from weir.storage.local import LocalFileSystem
@@ -138,15 +144,26 @@ def test_the_recipe_of_a_source_reads_each_number_once_over_a_restart() -> None:
     assert read(20) == list(range(state["next"], 4_500))
 
 
-def test_the_recipe_of_an_endpoint_uses_what_there_is() -> None:
-    """The names in its code exist in the server's module."""
+def test_the_recipe_of_an_endpoint_is_served_as_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its message and its handler, added to the server, answer."""
     text = TEXT.split("### A REST endpoint\n")[1].split("\n### ")[0]
-    app = (ROOT / "src" / "weir" / "rest" / "app.py").read_text()
-    view = (ROOT / "src" / "weir" / "core" / "checkpoints" / "stats.py").read_text()
-    for name in ("_Handlers", "_view", "_beside", "_trigger", "_clock"):
-        assert name in text and name in app
-    assert "start_time_ms" in text and "start_time_ms: int" in view
-    ast.parse(dedent(re.findall(r"(   async def uptime.*?)\n   ```", text, re.DOTALL)[0]))
+    message, handler = (
+        dedent(code) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    )
+    added = dict(vars(jobs))
+    exec(message, added)
+    known = {**vars(app), "jobs": SimpleNamespace(**added)}
+    monkeypatch.setattr(app, "_HANDLERS", known["_HANDLERS"].copy())
+    monkeypatch.setattr(app, "ENDPOINTS", (*ENDPOINTS, added["UPTIME"]))
+    exec(handler.replace("@_serves(jobs.UPTIME)\n", ""), known)
+    app._serves(added["UPTIME"])(known["uptime"])
+    server = RestServer(FakeGateway(), port=0)
+    address = server.start()
+    try:
+        answer = httpx.get(f"{address}/v1/jobs/{JOB_ID}/uptime", trust_env=False)
+    finally:
+        server.stop()
+    assert answer.json()["uptime"] > VIEW.start_time_ms
 
 
 def test_paths_and_commands_on_the_page_exist() -> None:

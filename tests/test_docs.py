@@ -32,6 +32,11 @@ def test_the_configuration_page_is_that_of_the_table_that_is_read() -> None:
     assert (ROOT / "docs" / "CONFIGURATION.md").read_text() == load_script("configuration").page()
 
 
+def test_the_rest_page_is_that_of_the_schema_that_is_served() -> None:
+    """The page is up to date; run ``python scripts/rest_api.py`` after the schema has changed."""
+    assert (ROOT / "docs" / "REST.md").read_text() == load_script("rest_api").page()
+
+
 def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
     """Docstrings and tests cite requirements and rules by number; docs/PROTOCOL.md has each of them
     once."""

@@ -85,6 +85,7 @@ def overview(*jobs: tuple[str, str]) -> Answer:
         "end-time": -1,
         "duration": 1,
         "state": "RUNNING",
+        "last-modification": 1,
         "tasks": {"total": 1},
     }
     return 200, json.dumps(

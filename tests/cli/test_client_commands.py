@@ -323,7 +323,7 @@ def test_an_ended_job_is_not_cancelled(weir: Weir, address: str, gateway: FakeGa
     gateway.set_status(JobStatus.FINISHED)
     result = weir("cancel", "orders", "-m", address)
     assert result.exit_code == 1
-    assert "is FINISHED already" in result.stderr
+    assert "is already FINISHED" in result.stderr
 
 
 def test_weir_debug_shows_the_stack_trace(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:

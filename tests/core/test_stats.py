@@ -1,19 +1,14 @@
-"""The contract of ``CheckpointStatsTracker`` and ``summarize``, one test per sentence."""
+"""The contract of ``CheckpointStatsTracker``, one test per sentence."""
 
 from __future__ import annotations
 
-import random
-
-import numpy
 import pytest
 
 from weir.core.checkpoints import stats
 from weir.core.checkpoints.stats import (
     CheckpointCounts,
     CheckpointStatsTracker,
-    Summary,
     TaskCheckpointStats,
-    summarize,
 )
 from weir.core.types import (
     CompletedCheckpoint,
@@ -363,25 +358,3 @@ def test_a_snapshot_does_not_change_afterwards() -> None:
     (entry,) = before.history
     assert (entry.status, entry.end_to_end_duration_ms, entry.state_size) == ("IN_PROGRESS", 100, 0)
     assert before.counts == CheckpointCounts(total=1, in_progress=1)
-
-
-def test_a_summary_of_nothing_is_zero() -> None:
-    """A job without a completed checkpoint shows zeros."""
-    assert summarize([]) == Summary()
-
-
-def test_a_summary_of_one_value_is_that_value() -> None:
-    """Every percentile lies within the values."""
-    assert summarize([7]) == Summary(min=7, max=7, average=7, p50=7, p90=7, p95=7, p99=7, p999=7)
-
-
-@pytest.mark.parametrize("count", [2, 3, 10, 99, 1_500])
-def test_percentiles_are_those_of_flink(count: int) -> None:
-    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the
-    reference."""
-    values = [random.Random(count).randrange(10_000) for _ in range(count)]
-    found = summarize(values)
-    expected = numpy.percentile(values, [50, 90, 95, 99, 99.9], method="weibull")
-    assert [found.p50, found.p90, found.p95, found.p99, found.p999] == pytest.approx(list(expected))
-    assert (found.min, found.max) == (min(values), max(values))
-    assert found.average == sum(values) // count

@@ -29,8 +29,8 @@ from weir.core.types import Payload
 from weir.errors import RestError, WeirError
 from weir.operators import ListCheckpointed, Operator, RulesOperator
 from weir.operators.state import StateStore
+from weir.rest import job_answers
 from weir.rest.client import connect
-from weir.rest.job_json import exceptions_json
 
 pytestmark = pytest.mark.spark
 
@@ -238,10 +238,10 @@ def test_an_operator_that_fails_again_and_again_is_told_once_each_time_and_given
     assert f"; subtask 0 of 'strict', {records}; batch 1" in told[0]
     assert "failure 3 with the same cause" in told[2]
     assert result.failure == told[-1].removeprefix("FAILING: ")
-    newest = exceptions_json(view)["exceptionHistory"]["entries"][0]
-    assert newest["taskName"] == "strict"
-    assert "in process_batch\n    raise self._error\nKeyError: 'JP'\n" in newest["stacktrace"]
-    assert "\tat org.apache.spark." in newest["stacktrace"]
+    newest = job_answers.exceptions(view).exception_history.entries[0]
+    assert newest.task_name == "strict"
+    assert "in process_batch\n    raise self._error\nKeyError: 'JP'\n" in newest.stacktrace
+    assert "\tat org.apache.spark." in newest.stacktrace
 
 
 @pytest.mark.usefixtures("spark")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 from dataclasses import replace
 
 import httpx
+import numpy
 import pytest
 from fake_job import (
     COMPLETED,
@@ -18,10 +20,17 @@ from fake_job import (
     FakeGateway,
 )
 
-from weir.core.checkpoints.stats import Summary
 from weir.core.types import SnapshotMetrics
-from weir.rest import checkpoint_json
-from weir.rest.checkpoint_json import checkpoint_config_json, checkpoint_details_json, subtasks_json
+from weir.rest import checkpoint_answers
+from weir.rest.checkpoint_answers import (
+    checkpoint_config,
+    checkpoint_details,
+    percentiles,
+    subtasks_info,
+)
+from weir.rest.schema.checkpoints import (
+    Percentiles,
+)
 
 CHECKPOINTS = f"/v1/jobs/{JOB_ID}/checkpoints"
 SUMMARY = {"min", "max", "avg", "p50", "p90", "p95", "p99", "p999"}
@@ -148,11 +157,12 @@ def test_an_unaligned_checkpoint_is_told_with_what_it_persisted() -> None:
     its type."""
     task = replace(SNAPSHOT_OF_CLEAN, metrics=SnapshotMetrics(unaligned=True, persisted_size=70))
     stats = replace(COMPLETED, tasks=(task,))
-    (subtask,) = subtasks_json(stats, task)["subtasks"]
-    assert (subtask["unaligned_checkpoint"], subtask["alignment"]["persisted"]) == (True, 70)
-    details = checkpoint_details_json(stats)
-    assert (details["checkpoint_type"], details["persisted_data"]) == ("UNALIGNED_CHECKPOINT", 70)
-    assert checkpoint_details_json(COMPLETED)["checkpoint_type"] == "CHECKPOINT"
+    (subtask,) = subtasks_info(stats, task).subtasks
+    assert subtask.alignment is not None
+    assert (subtask.unaligned_checkpoint, subtask.alignment.persisted) == (True, 70)
+    details = checkpoint_details(stats)
+    assert (details.checkpoint_type, details.persisted_data) == ("UNALIGNED_CHECKPOINT", 70)
+    assert checkpoint_details(COMPLETED).checkpoint_type == "CHECKPOINT"
 
 
 def test_the_configuration_says_whether_checkpoints_are_unaligned() -> None:
@@ -161,9 +171,9 @@ def test_the_configuration_says_whether_checkpoints_are_unaligned() -> None:
         "execution.checkpointing.unaligned.enabled": "true",
         "execution.checkpointing.aligned-checkpoint-timeout": "2 s",
     }
-    answer = checkpoint_config_json(replace(VIEW, configuration=keys))
-    assert (answer["unaligned_checkpoints"], answer["aligned_checkpoint_timeout"]) == (True, 2_000)
-    assert not checkpoint_config_json(VIEW)["unaligned_checkpoints"]
+    answer = checkpoint_config(replace(VIEW, configuration=keys))
+    assert (answer.unaligned_checkpoints, answer.aligned_checkpoint_timeout) == (True, 2_000)
+    assert not checkpoint_config(VIEW).unaligned_checkpoints
 
 
 def test_a_subtask_without_an_acknowledgement_is_pending(http: httpx.Client) -> None:
@@ -292,15 +302,39 @@ def test_figures_of_thousands_of_checkpoints_are_not_made_for_each_request(
     """The figures are computed once for each checkpoint."""
     made: list[int] = []
 
-    def count(values: Iterable[int]) -> Summary:
+    def count(values: Iterable[int]) -> Percentiles:
         made.append(len(list(values)))
-        return Summary()
+        return Percentiles()
 
-    monkeypatch.setattr(checkpoint_json, "summarize", count)
+    monkeypatch.setattr(checkpoint_answers, "percentiles", count)
     for newest in (1, 1, 1, 2):
         figures = {
             name: (*range(9_000), newest + place)
             for place, name in enumerate(("durations_ms", "state_sizes", "checkpointed_sizes"))
         }
-        checkpoint_json.checkpoints_json(replace(SNAPSHOT, **figures))
+        checkpoint_answers.checkpoints_info(replace(SNAPSHOT, **figures))
     assert made.count(9_001) <= 6
+
+
+def test_a_summary_of_nothing_is_zero() -> None:
+    """A job without a completed checkpoint shows zeros."""
+    assert percentiles([]) == Percentiles()
+
+
+def test_a_summary_of_one_value_is_that_value() -> None:
+    """Every percentile lies within the values."""
+    assert percentiles([7]) == Percentiles(
+        min=7, max=7, average=7, p50=7, p90=7, p95=7, p99=7, p999=7
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 10, 99, 1_500])
+def test_percentiles_are_those_of_flink(count: int) -> None:
+    """Flink's library and numpy's "weibull" method use the same formula, so numpy is the
+    reference."""
+    values = [random.Random(count).randrange(10_000) for _ in range(count)]
+    found = percentiles(values)
+    expected = numpy.percentile(values, [50, 90, 95, 99, 99.9], method="weibull")
+    assert [found.p50, found.p90, found.p95, found.p99, found.p999] == pytest.approx(list(expected))
+    assert (found.min, found.max) == (min(values), max(values))
+    assert found.average == sum(values) // count

@@ -18,7 +18,7 @@ from weir.core.checkpoints.stats import RestoredCheckpointStats
 from weir.core.status import JobStatus
 from weir.core.types import SnapshotKind
 from weir.errors import JobError
-from weir.rest.requests import (
+from weir.rest.operations import (
     MAX_OPERATIONS,
     AsyncOperations,
     TooManyOperationsError,
@@ -414,7 +414,7 @@ def test_what_ends_the_job_is_accepted_however_many_operations_are_in_flight(
     http: httpx.Client, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hanging checkpoints must not prevent stopping or cancelling the job."""
-    monkeypatch.setattr("weir.rest.requests.MAX_OPERATIONS", 3)
+    monkeypatch.setattr("weir.rest.operations.MAX_OPERATIONS", 3)
     for _ in range(3):
         assert http.post(f"{JOB}/checkpoints", json={}).status_code == 202
     assert http.post(f"{JOB}/checkpoints", json={}).status_code == 429

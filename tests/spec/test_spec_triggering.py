@@ -27,7 +27,9 @@ from tests.spec.scenario import (
 from weir.core.messages.job import AnswerRequest, RequestKind, TasksStopped
 from weir.core.messages.protocol import TriggerCheckpoint
 from weir.core.types import CheckpointType, CompletedCheckpoint, SnapshotKind, TaskStatus
-from weir.rest.requests import CheckpointBody
+from weir.rest.schema.checkpoints import (
+    CheckpointRequest,
+)
 
 ORIGIN = "f" * 32
 SAVEPOINT = checkpoint(7, task_state("a"), kind=SnapshotKind.SAVEPOINT, job_id=ORIGIN)
@@ -343,6 +345,6 @@ def test_a_checkpoint_type_of_null_is_refused_where_a_request_comes_in() -> None
     """CheckpointCoordinatorTriggeringTest.testTriggeringCheckpointsWithNullCheckpointType: refused
     by the REST API; the core has no null."""
     with pytest.raises(msgspec.ValidationError, match="checkpointType"):
-        msgspec.json.decode(b'{"checkpointType": null}', type=CheckpointBody)
-    absent = msgspec.json.decode(b"{}", type=CheckpointBody)
+        msgspec.json.decode(b'{"checkpointType": null}', type=CheckpointRequest)
+    absent = msgspec.json.decode(b"{}", type=CheckpointRequest)
     assert absent.checkpoint_type is CONFIGURED

@@ -56,7 +56,7 @@ from weir.cli.options import (
 from weir.config.values import RecoveryClaimMode, shortened
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
-from weir.rest.answers import DEFAULT_ADDRESS
+from weir.rest.schema.base import DEFAULT_ADDRESS
 
 if TYPE_CHECKING:
     from weir.rest.client import JobClient

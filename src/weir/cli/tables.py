@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from weir.rest.answers import (
-    CheckpointDetails,
+from weir.rest.schema.checkpoints import (
     CheckpointInfo,
     CheckpointsInfo,
-    JobSummary,
     Percentiles,
     RestoredCheckpointInfo,
     SubtaskInfo,
 )
+from weir.rest.schema.jobs import (
+    JobSummary,
+)
+
+if TYPE_CHECKING:
+    from weir.rest.client import CheckpointDetails
 
 
 def jobs_table(jobs: Iterable[JobSummary]) -> Table:

@@ -13,33 +13,37 @@ Java-serialised exception. 503 is never used, since clients retry on it.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import secrets
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
 from starlette.routing import Mount, Route
 
 from weir.core.checkpoints.stats import CheckpointStats, JobView
+from weir.core.types import CompletedCheckpoint
 from weir.errors import CoordinatorError, StorageError, WeirError
-from weir.rest import checkpoint_json, job_json
+from weir.rest import checkpoint_answers, job_answers
 from weir.rest.guard import quoted, shortened
-from weir.rest.job_json import Json
-from weir.rest.requests import (
-    AsyncOperations,
-    CheckpointBody,
-    CoordinatorBody,
-    DisposalBody,
-    SavepointBody,
-    StopBody,
-    TooManyOperationsError,
+from weir.rest.operations import AsyncOperations, TooManyOperationsError
+from weir.rest.schema import ENDPOINTS, checkpoints, jobs
+from weir.rest.schema.base import (
+    COMPLETED,
+    IN_PROGRESS,
+    Endpoint,
+    Errors,
+    Message,
+    Operation,
+    Request,
+    Triggered,
 )
+from weir.rest.schema.checkpoints import CheckpointInfo
 from weir.runtime.concurrency import Clock, in_background
 from weir.runtime.gateway import JobGateway
 from weir.runtime.ports import CoordinatorAnswer
@@ -58,7 +62,27 @@ _COORDINATOR = "coordinator"
 _ID_DIGITS = 19
 
 T = TypeVar("T")
-Body = TypeVar("Body", CheckpointBody, SavepointBody, StopBody, DisposalBody, CoordinatorBody)
+Answer = TypeVar("Answer", bound=Message)
+Handler: TypeAlias = Callable[..., Awaitable[Message]]
+
+#: The methods of ``_Handlers``, by endpoint.
+_HANDLERS: dict[Endpoint[Any], Handler] = {}
+
+
+def _serves(
+    endpoint: Endpoint[Answer],
+) -> Callable[[Callable[..., Awaitable[Answer]]], Callable[..., Awaitable[Answer]]]:
+    """Marks the method that answers an endpoint.
+
+    It is called with the parts of the path, with the parameters of the query string, and with the
+    ``body``, if the endpoint has them.
+    """
+
+    def mark(handler: Callable[..., Awaitable[Answer]]) -> Callable[..., Awaitable[Answer]]:
+        _HANDLERS[endpoint] = handler
+        return handler
+
+    return mark
 
 
 def make_app(
@@ -83,8 +107,8 @@ def make_app(
         new_trigger_id=new_trigger_id,
     )
     routes = [
-        Route(path, _endpoint(handler, status), methods=[method])
-        for method, path, handler, status in handlers.routes()
+        Route(one.path, _answering(one, partial(_HANDLERS[one], handlers)), methods=[one.method])
+        for one in ENDPOINTS
     ]
     return Starlette(
         routes=[*routes, Mount("/v1", routes=routes)],
@@ -92,18 +116,23 @@ def make_app(
     )
 
 
-def _endpoint(
-    handler: Callable[..., Awaitable[Json]], status: int
-) -> Callable[[Request], Awaitable[JSONResponse]]:
-    """The handler, called with the parts of the path, and with the request if it asks for it."""
-    takes_request = "request" in inspect.signature(handler).parameters
+def _answering(
+    endpoint: Endpoint[Message], handler: Handler
+) -> Callable[[HttpRequest], Awaitable[Response]]:
+    async def answer(request: HttpRequest) -> Response:
+        arguments: dict[str, Any] = {
+            **request.path_params,
+            **{name: request.query_params.get(name) for name in endpoint.query},
+        }
+        if endpoint.body is not None:
+            arguments["body"] = await _body(request, endpoint.body)
+        return _json(await handler(**arguments), endpoint.status)
 
-    async def endpoint(request: Request) -> JSONResponse:
-        arguments: dict[str, Any] = {"request": request} if takes_request else {}
-        answer = await handler(**request.path_params, **arguments)
-        return JSONResponse(answer, status_code=status)
+    return answer
 
-    return endpoint
+
+def _json(answer: Message, status: int) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
 class _Handlers:
@@ -128,177 +157,161 @@ class _Handlers:
         #: The newest call of ``view``, running or done; touched on the event loop only.
         self._look: asyncio.Future[JobView] | None = None
 
-    def routes(self) -> list[tuple[str, str, Callable[..., Any], int]]:
-        """Method, path, handler and success status of every route."""
-        job, checkpoints = "/jobs/{job_id}", "/jobs/{job_id}/checkpoints"
-        details = f"{checkpoints}/details/{{checkpoint_id}}"
-        return [
-            ("GET", "/config", self.config, 200),
-            ("GET", "/overview", self.overview, 200),
-            ("GET", "/jobs", self.jobs, 200),
-            ("GET", "/jobs/overview", self.jobs_overview, 200),
-            ("GET", job, self.job, 200),
-            ("PATCH", job, self.cancel, 202),
-            ("GET", f"{job}/status", self.status, 200),
-            ("GET", f"{job}/config", self.job_config, 200),
-            ("GET", f"{job}/exceptions", self.exceptions, 200),
-            ("GET", f"{job}/execution-result", self.execution_result, 200),
-            ("GET", f"{job}/rejects", self.rejects, 200),
-            ("PATCH", f"{job}/clientHeartbeat", self.client_heartbeat, 202),
-            ("GET", checkpoints, self.checkpoints, 200),
-            ("POST", checkpoints, self.trigger_checkpoint, 202),
-            ("GET", f"{checkpoints}/config", self.checkpoint_config, 200),
-            ("GET", details, self.checkpoint_details, 200),
-            ("GET", f"{details}/subtasks/{{vertex}}", self.checkpoint_subtasks, 200),
-            ("GET", f"{checkpoints}/{{trigger_id}}", self.checkpoint_status, 200),
-            ("POST", f"{job}/savepoints", self.trigger_savepoint, 202),
-            ("GET", f"{job}/savepoints/{{trigger_id}}", self.savepoint_status, 200),
-            ("POST", f"{job}/stop", self.stop_with_savepoint, 202),
-            ("POST", f"{job}/coordinators/{{operator}}", self.send_to_coordinator, 202),
-            (
-                "GET",
-                f"{job}/coordinators/{{operator}}/{{trigger_id}}",
-                self.coordinator_answer,
-                200,
-            ),
-            ("POST", "/savepoint-disposal", self.dispose_savepoint, 202),
-            ("GET", "/savepoint-disposal/{trigger_id}", self.disposal_status, 200),
-        ]
+    @_serves(jobs.CONFIG)
+    async def config(self) -> jobs.DashboardConfig:
+        return job_answers.dashboard_config(self._clock.wall_ms(), self._version)
 
-    async def config(self) -> Json:
-        return job_json.dashboard_config_json(self._clock.wall_ms(), self._version)
+    @_serves(jobs.OVERVIEW)
+    async def overview(self) -> jobs.ClusterOverview:
+        return job_answers.cluster_overview(await self._newest(), self._version)
 
-    async def overview(self) -> Json:
-        return job_json.cluster_overview_json(await self._newest(), self._version)
+    @_serves(jobs.JOBS)
+    async def job_ids(self) -> jobs.JobIds:
+        view = await self._newest()
+        one = jobs.JobIdWithStatus(id=view.job_id, status=view.status.value)
+        return jobs.JobIds(jobs=(one,))
 
-    async def jobs(self) -> Json:
-        return job_json.job_ids_json(await self._newest())
+    @_serves(jobs.JOBS_OVERVIEW)
+    async def jobs_overview(self) -> jobs.JobsOverview:
+        one = job_answers.job_summary(await self._newest(), self._clock.wall_ms())
+        return jobs.JobsOverview(jobs=(one,))
 
-    async def jobs_overview(self) -> Json:
-        return job_json.jobs_overview_json(await self._newest(), self._clock.wall_ms())
+    @_serves(jobs.JOB)
+    async def job(self, job_id: str) -> jobs.JobInfo:
+        return job_answers.job_info(await self._view(job_id), self._clock.wall_ms())
 
-    async def job(self, job_id: str) -> Json:
-        return job_json.job_details_json(await self._view(job_id), self._clock.wall_ms())
-
-    async def status(self, job_id: str) -> Json:
+    @_serves(jobs.STATUS)
+    async def status(self, job_id: str) -> jobs.StatusOfJob:
         view = await self._view(job_id)
         if view.status.is_terminal:
             self._operations.collect(_CANCEL)
-        return {"status": view.status.value}
+        return jobs.StatusOfJob(status=view.status.value)
 
-    async def job_config(self, job_id: str) -> Json:
-        return job_json.job_config_json(await self._view(job_id))
+    @_serves(jobs.JOB_CONFIG)
+    async def job_config(self, job_id: str) -> jobs.JobConfig:
+        return job_answers.job_config(await self._view(job_id))
 
-    async def exceptions(self, job_id: str) -> Json:
-        return job_json.exceptions_json(await self._view(job_id))
+    @_serves(jobs.EXCEPTIONS)
+    async def exceptions(self, job_id: str) -> jobs.JobExceptions:
+        return job_answers.exceptions(await self._view(job_id))
 
-    async def execution_result(self, job_id: str) -> Json:
-        return job_json.execution_result_json(await self._view(job_id), self._clock.wall_ms())
+    @_serves(jobs.EXECUTION_RESULT)
+    async def execution_result(self, job_id: str) -> jobs.ExecutionResult:
+        return job_answers.execution_result(await self._view(job_id), self._clock.wall_ms())
 
-    async def rejects(self, job_id: str) -> Json:
-        """Weir's own route: what the job's sources could not read."""
-        return job_json.rejects_json(await self._view(job_id))
+    @_serves(jobs.REJECTS)
+    async def rejects(self, job_id: str) -> jobs.Rejects:
+        return job_answers.rejects(await self._view(job_id))
 
-    async def client_heartbeat(self, job_id: str) -> Json:
+    @_serves(jobs.CLIENT_HEARTBEAT)
+    async def client_heartbeat(self, job_id: str) -> Message:
         await self._view(job_id)
-        return {}
+        return Message()
 
-    async def cancel(self, job_id: str, request: Request) -> Json:
+    @_serves(jobs.CANCEL)
+    async def cancel(self, job_id: str, mode: str | None) -> Message:
         view = await self._view(job_id)
-        mode = request.query_params.get("mode", "cancel")
-        if mode != "cancel":
+        if mode not in (None, "cancel"):
             raise HTTPException(
                 400,
-                f"The mode {quoted(mode)} is unknown: use mode=cancel, or POST to"
+                f"The mode {quoted(str(mode))} is unknown: use mode=cancel, or POST to"
                 f" /jobs/{job_id}/stop.",
             )
         if view.status.is_terminal:
             raise HTTPException(
-                409, f"Job {job_id} is {view.status.value} already and cannot be cancelled."
+                409, f"Job {job_id} is already {view.status.value} and cannot be cancelled."
             )
         self._start(_CANCEL, self._new_trigger_id(), self._gateway.cancel, ends_job=True)
-        return {}
+        return Message()
 
-    async def checkpoints(self, job_id: str) -> Json:
-        return checkpoint_json.checkpoints_json((await self._view(job_id)).checkpoints)
+    @_serves(checkpoints.CHECKPOINTS)
+    async def checkpoint_history(self, job_id: str) -> checkpoints.CheckpointsInfo:
+        return checkpoint_answers.checkpoints_info((await self._view(job_id)).checkpoints)
 
-    async def checkpoint_config(self, job_id: str) -> Json:
-        return checkpoint_json.checkpoint_config_json(await self._view(job_id))
+    @_serves(checkpoints.CHECKPOINT_CONFIG)
+    async def checkpoint_config(self, job_id: str) -> checkpoints.CheckpointConfigInfo:
+        return checkpoint_answers.checkpoint_config(await self._view(job_id))
 
-    async def checkpoint_details(self, job_id: str, checkpoint_id: str) -> Json:
-        return checkpoint_json.checkpoint_details_json(
-            await self._checkpoint(job_id, checkpoint_id)
-        )
+    @_serves(checkpoints.CHECKPOINT_DETAILS)
+    async def checkpoint_details(self, job_id: str, checkpoint_id: str) -> CheckpointInfo:
+        return checkpoint_answers.checkpoint_details(await self._checkpoint(job_id, checkpoint_id))
 
-    async def checkpoint_subtasks(self, job_id: str, checkpoint_id: str, vertex: str) -> Json:
+    @_serves(checkpoints.CHECKPOINT_SUBTASKS)
+    async def checkpoint_subtasks(
+        self, job_id: str, checkpoint_id: str, vertex: str
+    ) -> checkpoints.SubtasksInfo:
         stats = await self._checkpoint(job_id, checkpoint_id)
-        task = checkpoint_json.find_task(stats, vertex)
+        task = checkpoint_answers.find_task(stats, vertex)
         if task is None:
             raise HTTPException(
                 404,
                 f"Checkpoint {checkpoint_id} of job {job_id} has no vertex {shortened(vertex)}.",
             )
-        return checkpoint_json.subtasks_json(stats, task)
+        return checkpoint_answers.subtasks_info(stats, task)
 
-    async def trigger_checkpoint(self, job_id: str, request: Request) -> Json:
+    @_serves(checkpoints.TRIGGER_CHECKPOINT)
+    async def trigger_checkpoint(
+        self, job_id: str, body: checkpoints.CheckpointRequest
+    ) -> Triggered:
         await self._view(job_id)
-        body = await _body(request, CheckpointBody)
         kind = body.checkpoint_type
-        return self._trigger(
-            _CHECKPOINT, body.trigger_id, lambda: self._gateway.trigger_checkpoint(kind)
-        )
+        return self._trigger(_CHECKPOINT, body, lambda: self._gateway.trigger_checkpoint(kind))
 
-    async def trigger_savepoint(self, job_id: str, request: Request) -> Json:
+    @_serves(checkpoints.TRIGGER_SAVEPOINT)
+    async def trigger_savepoint(self, job_id: str, body: checkpoints.SavepointRequest) -> Triggered:
         await self._view(job_id)
-        body = await _body(request, SavepointBody)
         if body.cancel_job:
             raise HTTPException(
                 400,
-                f"Cancelling with a savepoint is not available: POST to /jobs/{job_id}/stop"
+                f"Cancelling with a savepoint is not supported: POST to /jobs/{job_id}/stop"
                 " instead.",
             )
         target = _normalized(body.target_directory)
-        return self._trigger(
-            _SAVEPOINT, body.trigger_id, lambda: self._gateway.trigger_savepoint(target)
-        )
+        return self._trigger(_SAVEPOINT, body, lambda: self._gateway.trigger_savepoint(target))
 
-    async def stop_with_savepoint(self, job_id: str, request: Request) -> Json:
+    @_serves(checkpoints.STOP)
+    async def stop_with_savepoint(self, job_id: str, body: checkpoints.StopRequest) -> Triggered:
         await self._view(job_id)
-        body = await _body(request, StopBody)
         target, drain = _normalized(body.target_directory), body.drain
         return self._trigger(
             _SAVEPOINT,
-            body.trigger_id,
+            body,
             lambda: self._gateway.stop_with_savepoint(target, drain=drain),
             ends_job=True,
         )
 
-    async def send_to_coordinator(self, job_id: str, operator: str, request: Request) -> Json:
-        """Weir's own route: in Flink, only the job itself can talk to its coordinators."""
+    @_serves(jobs.SEND_TO_COORDINATOR)
+    async def send_to_coordinator(
+        self, job_id: str, operator: str, body: jobs.CoordinatorRequest
+    ) -> Triggered:
+        """In Flink, only the job itself can talk to its coordinators."""
         await self._view(job_id)
-        body = await _body(request, CoordinatorBody)
         try:
             return self._trigger(
                 _COORDINATOR,
-                body.trigger_id,
+                body,
                 lambda: self._gateway.send_to_coordinator(operator, body.request),
             )
         except CoordinatorError as error:
             raise HTTPException(404, str(error)) from error
 
-    async def coordinator_answer(self, job_id: str, operator: str, trigger_id: str) -> Json:
+    @_serves(jobs.COORDINATOR_OUTCOME)
+    async def coordinator_outcome(
+        self, job_id: str, operator: str, trigger_id: str
+    ) -> Operation[jobs.CoordinatorReply]:
         await self._view(job_id)
-        found: CoordinatorAnswer | None = self._outcome(_COORDINATOR, trigger_id)
-        if found is None:
-            return _poll_json(None)
-        return _poll_json({"answer": found.answer, "checkpointId": found.checkpoint_id})
 
-    async def dispose_savepoint(self, request: Request) -> Json:
+        def reply(found: CoordinatorAnswer) -> jobs.CoordinatorReply:
+            return jobs.CoordinatorReply(answer=found.answer, checkpoint_id=found.checkpoint_id)
+
+        return self._outcome(_COORDINATOR, trigger_id, reply)
+
+    @_serves(checkpoints.DISPOSE_SAVEPOINT)
+    async def dispose_savepoint(self, body: checkpoints.DisposalRequest) -> Triggered:
         """Dispose of a savepoint, unless this job still needs it.
 
         Whether other jobs need it cannot be known from its path (see ``weir.readers.savepoint``).
         """
-        body = await _body(request, DisposalBody)
         try:
             directory = await _beside(lambda: snapshot_directory(body.savepoint_path))
         except StorageError as error:
@@ -306,15 +319,41 @@ class _Handlers:
         if await self._is_restore_point(directory):
             raise HTTPException(
                 409,
-                f"{directory} is what this job was restored from, and it has completed no"
-                " checkpoint of its own yet: dispose of it once it has.",
+                f"This job was restored from {directory} and has not completed a checkpoint of its"
+                " own yet: dispose of it after it has.",
             )
         storage = CheckpointStorage(fs=self._file_systems, base_directory=directory, job_id="")
         return self._trigger(
             _DISPOSAL,
-            body.trigger_id,
+            body,
             lambda: in_background(lambda: storage.dispose_savepoint(directory)),
         )
+
+    @_serves(checkpoints.DISPOSAL_OUTCOME)
+    async def disposal_outcome(self, trigger_id: str) -> Operation[Message]:
+        return self._outcome(_DISPOSAL, trigger_id, lambda _: Message())
+
+    @_serves(checkpoints.CHECKPOINT_OUTCOME)
+    async def checkpoint_outcome(
+        self, job_id: str, trigger_id: str
+    ) -> Operation[checkpoints.CheckpointTaken]:
+        await self._view(job_id)
+
+        def taken(found: CompletedCheckpoint) -> checkpoints.CheckpointTaken:
+            return checkpoints.CheckpointTaken(checkpoint_id=found.checkpoint_id)
+
+        return self._outcome(_CHECKPOINT, trigger_id, taken)
+
+    @_serves(checkpoints.SAVEPOINT_OUTCOME)
+    async def savepoint_outcome(
+        self, job_id: str, trigger_id: str
+    ) -> Operation[checkpoints.SavepointTaken]:
+        await self._view(job_id)
+
+        def taken(found: CompletedCheckpoint) -> checkpoints.SavepointTaken:
+            return checkpoints.SavepointTaken(location=found.external_path)
+
+        return self._outcome(_SAVEPOINT, trigger_id, taken)
 
     async def _is_restore_point(self, directory: str) -> bool:
         """Whether a failover would restore this snapshot: nothing has completed since it was."""
@@ -326,21 +365,6 @@ class _Handlers:
         if not await _beside(lambda: is_same(path, directory)):
             return False
         return completed is None or completed.trigger_timestamp_ms < restored.restore_timestamp_ms
-
-    async def checkpoint_status(self, job_id: str, trigger_id: str) -> Json:
-        await self._view(job_id)
-        checkpoint = self._outcome(_CHECKPOINT, trigger_id)
-        return _poll_json(
-            None if checkpoint is None else {"checkpointId": checkpoint.checkpoint_id}
-        )
-
-    async def savepoint_status(self, job_id: str, trigger_id: str) -> Json:
-        await self._view(job_id)
-        savepoint = self._outcome(_SAVEPOINT, trigger_id)
-        return _poll_json(None if savepoint is None else {"location": savepoint.external_path})
-
-    async def disposal_status(self, trigger_id: str) -> Json:
-        return _poll_json(None if self._outcome(_DISPOSAL, trigger_id) is None else {})
 
     async def _newest(self) -> JobView:
         """The gateway's newest view; concurrent callers share one call."""
@@ -365,7 +389,7 @@ class _Handlers:
             )
         if len(checkpoint_id) > _ID_DIGITS:
             raise HTTPException(404, f"No checkpoint has an id of {len(checkpoint_id)} digits.")
-        stats = checkpoint_json.find_checkpoint(snapshot, int(checkpoint_id))
+        stats = checkpoint_answers.find_checkpoint(snapshot, int(checkpoint_id))
         if stats is None:
             raise HTTPException(
                 404,
@@ -377,14 +401,14 @@ class _Handlers:
     def _trigger(
         self,
         kind: str,
-        trigger_id: str | None,
+        body: Request,
         begin: Callable[[], Future[Any]],
         *,
         ends_job: bool = False,
-    ) -> Json:
-        key = self._new_trigger_id() if trigger_id is None else trigger_id
+    ) -> Triggered:
+        key = self._new_trigger_id() if body.trigger_id is None else body.trigger_id
         self._start(kind, key, begin, ends_job=ends_job)
-        return {"request-id": key}
+        return Triggered(request_id=key)
 
     def _start(
         self, kind: str, trigger_id: str, begin: Callable[[], Future[Any]], *, ends_job: bool
@@ -396,8 +420,10 @@ class _Handlers:
                 429, "Too many operations are in flight: wait for some of them to end."
             ) from error
 
-    def _outcome(self, kind: str, trigger_id: str) -> Any:
-        """The operation's result, or None while it is in flight. Raises 404 and 500."""
+    def _outcome(
+        self, kind: str, trigger_id: str, answer: Callable[[Any], Answer]
+    ) -> Operation[Answer]:
+        """How the operation stands, with its ``answer`` if it has ended. Raises 404 and 500."""
         future: Future[Any] | None = self._operations.find(kind, trigger_id)
         if future is None:
             raise HTTPException(
@@ -406,7 +432,7 @@ class _Handlers:
                 " forgotten.",
             )
         if not future.done():
-            return None
+            return Operation(status=IN_PROGRESS, operation=None)
         if future.cancelled():
             raise HTTPException(
                 500, f"The {kind} request {trigger_id} was given up, since the job ended."
@@ -416,7 +442,7 @@ class _Handlers:
             raise HTTPException(
                 500, str(failure) if isinstance(failure, WeirError) else repr(failure)
             )
-        return future.result()
+        return Operation(status=COMPLETED, operation=answer(future.result()))
 
 
 def _normalized(directory: str | None) -> str | None:
@@ -437,7 +463,7 @@ async def _beside(look: Callable[[], T]) -> T:
     return await asyncio.shield(asyncio.wrap_future(in_background(look)))
 
 
-async def _body(request: Request, kind: type[Body]) -> Body:
+async def _body(request: HttpRequest, kind: type[Request]) -> Request:
     """The request's body as a value; no body means all defaults. Raises 400 if malformed."""
     text = await request.body()
     try:
@@ -450,25 +476,20 @@ async def _body(request: Request, kind: type[Body]) -> Body:
         ) from error
 
 
-def _poll_json(operation: Json | None) -> Json:
-    status = "IN_PROGRESS" if operation is None else "COMPLETED"
-    return {"status": {"id": status}, "operation": operation}
-
-
-async def _answer_http_error(request: Request, error: Exception) -> JSONResponse:
+async def _answer_http_error(request: HttpRequest, error: Exception) -> Response:
     """Answer a refusal with its sentence, in Flink's format."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     text = str(error.detail) if isinstance(error, HTTPException) else repr(error)
     if text in ("Not Found", "Method Not Allowed"):
         text = f"{text}: {request.method} {shortened(request.url.path)}"
-    return JSONResponse({"errors": [text]}, status_code=status)
+    return _json(Errors(errors=(text,)), status)
 
 
-async def _answer_any_error(request: Request, error: Exception) -> JSONResponse:
+async def _answer_any_error(request: HttpRequest, error: Exception) -> Response:
     """Answer a request that the gateway refused (its sentence), or a bug (its ``repr``)."""
     text = (
         str(error)
         if isinstance(error, WeirError)
         else f"Internal error in {request.url.path}: {error!r}"
     )
-    return JSONResponse({"errors": [text]}, status_code=500)
+    return _json(Errors(errors=(text,)), 500)

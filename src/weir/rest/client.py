@@ -19,6 +19,7 @@ import ipaddress
 import os
 import secrets
 import ssl
+from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -31,14 +32,28 @@ from weir.core.json_values import KEPT, read_back
 from weir.core.status import JobStatus
 from weir.core.types import CheckpointType
 from weir.errors import CoordinatorError, JobNotFoundError, RestError
-from weir.rest.answers import (
+from weir.rest.schema import checkpoints, jobs
+from weir.rest.schema.base import (
     DEFAULT_ADDRESS,
-    CheckpointDetails,
+    Endpoint,
+    Errors,
+    Message,
+    Operation,
+    Request,
+    Triggered,
+)
+from weir.rest.schema.checkpoints import (
     CheckpointInfo,
+    CheckpointRequest,
     CheckpointsInfo,
-    JobSummary,
+    SavepointFormat,
+    SavepointRequest,
+    StopRequest,
     SubtaskInfo,
-    VertexCheckpointInfo,
+)
+from weir.rest.schema.jobs import (
+    CoordinatorRequest,
+    JobSummary,
 )
 from weir.rest.tokens import find_own_server
 
@@ -51,50 +66,24 @@ _CONNECT_TIMEOUT_S = 2.0
 _RETRY_S = 1.5
 _POLL_S_MIN, _POLL_S_MAX = 0.01, 2.0
 
-T = TypeVar("T")
+Answer = TypeVar("Answer", bound=Message)
+Outcome = TypeVar("Outcome", bound=Message)
 
 
-class _Jobs(msgspec.Struct):
-    jobs: tuple[JobSummary, ...]
+@dataclass(frozen=True, kw_only=True)
+class VertexCheckpointInfo:
+    """One vertex in one checkpoint."""
 
-
-class _Status(msgspec.Struct):
-    status: str
-
-
-class _Triggered(msgspec.Struct):
-    request_id: str = msgspec.field(name="request-id")
-
-
-class _OperationStatus(msgspec.Struct):
-    id: str
-
-
-class _Operation(msgspec.Struct):
-    status: _OperationStatus
-    operation: dict[str, Any] | None = None
-
-
-class _Errors(msgspec.Struct):
-    errors: tuple[str, ...]
-
-
-class _Subtasks(msgspec.Struct):
+    name: str
     subtasks: tuple[SubtaskInfo, ...]
 
 
-class _Details(CheckpointInfo, frozen=True, kw_only=True):
-    #: By vertex id.
-    tasks: dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class CheckpointDetails:
+    """One checkpoint with its vertices, in graph order."""
 
-
-class _Vertex(msgspec.Struct):
-    id: str
-    name: str
-
-
-class _Job(msgspec.Struct):
-    vertices: tuple[_Vertex, ...]
+    checkpoint: CheckpointInfo
+    vertices: tuple[VertexCheckpointInfo, ...]
 
 
 class _Unavailable(Exception):
@@ -131,30 +120,30 @@ class JobClient:
 
     def status(self) -> JobStatus:
         """The job's status."""
-        return JobStatus(self._connection.get(f"/jobs/{self.job_id}/status", _Status).status)
+        return JobStatus(self._call(jobs.STATUS).status)
 
     def checkpoints(self) -> CheckpointsInfo:
         """The job's checkpoints: counts, summary, latest and history."""
-        return self._connection.get(f"/jobs/{self.job_id}/checkpoints", CheckpointsInfo)
+        return self._call(checkpoints.CHECKPOINTS)
 
     def checkpoint_details(self, checkpoint_id: int) -> CheckpointDetails:
         """One checkpoint of the history with each vertex's figures.
 
         Raises ``RestError`` if it is not known.
         """
-        path = f"/jobs/{self.job_id}/checkpoints/details/{checkpoint_id}"
-        checkpoint = self._connection.get(path, _Details)
-        vertices = self._connection.get(f"/jobs/{self.job_id}", _Job).vertices
+        checkpoint = self._call(checkpoints.CHECKPOINT_DETAILS, checkpoint_id=checkpoint_id)
         return CheckpointDetails(
             checkpoint=checkpoint,
             vertices=tuple(
                 VertexCheckpointInfo(
                     name=vertex.name,
-                    subtasks=self._connection.get(
-                        f"{path}/subtasks/{vertex.id}", _Subtasks
+                    subtasks=self._call(
+                        checkpoints.CHECKPOINT_SUBTASKS,
+                        checkpoint_id=checkpoint_id,
+                        vertex=vertex.id,
                     ).subtasks,
                 )
-                for vertex in vertices
+                for vertex in self._call(jobs.JOB).vertices
                 if vertex.id in checkpoint.tasks
             ),
         )
@@ -166,14 +155,18 @@ class JobClient:
 
         With FULL, it refers to no files of earlier checkpoints.
         """
-        path = f"/jobs/{self.job_id}/checkpoints"
-        return int(self._run(path, path, {"checkpointType": checkpoint_type.value})["checkpointId"])
+        request = CheckpointRequest(trigger_id=_new_id(), checkpoint_type=checkpoint_type)
+        taken = self._run(checkpoints.TRIGGER_CHECKPOINT, request, checkpoints.CHECKPOINT_OUTCOME)
+        return taken.checkpoint_id
 
     def trigger_savepoint(self, directory: str | None = None) -> str:
         """Take a savepoint below ``directory`` (None: as configured), wait and return its path."""
-        path = f"/jobs/{self.job_id}/savepoints"
-        body = {"target-directory": directory, "cancel-job": False, "formatType": "NATIVE"}
-        return str(self._run(path, path, body)["location"])
+        request = SavepointRequest(
+            trigger_id=_new_id(), target_directory=directory, format_type=SavepointFormat.NATIVE
+        )
+        return self._run(
+            checkpoints.TRIGGER_SAVEPOINT, request, checkpoints.SAVEPOINT_OUTCOME
+        ).location
 
     def stop(self, directory: str | None = None, *, drain: bool = False) -> str:
         """Stop the job with a savepoint below ``directory``, wait and return its path.
@@ -181,9 +174,13 @@ class JobClient:
         With ``drain``, every window and timer fires before the savepoint, as at the end of the
         input.
         """
-        path = f"/jobs/{self.job_id}"
-        body = {"targetDirectory": directory, "drain": drain, "formatType": "NATIVE"}
-        return str(self._run(f"{path}/stop", f"{path}/savepoints", body)["location"])
+        request = StopRequest(
+            trigger_id=_new_id(),
+            target_directory=directory,
+            drain=drain,
+            format_type=SavepointFormat.NATIVE,
+        )
+        return self._run(checkpoints.STOP, request, checkpoints.SAVEPOINT_OUTCOME).location
 
     def send(self, operator: str, request: dict[str, Any]) -> dict[str, Any] | None:
         """Send a request to an operator's coordinator and return its answer.
@@ -199,12 +196,10 @@ class JobClient:
                 f"The request to the coordinator of {operator!r} cannot be sent, since {error}:"
                 f" make it a map of {KEPT}."
             ) from error
-        path = (
-            f"/jobs/{self.job_id}/coordinators/"
-            f"{quote(operator, safe='', errors='backslashreplace')}"
-        )
-        answer: dict[str, Any] | None = self._run(path, path, {"request": request})["answer"]
-        return answer
+        body = CoordinatorRequest(trigger_id=_new_id(), request=request)
+        return self._run(
+            jobs.SEND_TO_COORDINATOR, body, jobs.COORDINATOR_OUTCOME, operator=operator
+        ).answer
 
     def cancel(self) -> JobStatus:
         """Cancel the job, wait until it has ended and return its last status.
@@ -212,7 +207,7 @@ class JobClient:
         If the driver exits before the next poll, the job counts as CANCELED, since the driver had
         accepted the request.
         """
-        self._connection.send("PATCH", f"/jobs/{self.job_id}?mode=cancel", {})
+        self._call(jobs.CANCEL)
         poll = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda status: not status.is_terminal), wait=_polling()
         )
@@ -221,22 +216,33 @@ class JobClient:
         except _ServerGoneError:
             return JobStatus.CANCELED
 
-    def _run(self, trigger_path: str, poll_path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _call(
+        self, endpoint: Endpoint[Answer], body: Request | None = None, **parts: object
+    ) -> Answer:
+        return self._connection.call(endpoint, body, job_id=self.job_id, **parts)
+
+    def _run(
+        self,
+        trigger: Endpoint[Triggered],
+        request: Request,
+        outcome: Endpoint[Operation[Outcome]],
+        **parts: object,
+    ) -> Outcome:
         """Trigger an operation, poll until it is complete and return its result."""
-        body = {**body, "triggerId": secrets.token_hex(16)}
-        triggered = self._connection.post(trigger_path, body, _Triggered)
+        trigger_id = self._call(trigger, request, **parts).request_id
         poll = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda answer: answer.status.id != "COMPLETED"),
+            retry=tenacity.retry_if_result(lambda answer: answer.operation is None),
             wait=_polling(),
         )
         try:
-            answer = poll(self._connection.get, f"{poll_path}/{triggered.request_id}", _Operation)
+            answer = poll(self._call, outcome, trigger_id=trigger_id, **parts)
         except _ServerGoneError as error:
             raise RestError(
-                f"The driver at {self._connection.address} went away before it told how the request"
-                " ended: see its output."
+                f"The driver at {self._connection.address} went away before it reported how the"
+                " request ended: see its output."
             ) from error
-        return answer.operation or {}
+        result: Outcome = answer.operation
+        return result
 
 
 def list_jobs(
@@ -245,7 +251,7 @@ def list_jobs(
     """The jobs that the server knows; ``token`` and ``ca_file`` as for ``JobClient``."""
     connection = _Connection(address, token, ca_file)
     try:
-        return connection.get("/jobs/overview", _Jobs).jobs
+        return connection.call(jobs.JOBS_OVERVIEW).jobs
     finally:
         connection.close()
 
@@ -315,30 +321,43 @@ class _Connection:
         url = httpx.URL(self.address)
         if url.scheme != "https" and not _is_loopback(url.host):
             raise RestError(
-                f"The token is not sent to {self.address}, since others could read it on its way:"
-                " let the server speak HTTPS (security.ssl.rest.enabled), or go through a tunnel"
-                " that begins on this machine."
+                f"The token was not sent to {self.address}, since others could read it on the way:"
+                " enable HTTPS on the server (security.ssl.rest.enabled), or use a tunnel that"
+                " starts on this machine."
             )
         try:
             TOKEN.parse(token)
         except ValueError as error:
             raise RestError(
-                f"What was given as the token for {self.address} is none: it has"
-                f" {TOKEN.expectation}; see {TOKEN_VARIABLE} and --token-file."
+                f"The token for {self.address} is malformed: it must have {TOKEN.expectation}; see"
+                f" {TOKEN_VARIABLE} and --token-file."
             ) from error
         return {"Authorization": f"Bearer {token}"}
 
     def close(self) -> None:
         self._client.close()
 
-    def get(self, path: str, kind: type[T]) -> T:
-        return self._decode(self.send("GET", path), kind)
+    def call(
+        self, endpoint: Endpoint[Answer], body: Request | None = None, **parts: object
+    ) -> Answer:
+        """Call an endpoint with the ``parts`` of its path.
 
-    def post(self, path: str, body: dict[str, Any], kind: type[T]) -> T:
-        return self._decode(self.send("POST", path, body), kind)
+        Raises ``JobNotFoundError`` or ``RestError``.
+        """
+        quoted = {
+            name: quote(str(part), safe="", errors="backslashreplace")
+            for name, part in parts.items()
+        }
+        response = self._send(endpoint.method, endpoint.path.format(**quoted), body)
+        try:
+            return msgspec.json.decode(response.content, type=endpoint.answer)
+        except msgspec.MsgspecError as error:
+            raise RestError(
+                f"{self.address} did not answer {response.request.url.path} as a Weir job does"
+                f" ({error}): see what listens there."
+            ) from error
 
-    def send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        """Send a request, return a success answer. Raises ``JobNotFoundError`` or ``RestError``."""
+    def _send(self, method: str, path: str, body: Request | None) -> httpx.Response:
         repeat = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(
                 (httpx.NetworkError, httpx.RemoteProtocolError, _Unavailable)
@@ -353,40 +372,43 @@ class _Connection:
             raise self._no_address(error) from error
         except httpx.TimeoutException as error:
             raise RestError(
-                f"The REST server at {self.address} did not answer {method} {path} in time: see"
+                f"The REST server at {self.address} did not answer {method} {path} in time: check"
                 " whether the driver hangs, and try again."
             ) from error
         except (httpx.TransportError, _Unavailable) as error:
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 raise RestError(
-                    f"The certificate of the server at {self.address} is not one to trust here"
-                    f" ({error}): call it by the name in it, and name its issuer's with --ca-file."
+                    f"The certificate of the server at {self.address} is not trusted"
+                    f" ({error}): use the name in it, and pass its issuer's with --ca-file."
                 ) from error
             raise _ServerGoneError(
                 f"No REST server answers at {self.address} ({error}): start a job with 'weir run"
-                " FILE', or name the server of a running one with --address, as its driver"
-                " printed it."
+                " FILE', or pass the address that the driver of a running one printed with"
+                " --address."
             ) from error
         if response.is_success:
             return response
         raise self._refusal(method, path, response)
 
-    def _send_once(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
-        response = self._client.request(method, path, json=body)
+    def _send_once(self, method: str, path: str, body: Request | None) -> httpx.Response:
+        # A PATCH without a body would not say that it is JSON, and be refused.
+        content = None if method == "GET" else msgspec.json.encode(body or Message())
+        headers = None if content is None else {"Content-Type": "application/json"}
+        response = self._client.request(method, path, content=content, headers=headers)
         if response.status_code == httpx.codes.SERVICE_UNAVAILABLE:
             raise _Unavailable("it is unavailable at the moment")
         return response
 
     def _no_address(self, error: Exception) -> RestError:
         return RestError(
-            f"{self.address!r} is no address of a REST server ({error}): write http://HOST:PORT."
+            f"{self.address!r} is not the address of a REST server ({error}): use http://HOST:PORT."
         )
 
     def _refusal(
         self, method: str, path: str, response: httpx.Response
     ) -> RestError | JobNotFoundError:
         try:
-            text = " ".join(msgspec.json.decode(response.content, type=_Errors).errors)
+            text = " ".join(msgspec.json.decode(response.content, type=Errors).errors)
         except msgspec.MsgspecError:
             return RestError(
                 f"{self.address} answered {method} {path} with status {response.status_code} and no"
@@ -396,21 +418,17 @@ class _Connection:
             return JobNotFoundError(text)
         return RestError(text)
 
-    def _decode(self, response: httpx.Response, kind: type[T]) -> T:
-        try:
-            return msgspec.json.decode(response.content, type=kind)
-        except msgspec.MsgspecError as error:
-            raise RestError(
-                f"{self.address} did not answer {response.request.url.path} as a Weir job does"
-                f" ({error}): see what listens there."
-            ) from error
-
 
 def _is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _new_id() -> str:
+    """A trigger id, so that a retry joins the operation that the first try started."""
+    return secrets.token_hex(16)
 
 
 def _polling() -> tenacity.wait_exponential:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from weir import __version__
 from weir.errors import InvariantError, RestError, invariant
 from weir.rest import tokens
-from weir.rest.requests import AsyncOperations
+from weir.rest.operations import AsyncOperations
 from weir.runtime.concurrency import Clock, SystemClock
 from weir.runtime.gateway import JobGateway
 from weir.storage.file_systems import FileSystems

@@ -19,9 +19,8 @@ a value needs no lock. ``CheckpointStatsTracker`` is notified of what happens to
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -101,7 +100,6 @@ class CheckpointStatsSnapshot:
     latest_trigger_failure: str | None = None
     #: For completed checkpoints and savepoints since the driver started, in order of completion
     #: (bounded): end-to-end durations, bytes of the full state, and bytes that each wrote itself.
-    #: ``summarize`` turns them into figures.
     durations_ms: tuple[int, ...] = ()
     state_sizes: tuple[int, ...] = ()
     checkpointed_sizes: tuple[int, ...] = ()
@@ -178,52 +176,6 @@ MAX_SUMMARIZED = 10_000
 _IN_PROGRESS = "IN_PROGRESS"
 _COMPLETED = "COMPLETED"
 _FAILED = "FAILED"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """Summary statistics, the same ones as Flink's; all zero if there are no values."""
-
-    min: int = 0
-    max: int = 0
-    #: Rounded down.
-    average: int = 0
-    p50: float = 0.0
-    p90: float = 0.0
-    p95: float = 0.0
-    p99: float = 0.0
-    p999: float = 0.0
-
-
-def summarize(values: Iterable[int]) -> Summary:
-    """Minimum, maximum, average and percentiles of ``values``, computed as in Flink's REST API.
-
-    The percentile p of n sorted values is at position p * (n + 1), counted from 1, interpolated
-    between its neighbours and clamped to the range of the values.
-    """
-    ordered = sorted(values)
-    if not ordered:
-        return Summary()
-    return Summary(
-        min=ordered[0],
-        max=ordered[-1],
-        average=sum(ordered) // len(ordered),
-        p50=_percentile(ordered, 0.5),
-        p90=_percentile(ordered, 0.9),
-        p95=_percentile(ordered, 0.95),
-        p99=_percentile(ordered, 0.99),
-        p999=_percentile(ordered, 0.999),
-    )
-
-
-def _percentile(ordered: Sequence[int], fraction: float) -> float:
-    place = fraction * (len(ordered) + 1)
-    below = math.floor(place)
-    if below < 1:
-        return float(ordered[0])
-    if below >= len(ordered):
-        return float(ordered[-1])
-    return ordered[below - 1] + (place - below) * (ordered[below] - ordered[below - 1])
 
 
 class _Attempt:

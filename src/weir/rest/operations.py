@@ -1,10 +1,7 @@
-"""Requests to the REST server: their bodies as checked values, and the operations they trigger.
+"""The operations that requests have triggered (Flink: asynchronous operations).
 
-Unknown fields of a body are accepted, as in Flink's server. Each request's ``FIELDS`` says what its
-body may hold; a refusal quotes it.
-
-**Triggered operations** (Flink: asynchronous operations) are kept so that the client can read the
-outcome. A POST answers at once with a trigger id, and the client polls that id. Rules:
+They are kept so that the client can read the outcome: a POST answers at once with a trigger id, and
+the client polls that id. Rules:
 
 1. A POST that repeats a trigger id joins the operation with that id, so that a client may retry
    when it does not know whether the first request arrived.
@@ -20,86 +17,13 @@ guards the store.
 
 from __future__ import annotations
 
-import enum
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-import msgspec
-
-from weir.core.types import CheckpointType
 from weir.runtime.concurrency import Clock
-
-#: 32 hexadecimal digits, in either case.
-TriggerId = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{32}$")]
-
-#: A path that an operating system accepts: of bounded length, and without a zero byte.
-Path = Annotated[str, msgspec.Meta(max_length=4096, pattern="^[^\\x00]*$")]
-
-
-class SavepointFormat(enum.Enum):
-    """The values of ``flink savepoint -type``. Weir has one format, so both mean the same."""
-
-    CANONICAL = "CANONICAL"
-    NATIVE = "NATIVE"
-
-
-class CheckpointBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/checkpoints``. An absent type is CONFIGURED; null is refused."""
-
-    FIELDS: ClassVar[str] = "checkpointType is CONFIGURED, FULL or INCREMENTAL"
-
-    checkpoint_type: CheckpointType = msgspec.field(
-        name="checkpointType", default=CheckpointType.CONFIGURED
-    )
-    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
-
-
-class SavepointBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/savepoints``. Without a directory, the configured one is used."""
-
-    FIELDS: ClassVar[str] = (
-        "target-directory is a path or null, formatType CANONICAL or NATIVE, cancel-job false"
-    )
-
-    target_directory: Path | None = msgspec.field(name="target-directory", default=None)
-    cancel_job: bool = msgspec.field(name="cancel-job", default=False)
-    format_type: SavepointFormat | None = msgspec.field(name="formatType", default=None)
-    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
-
-
-class DisposalBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /savepoint-disposal``."""
-
-    FIELDS: ClassVar[str] = "savepoint-path is a path"
-
-    savepoint_path: Path = msgspec.field(name="savepoint-path")
-    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
-
-
-class CoordinatorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/coordinators/:operator``."""
-
-    FIELDS: ClassVar[str] = "request is an object, as the coordinator understands it"
-
-    request: dict[str, Any]
-    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
-
-
-class StopBody(msgspec.Struct, frozen=True, kw_only=True):
-    """``POST /jobs/:jobid/stop``. The directory's field name differs from ``SavepointBody``."""
-
-    FIELDS: ClassVar[str] = (
-        "targetDirectory is a path or null, formatType CANONICAL or NATIVE, drain true or false"
-    )
-
-    target_directory: Path | None = msgspec.field(name="targetDirectory", default=None)
-    drain: bool = False
-    format_type: SavepointFormat | None = msgspec.field(name="formatType", default=None)
-    trigger_id: TriggerId | None = msgspec.field(name="triggerId", default=None)
-
 
 #: How many operations are remembered.
 MAX_OPERATIONS = 1_000

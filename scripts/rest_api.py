@@ -1,0 +1,133 @@
+"""Writes docs/REST.md from the schema that server and client use (``weir.rest.schema``).
+
+``python scripts/rest_api.py`` rewrites the page; a test fails if page and schema differ.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import re
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from weir.rest.schema import ENDPOINTS
+from weir.rest.schema.base import Endpoint, Errors, Message, Operation
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "REST.md"
+
+HEAD = """# REST
+
+A job's driver serves Flink's REST API, as far as Weir has the concepts: stock Flink clients can
+list, stop and watch a job. Every path also works below `/v1`. The default address is
+`http://127.0.0.1:8081` ([who may call it](DEPLOYMENT.md#who-may-call-the-rest-server)). In
+Python, `weir.connect` calls it.
+
+Times are milliseconds since the Unix epoch, durations milliseconds, sizes bytes. A GET is
+answered with 200. What starts an operation is answered with 202 and a `request-id`, which the
+next path polls: `IN_PROGRESS`, then `COMPLETED` with its `operation`, or the status 500 if it
+failed. A body may bring its own `triggerId` (32 hexadecimal digits): a request that repeats one
+joins the operation with that id, so a client may retry. Every refusal and failure has the body
+`Errors`.
+
+Written by `scripts/rest_api.py` from the schema that server and client share.
+
+| method | path | body | answer | |
+| --- | --- | --- | --- | --- |
+"""
+
+_PRIMITIVES: dict[object, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    typing.Any: "any",
+    None: "null",
+    types.NoneType: "null",
+}
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    rows = [
+        f"| {one.method} | `{one.path}{_query(one)}` | {_type(one.body) if one.body else ''} |"
+        f" {_type(one.answer)} | {one.summary} |"
+        for one in ENDPOINTS
+    ]
+    named = dict.fromkeys(found for one in ENDPOINTS for found in _messages_of(one))
+    named[Errors] = None
+    sections = [_section(message) for message in sorted(named, key=lambda one: one.__name__)]
+    return HEAD + "\n".join(rows) + "\n\n## Messages\n\n" + "\n".join(sections)
+
+
+def _query(endpoint: Endpoint[Message]) -> str:
+    return "".join(f"?{name}=" for name in endpoint.query)
+
+
+def _messages_of(endpoint: Endpoint[Message]) -> Iterator[type[Message]]:
+    waiting: list[object] = [endpoint.answer, endpoint.body]
+    while waiting:
+        found = waiting.pop(0)
+        origin = typing.get_origin(found) or found
+        waiting += typing.get_args(found)
+        if isinstance(origin, type) and issubclass(origin, Message):
+            if origin is not Message:
+                yield origin
+            waiting += [field.type for field in msgspec.structs.fields(origin)]
+
+
+def _section(message: type[Message]) -> str:
+    comments = _comments(message)
+    text = " ".join((inspect.getdoc(message) or "").replace("``", "`").split())
+    lines = [f"### {message.__name__}\n", f"{text}\n", "| field | | |", "| --- | --- | --- |"]
+    for field in msgspec.structs.fields(message):
+        lines.append(
+            f"| `{field.encode_name}` | {_type(field.type)} | {comments.get(field.name, '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _comments(message: type[Message]) -> dict[str, str]:
+    """The ``#:`` comments above the fields of a message and of those that it extends."""
+    found: dict[str, str] = {}
+    for one in reversed(message.__mro__):
+        if not one.__module__.startswith("weir.rest.schema."):
+            continue
+        for above, name in re.findall(
+            r"((?: +#: .*\n)+) +(\w+):", inspect.getsource(one), re.MULTILINE
+        ):
+            text = " ".join(line.strip().removeprefix("#: ") for line in above.splitlines())
+            found[name] = text.replace("``", "`")
+    return found
+
+
+def _type(kind: object) -> str:
+    """A type in Markdown, with links to messages."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(one) for one in arguments)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"object of {_type(arguments[1])}"
+    if origin is Operation:
+        return f"{_type(origin)} of {_type(arguments[0])}"
+    return _plain(arguments[0] if origin is typing.Annotated else kind)
+
+
+def _plain(kind: object) -> str:
+    """A type without parameters."""
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return ", ".join(f"`{one.value}`" for one in kind)
+    if isinstance(kind, type) and issubclass(kind, Message):
+        name = kind.__name__
+        return "`{}`" if kind is Message else f"[{name}](#{name.lower()})"
+    return "object" if isinstance(kind, typing.TypeVar) else _PRIMITIVES[kind]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
