@@ -152,7 +152,7 @@ def test_an_entry_of_the_offset_log_that_is_none_is_damage(world: World, text: s
     """For every reader, before Spark sees it."""
     set_entry(world, 0, "offsets/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
-        refused(world, READERS[name][0], "what cannot be")
+        refused(world, READERS[name][0], "invalid entry for vertex")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_an_entry_of_the_commit_log_that_is_none_is_damage(world: World, text: s
     """State ids become names of files that a snapshot reads and copies."""
     set_entry(world, 0, "commits/3", text)
     for name in ("inspect", "read_savepoint", "restore"):
-        refused(world, READERS[name][0], "what cannot be")
+        refused(world, READERS[name][0], "invalid entry for vertex")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_an_entry_beyond_the_last_batch_is_not_restored(world: World, key: str, 
     """Spark would run a batch planned by the attacker and read the files it names into the
     table."""
     set_entry(world, 0, key, text)
-    refused(world, restore, "what cannot be")
+    refused(world, restore, "invalid entry for vertex")
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_file_in_place_of_a_log_entry_is_not_restored(world: World, key: str) 
     """Only large entries of source logs are files; all others are in the metadata."""
     handle = world.fields["tasks"][0]["files"][0]
     forge(world, lambda forged: forged["tasks"][0]["files"].append({**handle, "key": key}))
-    refused(world, restore, "what cannot be")
+    refused(world, restore, "invalid entry for vertex")
 
 
 @pytest.mark.parametrize(
@@ -224,14 +224,14 @@ def test_an_offset_log_entry_cannot_make_spark_load_a_class(
     changed = json.loads(metadata)
     changed["conf"][key] = value
     set_entry(world, 0, "offsets/3", "\n".join((version, json.dumps(changed), *rest)))
-    refused(world, restore, "what cannot be")
+    refused(world, restore, "invalid entry for vertex")
 
 
 @pytest.mark.parametrize("text", ["", "now", "-1", "1.5", "9" * 5_000, "null"])
 def test_an_output_watermark_that_is_no_time_is_damage(world: World, text: str) -> None:
     """Consumers would receive it."""
     set_entry(world, -1, "weir-output-watermark", text)
-    refused(world, restore, "what cannot be")
+    refused(world, restore, "invalid entry for vertex")
 
 
 def state_directory(world: World) -> QueryDirectory:
@@ -259,7 +259,7 @@ def test_a_state_snapshot_cannot_name_files_elsewhere(world: World, files: Any) 
         )
     place = Path(directory.file(f"state/0/0/1_{'a' * 36}.zip"))
     place.write_bytes(files if isinstance(files, bytes) else archive.getvalue())
-    with world.untouched(), pytest.raises(StorageError, match="no snapshot of Spark's state"):
+    with world.untouched(), pytest.raises(StorageError, match="not a snapshot of Spark's state"):
         StateFiles(directory, [], -1).keys(0)
 
 
@@ -330,7 +330,7 @@ def test_operator_state_cannot_lie_in_files_elsewhere(
     kept["score"][place] = {"0": location} if place == "lists" else {"seen": {"0": location}}
     set_entry(world, -1, "weir-operators", json.dumps(kept))
     for reader in (restore, read, inspect_operator):
-        refused(world, reader, "what cannot be")
+        refused(world, reader, "invalid entry for vertex")
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_an_entry_of_operators_that_is_none_is_damage(world: World, text: str) -
     """Also if it asks for more subtasks than there are key groups."""
     set_entry(world, -1, "weir-operators", text)
     for reader in (restore, read, inspect_operator):
-        refused(world, reader, "what cannot be")
+        refused(world, reader, "invalid entry for vertex")
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04N.", b"\xff" * 40, b"\x91" * 100_000])
@@ -373,4 +373,4 @@ def test_a_segment_in_flight_is_made_of_files_of_the_snapshot(
 ) -> None:
     """A restored consumer reads them first."""
     forge(world, lambda forged: forged["tasks"][-1]["in_flight"][0].update(payload=payload))
-    refused(world, restore, "what cannot be")
+    refused(world, restore, "invalid entry for vertex")

@@ -478,7 +478,7 @@ def test_a_segment_whose_file_has_vanished_fails_the_query(
         run.start(run.channel(SCHEMA))
         run.admit(0, [tmp_path / "gone.parquet"])
         with pytest.raises(
-            AssertionError, match=r"Files of channel 'c0' have vanished: .*gone\.parquet"
+            AssertionError, match=r"Files of channel 'c0' are missing: .*gone\.parquet"
         ):
             run.step()
 

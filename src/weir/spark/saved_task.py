@@ -100,7 +100,7 @@ def check_saved_task(state: TaskState, path: str) -> None:
 
 def unfit(state: TaskState, path: str, error: ValueError) -> CheckpointDamagedError:
     """The error for an invalid state of one vertex in the snapshot at ``path``."""
-    said = f"describes vertex {state.vertex!r} in an impossible way ({error})"
+    said = f"has an invalid entry for vertex {state.vertex!r} ({error})"
     return damaged(path, METADATA_FILE, said)
 
 
