@@ -58,6 +58,8 @@ def test_an_error_without_a_line_of_the_users_is_told_alone() -> None:
     """So is one of Weir's own messages."""
     assert describe(ValueError("7\nand more")) == "ValueError: 7"
     assert describe(EOFError()) == "EOFError"
+    coloured = "No copy\n   \x1b[31m↳\x1b[0m No write\n    \x1b[31m↳\x1b[0m No space\nand more\n"
+    assert describe(OSError(coloured)) == "OSError: No copy: No write: No space"
     assert describe(PipelineError("Step 'a' is wrong.")) == "Step 'a' is wrong."
 
 

@@ -82,6 +82,8 @@ _PASSING = re.compile(
     r"|^(StorageError|OSError|IOError|IOException|BrokenPipeError|URLError|gaierror|HTTPError"
     r"|EOFException|ClosedChannelException)$"
 )
+#: Starts a line that delta-rs adds to its message for each cause, coloured.
+_CAUSE = re.compile(r"\s*(?:\x1b\[\d+m)?↳(?:\x1b\[0m)?\s*")
 #: Characters of a stack trace that are kept, half from its start and half from its end.
 TRACE_LENGTH = 16_000
 
@@ -200,8 +202,14 @@ class Raised:
 
 
 def read_exception(error: BaseException) -> Raised:
-    """An exception raised in this process."""
-    first = str(error).strip().partition("\n")[0]
+    """An exception raised in this process, with the first line of its message.
+
+    Rust libraries print the causes of an error below it, each after an arrow: they belong to it.
+    """
+    first, *more = str(error).strip().split("\n")
+    first = ": ".join(
+        [first, *(line[cause.end() :] for line in more if (cause := _CAUSE.match(line)))]
+    )
     kind = type(error).__name__
     return Raised(error=f"{kind}: {first}" if first else kind, frames=tuple(_frames(error)))
 
