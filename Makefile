@@ -15,10 +15,10 @@ SIM_SEEDS ?= 20000
 
 .PHONY: help setup lint test test-fast test-slow demo sim bench soak lock clean
 
-help: ## list the targets
+help: ## list targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
 
-setup: ## make .venv with all dependencies, and install Java 17 where there is none (as root)
+setup: ## create .venv with all dependencies; as root, also install Java 17 if missing
 	@scripts/setup.sh
 
 lint: setup ## ruff and mypy --strict
@@ -26,22 +26,22 @@ lint: setup ## ruff and mypy --strict
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy --strict
 
-test: lint ## lint, then all but the slow tests, in two processes: what continuous integration runs
+test: lint ## lint, then all but the slow tests in two processes, as in CI
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-test-fast: setup ## only the tests that start no JVM and kill no process: seconds
+test-fast: setup ## only tests without a JVM or killed processes: seconds
 	$(BIN)/pytest -m "not spark and not kill and not slow"
 
-test-slow: setup ## the tests that make test leaves out, with 200 random kills of stops: over an hour
+test-slow: setup ## the slow tests, including 200 stops with a random kill: over an hour
 	$(BIN)/pytest -m slow
 
-demo: setup ## kill a running job three times and prove that no row is lost or doubled
+demo: setup ## kill a running job three times; prove that no row is lost or duplicated
 	$(BIN)/weir demo --kill 3
 
-sim: setup ## SIM_SEEDS runs of the simulator: minutes
+sim: setup ## run the simulator with SIM_SEEDS seeds: minutes
 	$(BIN)/weir sim --seeds $(SIM_SEEDS)
 
-bench: setup ## Weir against plain Structured Streaming, starts, memory, backpressure, stops, incremental checkpoints: two hours
+bench: setup ## benchmark Weir against plain Structured Streaming, and its startup, memory, backpressure, stops and incremental checkpoints: two hours
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.graph
 	$(BIN)/python -m benchmarks.backpressure
@@ -53,12 +53,12 @@ bench: setup ## Weir against plain Structured Streaming, starts, memory, backpre
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.memory
 
-soak: setup ## kill one job in every way there is for SOAK_MINUTES, then count each row; fills a disk if it is root
+soak: setup ## kill one job in every way for SOAK_MINUTES, then check every row; as root, also fills a disk
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES)
 
-lock: setup ## resolve pyproject.toml anew into requirements.lock, as versions only
+lock: setup ## resolve pyproject.toml again into requirements.lock, versions only
 	$(BIN)/python scripts/lock.py
 
-clean: ## remove what builds, tests and demos left behind; keeps .venv
+clean: ## remove files left by builds, tests and demos; keeps .venv
 	rm -rf build dist .weir spark-warehouse metastore_db derby.log .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -304,14 +304,14 @@ def figures(unaligned: bool, result: Result) -> str:
     durations = [one.duration_ms for one in result.taken]
     return (
         f"{'unaligned' if unaligned else 'aligned'}: the consumer is {result.times_slower:.1f}"
-        f" times slower ({result.segment_ms:,.0f} ms a segment, median batch"
+        f" times slower ({result.segment_ms:,.0f} ms per segment, median batch"
         f" {result.consumer_batch_ms:,.0f} ms); {len(durations)} checkpoints of {min(durations):,}"
         f" to {max(durations):,} ms, median {statistics.median(durations):,.0f} ms, with"
         f" {statistics.median(one.unread for one in result.taken):.0f} segments unread,"
         f" {statistics.median(one.persisted_size for one in result.taken) / 1e6:.1f} MB of them"
-        f" taken along; channel at most {max(look.channel for look in result.looks) / 1e6:.1f} MB,"
+        f" stored; channel at most {max(look.channel for look in result.looks) / 1e6:.1f} MB,"
         f" memory at most {max(look.memory for look in result.looks) / 1e9:.2f} GB in"
-        f" {len(result.looks)} looks"
+        f" {len(result.looks)} samples"
     )
 
 
@@ -358,17 +358,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.backpressure", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--aligned", type=int, default=3, help="aligned checkpoints")
-    parser.add_argument("--unaligned", type=int, default=10, help="unaligned checkpoints")
+    parser.add_argument("--aligned", type=int, default=3, help="number of aligned checkpoints")
+    parser.add_argument("--unaligned", type=int, default=10, help="number of unaligned checkpoints")
     parser.add_argument(
-        "--rows", type=int, default=50_000, help="rows of an input file, and so of a segment"
-    )
-    parser.add_argument("--files", type=int, default=300, help="input files: more than are read")
-    parser.add_argument(
-        "--sleep-us", type=float, default=150, help="what the consumer sleeps for each row"
+        "--rows", type=int, default=50_000, help="rows per input file, and so per segment"
     )
     parser.add_argument(
-        "--directory", type=Path, help="where the runs write (a temporary directory)"
+        "--files", type=int, default=300, help="input files, more than the job reads"
+    )
+    parser.add_argument(
+        "--sleep-us", type=float, default=150, help="microseconds the consumer sleeps per row"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

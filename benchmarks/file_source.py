@@ -119,7 +119,7 @@ def rate(
     found = ds.dataset(target / "out", format="parquet").to_table(["id"])["id"].to_numpy()
     shutil.rmtree(target)
     assert np.array_equal(np.sort(found), np.arange(total)), (
-        f"the rows of {side} are not those of the input"
+        f"the rows of {side} differ from the input"
     )
     print(f"{side}: {total:,} rows in {seconds:.1f} s: {total / seconds:,.0f} rows/s", flush=True)
     return total / seconds
@@ -152,11 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.file_source", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--files", type=int, default=1000, help="files of the input")
-    parser.add_argument("--rows", type=int, default=10_000, help="rows of each file")
-    parser.add_argument(
-        "--pairs", type=int, default=3, help="runs of each side, after one that warms up"
-    )
+    parser.add_argument("--files", type=int, default=1000, help="input files")
+    parser.add_argument("--rows", type=int, default=10_000, help="rows per file")
+    parser.add_argument("--pairs", type=int, default=3, help="runs of each side, after a warm-up")
     chosen = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
     medians = {}

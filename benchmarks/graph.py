@@ -156,7 +156,7 @@ def profile_lines(result: GraphResult) -> list[str]:
             f"  {query}: from {first.planned_ms - result.begun_ms:.0f} to"
             f" {last.end_ms - result.begun_ms:.0f} ms, busy"
             f" {sum(batch.busy_ms for batch in batches):.0f} of {span_ms:.0f} ms in {len(batches)}"
-            f" batches, {sum(1 for batch in batches if not batch.rows)} of them without rows"
+            f" batches, {sum(1 for batch in batches if not batch.rows)} of them empty"
         )
         lines += [
             f"    {phase}: {_spread(batch.duration_ms.get(phase, 0) for batch in batches)}"
@@ -175,7 +175,7 @@ def profile_lines(result: GraphResult) -> list[str]:
 
 def _spread(values: Iterable[float]) -> str:
     found = list(values)
-    return f"sum {sum(found):.0f}, median {_median(found):.0f}, most {max(found):.0f} ms"
+    return f"sum {sum(found):.0f}, median {_median(found):.0f}, max {max(found):.0f} ms"
 
 
 def _batch_ms(batches: Iterable[Batch]) -> float:
@@ -199,14 +199,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.graph", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and one of Weir")
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and a Weir run")
     parser.add_argument("--rows", type=int, default=10_000_000, help="input rows")
     parser.add_argument("--files", type=int, default=40, help="input files, in 10 batches")
     parser.add_argument(
-        "--profile", action="store_true", help="print where the time of each run went"
+        "--profile", action="store_true", help="print where each run spends its time"
     )
     parser.add_argument(
-        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -71,15 +71,15 @@ def check_tables(directory: Path, side: Side, expected: Expected) -> None:
         raw_files = files_in_spark_log(raw / "_spark_metadata")
         window_files = files_in_spark_log(windows / "_spark_metadata")
     if not _by_key(raw_files, expected.closing).equals(expected.raw):
-        raise TablesDifferError(f"The raw table of {side.value} does not hold the input's rows.")
+        raise TablesDifferError(f"The raw table of {side.value} differs from the input.")
     found = pa.concat_tables(
         [_read(path, WINDOWS) for path in window_files] or [WINDOWS.empty_table()]
     )
     found = _sorted(found.filter(pc.less(found["minute"], expected.closing)), ["minute", "key"])
     if not found.equals(expected.windows):
         raise TablesDifferError(
-            f"The table of windows of {side.value} has {found.num_rows} rows of which some are"
-            f" wrong, or of {expected.windows.num_rows} some are missing."
+            f"The window table of {side.value} has wrong or missing rows: {found.num_rows} rows,"
+            f" {expected.windows.num_rows} expected."
         )
 
 

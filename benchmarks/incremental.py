@@ -220,7 +220,7 @@ class _Measurement:
             check_running(self._over)
             if time.monotonic() > end:
                 raise RunFailedError(
-                    f"Spark wrote no snapshots below {work} in {_SNAPSHOT_WAIT_S} seconds."
+                    f"Spark wrote no snapshots under {work} within {_SNAPSHOT_WAIT_S} seconds."
                 )
             time.sleep(_LOOK_S)
 
@@ -265,19 +265,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.incremental", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--pairs", type=int, default=3, help="pairs of a small and a large state")
+    parser.add_argument(
+        "--pairs", type=int, default=3, help="pairs of runs with small and large state"
+    )
     parser.add_argument("--keys", type=int, default=20_000, help="keys of the small state")
     parser.add_argument(
-        "--times", type=int, default=100, help="how many times as many the large one has"
+        "--times",
+        type=int,
+        default=100,
+        help="size of the large state, as a multiple of the small one",
     )
     parser.add_argument(
         "--changed", type=int, default=2_000, help="keys that change before each checkpoint"
     )
+    parser.add_argument("--checkpoints", type=int, default=20, help="measured checkpoints per run")
     parser.add_argument(
-        "--checkpoints", type=int, default=20, help="measured checkpoints of each run"
-    )
-    parser.add_argument(
-        "--directory", type=Path, help="where the runs write (a temporary directory)"
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     parser.add_argument("--run", type=Path, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -180,12 +180,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.memory", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--queries", type=int, default=8, help="queries of the job")
+    parser.add_argument("--queries", type=int, default=8, help="number of queries in the job")
     parser.add_argument(
-        "--settle", type=float, default=10, help="seconds from the last first row to the look"
+        "--settle", type=float, default=10, help="seconds to wait once every query has read a row"
     )
     parser.add_argument(
-        "--directory", type=Path, help="where everything lies (a temporary directory)"
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     options = parser.parse_args(arguments)
     end_on_sigterm()

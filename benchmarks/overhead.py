@@ -128,8 +128,8 @@ class Bench:
         rows_per_s = self._workload.size.rows / result.elapsed_ms * 1000
         return (
             f"{side.value} {rows_per_s:,.0f} rows/s ({result.elapsed_ms / 1000:.1f} s,"
-            f" {len(result.batches)} batches, median {result.batch_median_ms:.0f} ms, first done"
-            f" after {result.first_batch_ms:.0f} ms)"
+            f" {len(result.batches)} batches, median {result.batch_median_ms:.0f} ms, first batch"
+            f" done after {result.first_batch_ms:.0f} ms)"
         )
 
 
@@ -207,7 +207,7 @@ def measure_channel(directory: Path, *, pairs: int, files: int) -> list[str]:
             for phase in sorted({phase for batch in found for phase in batch.duration_ms})
         )
         rows = statistics.mean(batch.rows for batch in found)
-        print(f"channel {side.value}: {rows:.0f} rows a batch; median ms of {phases}", flush=True)
+        print(f"channel {side.value}: {rows:.0f} rows per batch; median ms of {phases}", flush=True)
     return channel_verdict(results)
 
 
@@ -236,28 +236,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.overhead", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--pairs", type=int, default=5, help="pairs of the throughput comparison")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="its input rows")
-    parser.add_argument("--files", type=int, default=40, help="its input files, in 10 batches")
     parser.add_argument(
-        "--small-pairs", type=int, default=3, help="pairs of the comparison of small batches"
+        "--rows", type=int, default=10_000_000, help="input rows of the throughput comparison"
     )
     parser.add_argument(
-        "--small-files", type=int, default=1_000, help="its files of 100 rows, one for each batch"
+        "--files",
+        type=int,
+        default=40,
+        help="input files of the throughput comparison, in 10 batches",
     )
     parser.add_argument(
-        "--channel-pairs", type=int, default=3, help="pairs of the query that reads a channel"
+        "--small-pairs", type=int, default=3, help="pairs of the small-batch comparison"
+    )
+    parser.add_argument(
+        "--small-files",
+        type=int,
+        default=1_000,
+        help="files of the small-batch comparison: 100 rows and one batch each",
+    )
+    parser.add_argument(
+        "--channel-pairs", type=int, default=3, help="pairs of the channel comparison"
     )
     parser.add_argument(
         "--channel-files",
         type=int,
         default=300,
-        help="its files of 100 rows, one for each batch of the source",
+        help="files of the channel comparison: 100 rows and one source batch each",
     )
     parser.add_argument(
-        "--only", choices=("throughput", "small", "channel"), help="measure only this"
+        "--only", choices=("throughput", "small", "channel"), help="run only this comparison"
     )
     parser.add_argument(
-        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     options = parser.parse_args(arguments)
     print(describe_machine(), flush=True)

@@ -195,7 +195,7 @@ def check_counts(source: Path, out: Path) -> None:
         .sort_by([("key", "ascending"), ("n", "ascending")])
     )
     keys = np.sort(ds.dataset(source, format="parquet").to_table()["key"].to_numpy())
-    assert np.array_equal(found["key"].to_numpy(), keys), "the rows are not those of the input"
+    assert np.array_equal(found["key"].to_numpy(), keys), "the rows differ from the input"
     first = np.searchsorted(keys, keys, "left")
     assert np.array_equal(found["n"].to_numpy(), np.arange(len(keys)) - first + 1), (
         "a count is wrong"
@@ -238,14 +238,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.process", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the running count")
-    parser.add_argument("--keys", type=int, default=100_000, help="its keys")
-    parser.add_argument("--files", type=int, default=5, help="its files, one a batch")
+    parser.add_argument("--keys", type=int, default=100_000, help="keys of the running count")
     parser.add_argument(
-        "--runs", type=int, default=3, help="how often it is run, after one that warms up"
+        "--files", type=int, default=5, help="files of the running count, one per batch"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of the running count, after a warm-up"
     )
     parser.add_argument("--pairs", type=int, default=5, help="pairs with and without a coordinator")
     parser.add_argument(
-        "--small-files", type=int, default=100, help="files of 100 rows, one for each batch"
+        "--small-files", type=int, default=100, help="files of 100 rows, one per batch"
     )
     chosen = parser.parse_args(arguments)
     print(describe_machine(), flush=True)
@@ -263,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             added.append(ms["with"] - ms["without"])
             print(
-                f"pair {pair + 1}: without {ms['without']:.1f} ms, with {ms['with']:.1f} ms a"
+                f"pair {pair + 1}: without {ms['without']:.1f} ms, with {ms['with']:.1f} ms per"
                 " batch",
                 flush=True,
             )

@@ -107,9 +107,7 @@ def check_alive(process: subprocess.Popen[bytes], directory: Path, deadline_s: f
     if process.poll() is None and time.monotonic() < deadline_s:
         return
     what = (
-        "is too slow"
-        if process.returncode is None
-        else f"ended with exit code {process.returncode}"
+        "timed out" if process.returncode is None else f"ended with exit code {process.returncode}"
     )
     raise RunFailedError(f"The run in {directory.name} {what}:\n{log_of(directory)}")
 
@@ -131,7 +129,7 @@ def kill_session(leader: subprocess.Popen[bytes]) -> None:
             with suppress(psutil.NoSuchProcess):
                 member.kill()
         if time.monotonic() > deadline_s:
-            raise RunFailedError(f"Processes survive SIGKILL: {members}")
+            raise RunFailedError(f"Processes survived SIGKILL: {members}")
         time.sleep(_LOOK_S)
 
 

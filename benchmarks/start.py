@@ -181,7 +181,7 @@ def measure(
             for side in order
         }
         found.append(runs)
-        name = f"pair {number}" if number else "before the pairs"
+        name = f"pair {number}" if number else "warm-up"
         print(
             f"{subject.name} {name}: {'; '.join(_figures(side, runs[side]) for side in sides)}",
             flush=True,
@@ -239,13 +239,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.start", description=(__doc__ or "").split("\n")[0]
     )
+    parser.add_argument("--pairs", type=int, default=5, help="pairs of a plain run and Weir runs")
     parser.add_argument(
-        "--pairs", type=int, default=5, help="pairs of a plain run and runs of Weir"
+        "--recoveries", type=int, default=10, help="number of times to kill the driver"
     )
-    parser.add_argument("--recoveries", type=int, default=10, help="how often the driver is killed")
-    parser.add_argument("--only", choices=("start", "graph", "recovery"), help="measure only this")
     parser.add_argument(
-        "--directory", type=Path, help="where inputs and tables go (a temporary directory)"
+        "--only", choices=("start", "graph", "recovery"), help="run only this comparison"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     options = parser.parse_args(arguments)
     end_on_sigterm()

@@ -110,7 +110,7 @@ class Numbers:
             before = len(self._found)
             self._found.update(numbers)
             if len(self._found) != before + len(numbers):
-                raise TablesDifferError(f"{path.name} has a row that the table had before.")
+                raise TablesDifferError(f"{path.name} contains a duplicate row.")
         return max(self._found, default=-1)
 
     def has_all(self, below: int) -> bool:

@@ -140,11 +140,11 @@ class Bench:
         )
         if not np.array_equal(ids, np.arange(len(ids))) or len(ids) % self._rows:
             raise StopFailedError(
-                f"The table's {len(ids)} rows are not the numbers of whole files, each once."
+                f"The table's {len(ids)} rows are not the rows of whole files, each exactly once."
             )
         if len(ids) <= self._committed:
             raise StopFailedError(
-                f"The table has {len(ids)} rows, and had {self._committed} before."
+                f"The table did not grow: {len(ids)} rows, {self._committed} before."
             )
         self._committed = len(ids)
 
@@ -168,7 +168,7 @@ class Bench:
 
     def _check_alive(self, run: subprocess.Popen[bytes], end: float) -> None:
         if run.poll() is not None or time.monotonic() > end:
-            raise RunFailedError(f"weir run ended, or does not go on:\n{self._output()}")
+            raise RunFailedError(f"weir run ended or made no progress:\n{self._output()}")
         time.sleep(_LOOK_S)
 
     def _output(self) -> str:
@@ -185,14 +185,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.stopping", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument(
-        "--stops", type=int, default=5, help="how often the job is stopped and resumed"
+        "--stops", type=int, default=5, help="number of times to stop and resume the job"
     )
     parser.add_argument(
-        "--rows", type=int, default=500_000, help="rows of an input file, and so of a batch"
+        "--rows", type=int, default=500_000, help="rows per input file, and so per batch"
     )
-    parser.add_argument("--files", type=int, default=200, help="input files: more than are read")
     parser.add_argument(
-        "--directory", type=Path, help="where everything lies (a temporary directory)"
+        "--files", type=int, default=200, help="input files, more than the job reads"
+    )
+    parser.add_argument(
+        "--directory",
+        type=Path,
+        help="parent of the working directory (default: the temporary directory)",
     )
     options = parser.parse_args(arguments)
     print(describe_machine(), flush=True)

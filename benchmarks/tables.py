@@ -97,7 +97,9 @@ def check_part(name: str, found: pa.Table, expected: pa.Table) -> None:
     surplus = _counted(found) - _counted(expected)
     if surplus:
         row, times = surplus.most_common(1)[0]
-        raise TablesDifferError(f"{name} has {surplus.total()} rows too many: {row} {times} times.")
+        raise TablesDifferError(
+            f"{name} has {surplus.total()} surplus rows, for example {row}, {times} of them."
+        )
 
 
 def _counted(table: pa.Table) -> Counter[tuple[object, ...]]:

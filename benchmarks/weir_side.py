@@ -144,6 +144,6 @@ class _WatchedFiles(weir.sinks.Files):
     def the_query(self) -> StreamingQuery:
         """The job's only query, once it has begun to stage."""
         if self.session is None:
-            raise JobFailedError("The job staged rows before it asked for its source.")
+            raise JobFailedError("The job staged rows before it created its source.")
         (query,) = self.session.streams.active
         return query

@@ -36,7 +36,7 @@ find_python() {
             return
         fi
     done
-    fail "no Python 3.11 or newer was found: install one, or name it with" \
+    fail "Python 3.11 or newer not found: install it, or name it with" \
         "PYTHON=/path/to/python make setup."
 }
 
@@ -65,12 +65,12 @@ fingerprint() {
 
 if ! have_java; then
     if [ -n "${JAVA_HOME:-}" ]; then
-        fail "JAVA_HOME=$JAVA_HOME holds no Java 17 or newer: point it to one, or unset it and" \
-            "run 'make setup' again."
+        fail "JAVA_HOME=$JAVA_HOME does not contain Java 17 or newer: point it to one, or unset it," \
+            "and run 'make setup' again."
     fi
     apt_install "$java_package" "Java 17 or newer"
     have_java || fail "the java command is still older than 17: set JAVA_HOME to a newer one and" \
-        "run again."
+        "run 'make setup' again."
 fi
 
 # A failure does not fail setup. It runs this code, not the weir command, since the command's
@@ -84,7 +84,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 try:
     make()
 except UnsupportedEnvironmentError as error:
-    print(f"setup: going on without it: {error}", file=sys.stderr)
+    print(f"setup: continuing without it: {error}", file=sys.stderr)
 '
 
 # warm_up: make the class archive, with which Spark starts in half the time, in the background.
@@ -95,8 +95,7 @@ from weir.spark.class_archive import is_settled
 sys.exit(not is_settled())
 '
     if ! "$venv/bin/python" -c "$settled"; then
-        say "making the class archive, with which Spark starts in half the time" \
-            "(about half a minute)"
+        say "creating the class archive, which halves Spark's startup time (about half a minute)"
         "$venv/bin/python" -c "$make_archive" &
         # If setup fails or is interrupted, the background process ends too.
         trap "kill $! 2>/dev/null || true" EXIT

@@ -259,7 +259,7 @@ def test_a_part_of_a_table_may_lack_rows_and_have_none_too_many() -> None:
         pa.table({"id": [3], "name": ["a"]}),
         pa.concat_tables([expected.slice(0, 1)] * 2),
     ):
-        with pytest.raises(TablesDifferError, match="the table has 1 rows too many"):
+        with pytest.raises(TablesDifferError, match="the table has 1 surplus rows"):
             check_part("the table", found, expected)
 
 

@@ -209,7 +209,7 @@ def test_a_cancelled_job_refuses_and_names_its_newest_checkpoint(base: str) -> N
 def test_a_cancelled_job_without_checkpoints_can_only_begin_anew(base: str) -> None:
     """The message can only name --fresh."""
     record(run(base), RecordStatus.CANCELED)
-    with pytest.raises(JobEndedError, match="was cancelled: start anew with --fresh"):
+    with pytest.raises(JobEndedError, match="was cancelled: start from scratch with --fresh"):
         run(base)
 
 
@@ -686,7 +686,7 @@ def test_a_start_under_a_new_id_that_died_before_it_had_the_name_is_told_of(
         run(base, fresh=True)
     monkeypatch.undo()
     way = "--from-savepoint /c/chk-4," if checkpoints else f"--fresh --from-savepoint {savepoint},"
-    with pytest.raises(JobEndedError, match=f"did not come to be.*{way}"):
+    with pytest.raises(JobEndedError, match=f"which never started: .*{way}"):
         run(base)
     assert run(base, fresh=True).job_id != old.job_id
 

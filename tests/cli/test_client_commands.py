@@ -248,10 +248,10 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{set: 1}", "is no JSON"),
-        ("[1]", "is no JSON object"),
-        ('{"set": {"limit": NaN}}', "is no JSON"),
-        ('{"set": {"limit": 1e999}}', "is no JSON"),
+        ("{set: 1}", "is not JSON ("),
+        ("[1]", "is not a JSON object"),
+        ('{"set": {"limit": NaN}}', "is not JSON ("),
+        ('{"set": {"limit": 1e999}}', "is not JSON ("),
     ],
 )
 def test_send_refuses_what_is_no_json_object_before_it_asks_anybody(

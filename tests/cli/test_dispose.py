@@ -114,4 +114,4 @@ def test_a_job_or_a_path_is_named_and_not_both(weir: Weir, arguments: tuple[str,
     """The command exits with 2, without a request to any job."""
     result = weir("savepoint", *arguments)
     assert result.exit_code == 2
-    assert "give one of them" in result.stderr.replace("\n", " ")
+    assert "either JOB, to take a savepoint, or --dispose PATH" in result.stderr.replace("\n", " ")

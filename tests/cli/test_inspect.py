@@ -226,7 +226,7 @@ def test_inspect_lists_what_sources_could_not_read(weir: Weir, tmp_path: Path) -
         fs=FileSystems(None), base_directory=str(tmp_path), job_id=JOB_ID
     ).write_metadata(checkpoint)
     lines = [" ".join(line.split()) for line in weir("inspect", str(directory)).stdout.splitlines()]
-    assert "in rejected 30, the newest 20 are" in lines
+    assert "rejected by in: 30 (newest 20 shown)" in lines
     assert ("file-9 7 broken" in lines, "file-10 7 broken" in lines, "whole gone" in lines) == (
         False,
         True,

@@ -145,7 +145,7 @@ def test_a_restored_attempt_starts_no_query_that_had_finished() -> None:
     phases.observe(runs("a"))
     assert listener.told[1:] == [
         "restored 17",
-        "bringing sinks to checkpoint 17",
+        "restoring sinks from checkpoint 17",
         "starting 1 query",
         None,
     ]

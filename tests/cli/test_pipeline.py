@@ -50,13 +50,13 @@ def test_several_jobs_without_a_name_are_refused_with_their_names(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "suffix", "told"),
     [
-        ("x = 1\n", "", "builds no weir.Job"),
+        ("x = 1\n", "", "does not build a weir.Job"),
         (ONE_JOB, ":other", "has no attribute 'other'"),
-        ("x = 1\n", ":x", "has a int, not a weir.Job"),
+        ("x = 1\n", ":x", "is of type int, not a weir.Job"),
         ("x = 1\n\n1 / 0\n", "", "line 3: ZeroDivisionError: division by zero"),
         ("def f():\n", "", "line 1: IndentationError"),
         ("import weir\nweir.Job('  ')\n", "", "line 2: A job needs a name"),
-        ("import sys\nsys.exit(3)\n", "", "line 2: the file ended the program"),
+        ("import sys\nsys.exit(3)\n", "", "line 2: the file exited (code 3)"),
         ("import nothing_of_this_name\n", "", "line 1: ModuleNotFoundError"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_file_that_cannot_be_used_is_one_sentence_with_its_place(
 
 def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
     """The message has the path."""
-    with pytest.raises(PipelineError, match=r"no pipeline file .*missing\.py"):
+    with pytest.raises(PipelineError, match=r"Pipeline file .*missing\.py not found"):
         load_job(str(tmp_path / "missing.py"))
 
 

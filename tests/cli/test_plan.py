@@ -61,25 +61,25 @@ def test_plan_says_of_each_vertex_its_chain_its_channels_and_why_it_ends(
         "end (unbounded)\n"
         "  chain                   orders -> end\n"
         "  sinks                   all\n"
-        "  its channel is read by  both\n"
-        "  ends there because      several steps read its output (a, b, sink all)\n"
+        "  channel read by         both\n"
+        "  chain ends because      several steps read its output (a, b, sink all)\n"
         "\n"
         "users (bounded)\n"
         "  chain                   users\n"
-        "  its channel is read by  both\n"
-        "  ends there because      downstream, a source meets a channel\n"
+        "  channel read by         both\n"
+        "  chain ends because      downstream, a source meets a channel\n"
         "\n"
         "both (unbounded)\n"
         "  chain                   (a, b) -> both\n"
-        "  reads the channels of   end, users\n"
-        "  its channel is read by  sums\n"
-        "  ends there because      start_new_chain() or disable_chaining() cuts the chain\n"
+        "  reads channels of       end, users\n"
+        "  channel read by         sums\n"
+        "  chain ends because      start_new_chain() or disable_chaining() cuts the chain\n"
         "\n"
         "sums (unbounded)\n"
         "  chain                   sums\n"
         "  sinks                   sums-out\n"
-        "  reads the channels of   both\n"
-        "  ends there because      only sinks follow\n"
+        "  reads channels of       both\n"
+        "  chain ends because      only sinks follow\n"
     )
 
 
@@ -173,8 +173,8 @@ def test_plan_shows_ids_that_differ_from_the_name_and_what_was_asked_for_of_stat
         "  chain                   sums [s-1]\n"
         "  parallelism             5\n"
         "  sinks                   out [o-1]\n"
-        "  reads the channels of   orders\n"
-        "  ends there because      only sinks follow\n"
+        "  reads channels of       orders\n"
+        "  chain ends because      only sinks follow\n"
     )
     assert '    s1["sums [s-1]"]\n    s2[("out [o-1]")]\n' in weir("plan", "--mermaid", file).stdout
     _, vertex = json.loads(weir("plan", "--json", file).stdout)["vertices"]
@@ -200,7 +200,7 @@ def test_plan_needs_no_java_and_cuts_no_name_in_a_pipe(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (BEGIN, "The output of step 'orders' is unused"),
-        ("x = 1\n", "builds no weir.Job at module level"),
+        ("x = 1\n", "does not build a weir.Job at module level"),
     ],
 )
 def test_a_pipeline_that_cannot_run_is_one_sentence(
@@ -217,7 +217,7 @@ def test_mermaid_and_json_exclude_each_other(weir: Weir, tmp_path: Path) -> None
     """Both together are a usage error, reported before the file is loaded."""
     result = weir("plan", "--mermaid", "--json", str(tmp_path / "missing.py"))
     assert result.exit_code == 2
-    assert "give one of them" in result.stderr
+    assert "use only one of them" in result.stderr
 
 
 def test_plan_has_help_with_an_example(weir: Weir) -> None:

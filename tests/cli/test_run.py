@@ -142,7 +142,7 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
     assert with_recovery_path(given, configuration) is given
     assert with_recovery_path(options, Configuration({})) is options
     with pytest.raises(
-        ConfigurationError, match=r"--fresh .* execution\.state-recovery\.path is /s: leave one"
+        ConfigurationError, match=r"--fresh .* execution\.state-recovery\.path is /s: remove one"
     ):
         with_recovery_path(RunOptions(fresh=True), configuration)
 
@@ -154,7 +154,7 @@ def test_a_configured_recovery_path_stands_for_from_savepoint() -> None:
         (("-s", "/s", "--claim-mode", "LEGACY"), "'LEGACY' is not one of"),
         (
             ("-s", "/s", "--claim", "--claim-mode", "NO_CLAIM"),
-            "--claim-mode is NO_CLAIM: give one of them",
+            "--claim-mode is NO_CLAIM: use only one of them",
         ),
     ],
 )
@@ -267,7 +267,7 @@ def test_a_signal_suspends_the_job(pipeline: str, number: signal.Signals, code: 
     process.send_signal(number)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == code
-    assert "is suspended; the same command resumes it" in out
+    assert "is suspended; run the same command again to resume it" in out
 
 
 def test_a_second_signal_ends_the_process_at_once(pipeline: str) -> None:

@@ -129,7 +129,7 @@ def test_a_finished_job_is_left_alone_and_fresh_starts_anew(place: Place) -> Non
     place.land(2)
     place.finish()
     again = place.finish()
-    assert "has finished before; nothing was run" in again.output
+    assert "has already finished; nothing was run" in again.output
     place.assert_exact()
     fresh = place.finish("--fresh", environment={"NUMBERS_RAW": "anew"})
     assert "recovered from" not in fresh.output

@@ -40,7 +40,7 @@ def test_a_signal_suspends_the_job_and_the_same_command_resumes_it(
     run.wait_for(r"checkpoint 2 completed")
     send(run.process.pid)
     assert run.wait(ENDS_S) == code, run.story()
-    assert "is suspended; the same command resumes it" in run.output
+    assert "is suspended; run the same command again to resume it" in run.output
     run.assert_no_stack_trace()
     run.wait_for_no_processes(ENDS_S)
 

@@ -56,7 +56,9 @@ from weir.cli.options import (
 from weir.config.values import RecoveryClaimMode, shortened
 from weir.core.types import CheckpointType
 from weir.errors import WeirError
-from weir.rest.schema.base import DEFAULT_ADDRESS
+from weir.rest.schema.base import (
+    DEFAULT_ADDRESS,
+)
 
 if TYPE_CHECKING:
     from weir.rest.client import JobClient
@@ -124,22 +126,21 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
     claim: Claim = False,
     allow_non_restored_state: AllowNonRestoredState = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew, whatever ran before.")
+        bool, typer.Option("--fresh", help="Start a new job instead of resuming.")
     ] = False,
     takeover: Annotated[
-        bool, typer.Option("--takeover", help="Replace a driver that seems alive.")
+        bool, typer.Option("--takeover", help="Take over from a driver that still seems alive.")
     ] = False,
     accept_duplicates: AcceptDuplicates = False,
     rest_port: RestPort = None,
 ) -> None:
     """Run a pipeline in this process until it ends.
 
-    Running the same command again resumes the job from its newest completed checkpoint. Ctrl-C and
-    SIGTERM suspend the job; a second one ends the process at once.
+    Run the same command again to resume the job from its newest completed checkpoint. Ctrl-C or
+    SIGTERM suspends the job; a second signal kills the process.
 
-    Exit codes: 0 finished or stopped with a savepoint; 1 failed, cancelled, taken over or not
-    started; 2 wrong command line; 130 ended by Ctrl-C, 143 by SIGTERM (one signal suspends the
-    job, two end the process).
+    Exit codes: 0 finished, or stopped with a savepoint; 1 failed, cancelled, taken over or not
+    started; 2 usage error; 130 suspended or killed by Ctrl-C, 143 by SIGTERM.
     """
     from weir.cli.run import run_pipeline
     from weir.config import Configuration
@@ -147,7 +148,7 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
 
     if claim and claim_mode not in (None, RecoveryClaimMode.CLAIM):
         raise typer.BadParameter(
-            f"--claim stands for --claim-mode CLAIM, and --claim-mode is {claim_mode.value}: give"
+            f"--claim means --claim-mode CLAIM, but --claim-mode is {claim_mode.value}: use only"
             " one of them."
         )
     overrides = _key_values(conf or [])
@@ -172,22 +173,21 @@ def run(  # noqa: PLR0917 - typer makes an option of each parameter
 @app.command(epilog="Example: weir plan pipeline.py --mermaid > plan.mmd")
 def plan(
     pipeline: Pipeline,
-    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flowchart.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="Print the plan as a Mermaid flowchart.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Show which queries a pipeline becomes, without running it.
+    """Show the queries of a pipeline without running it.
 
-    Steps are chained into vertices. Each vertex runs as one streaming query, and vertices are
-    connected by channels. Shows for each vertex its chain, its sinks, whose channels it reads, who
-    reads its own, and why the chain ends there.
+    Steps are chained into vertices. Each vertex runs as one streaming query; channels connect the
+    vertices. Shows each vertex's chain, sinks, input and output channels, and why its chain ends.
     """
     from weir.cli.load import load_job
     from weir.cli.plan import plan_json, plan_mermaid, plan_text
 
     if mermaid and as_json:
-        raise typer.BadParameter(
-            "--mermaid and --json are two forms of the same plan: give one of them."
-        )
+        raise typer.BadParameter("--mermaid and --json are alternatives: use only one of them.")
     job = load_job(pipeline)
     if mermaid:
         typer.echo(plan_mermaid(job))
@@ -201,7 +201,7 @@ def plan(
 def list_jobs(
     address: Address = DEFAULT_ADDRESS, token_file: TokenFile = None, ca_file: CaFile = None
 ) -> None:
-    """List the jobs of a driver."""
+    """List a driver's jobs."""
     jobs = _client().list_jobs(address, token=_token(token_file), ca_file=ca_file)
     _show(tables.jobs_table(jobs))
 
@@ -211,13 +211,15 @@ def checkpoint(
     job: JobName,
     full: Annotated[
         bool,
-        typer.Option("--full", help="Write the whole state, without files of earlier checkpoints."),
+        typer.Option(
+            "--full", help="Write the full state, reusing no files of earlier checkpoints."
+        ),
     ] = False,
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Take a checkpoint now and wait until it is complete."""
+    """Take a checkpoint and wait until it completes."""
     kind = CheckpointType.FULL if full else CheckpointType.CONFIGURED
     with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(f"Checkpoint {connected.trigger_checkpoint(kind)} completed.")
@@ -228,13 +230,18 @@ def checkpoints(
     job: JobName,
     checkpoint_id: Annotated[
         int | None,
-        typer.Option("--id", metavar="N", min=1, help="Show this one, with each of its vertices."),
+        typer.Option(
+            "--id", metavar="N", min=1, help="Show only this checkpoint, with each vertex."
+        ),
     ] = None,
     address: Address = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Show a job's checkpoints and savepoints: counts, figures and history, or one in detail."""
+    """Show a job's checkpoints and savepoints.
+
+    Shows counts, statistics and history, or with --id one of them in detail.
+    """
     with _connected(job, address, token_file, ca_file) as connected:
         if checkpoint_id is None:
             _show(tables.checkpoints_table(connected.checkpoints()))
@@ -251,9 +258,9 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Take a savepoint, wait for it and print its path, or delete one with --dispose.
+    """Take a savepoint, or delete one with --dispose.
 
-    The job keeps running.
+    Waits until the savepoint completes and prints its path. The job keeps running.
     """
     if dispose is not None and job is None:
         from weir.readers.savepoint import dispose_savepoint
@@ -262,7 +269,7 @@ def savepoint(  # noqa: PLR0917 - typer makes an option of each parameter
         return
     if dispose is not None or job is None:
         raise typer.BadParameter(
-            "Take a savepoint of JOB, or delete one with --dispose PATH: give one of them."
+            "Give either JOB, to take a savepoint, or --dispose PATH, to delete one."
         )
     with _connected(job, address, token_file, ca_file) as connected:
         path = connected.trigger_savepoint(_absolute(directory))
@@ -278,7 +285,7 @@ def stop(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Stop a job with a savepoint and print its path."""
+    """Stop a job with a savepoint and print the savepoint's path."""
     with _connected(job, address, token_file, ca_file) as connected:
         path = connected.stop(_absolute(savepoint_dir), drain=drain)
     typer.echo(f"Job stopped. Savepoint: {path}")
@@ -291,7 +298,7 @@ def cancel(
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Cancel a job: no savepoint is taken and nothing more is committed."""
+    """Cancel a job without a savepoint; nothing more is committed."""
     with _connected(job, address, token_file, ca_file) as connected:
         status = connected.cancel()
         typer.echo(f"Job {connected.job_id} is {status.value}.")
@@ -306,20 +313,20 @@ def send(  # noqa: PLR0917 - typer makes an option of each parameter
     token_file: TokenFile = None,
     ca_file: CaFile = None,
 ) -> None:
-    """Send a request to the coordinator of a Python operator and print its answer as JSON.
+    """Send a request to a Python operator's coordinator.
 
-    A request can set new rules, for example. Returns once a completed checkpoint contains the
-    change: from then on it survives any failure.
+    Prints the response as JSON. A request can set new rules, for example. Returns once a completed
+    checkpoint contains the change: from then on it survives any failure.
     """
     try:
         decoded = msgspec.json.decode(request)
     except (ValueError, RecursionError) as error:
         raise typer.BadParameter(
-            f"{shortened(request)} is no JSON ({error}).", param_hint="JSON"
+            f"{shortened(request)} is not JSON ({error}).", param_hint="JSON"
         ) from error
     if not isinstance(decoded, dict):
         raise typer.BadParameter(
-            f"{shortened(request)} is no JSON object: write {{...}}.", param_hint="JSON"
+            f"{shortened(request)} is not a JSON object: write {{...}}.", param_hint="JSON"
         )
     with _connected(job, address, token_file, ca_file) as connected:
         typer.echo(json.dumps(connected.send(operator, decoded)))
@@ -335,21 +342,19 @@ def inspect(
     limit: StateLimit = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json", help="Print everything as JSON; of an operator's state, a line for each row."
-        ),
+        typer.Option("--json", help="Print JSON; with --operator, one line per row."),
     ] = False,
 ) -> None:
-    """Show what a checkpoint or savepoint holds, or the state of an operator in it.
+    """Show the contents of a checkpoint or savepoint.
 
-    Shows operators, offsets, watermarks and sizes. Spark starts only for keyed state that Spark
-    keeps, for --sql, and for file systems that are not local.
+    Shows operators, offsets, watermarks and sizes, or with --operator the state of one operator.
+    Starts Spark only for Spark's own keyed state, for --sql and for remote file systems.
     """
     from weir.cli import inspect as inspect_command
 
     if operator is None and (sql is not None or limit is not None):
         raise typer.BadParameter(
-            "--sql and --limit are about the state of an operator: give --operator NAME too."
+            "--sql and --limit apply to an operator's state: add --operator NAME."
         )
     if operator is None:
         found = inspect_command.read_metadata(path)
@@ -366,33 +371,34 @@ def inspect(
 
 @app.command(epilog="Example: weir warmup")
 def warmup(force: Force = False) -> None:
-    """Make the class archive, which halves Spark's start-up time; takes about half a minute.
+    """Create the class archive, which halves Spark's startup time.
 
-    The archive is in the user's cache directory ($XDG_CACHE_HOME or ~/.cache) and fits this Java
-    and Spark. 'weir run' makes it when it ends, unless weir.class-archive is false.
+    Takes about half a minute. The archive is kept in the user's cache directory ($XDG_CACHE_HOME or
+    ~/.cache), for this version of Java and Spark. 'weir run' creates it on exit, unless
+    weir.class-archive is false.
     """
     from weir.spark import class_archive
 
     began = time.monotonic()
     found = None if force else class_archive.find()
     made = found or class_archive.make(force=force)
-    how = "is there" if found else f"was made in {time.monotonic() - began:.0f} s"
-    typer.echo(f"The class archive {how}: {made}")
+    how = "already exists" if found else f"created in {time.monotonic() - began:.0f} s"
+    typer.echo(f"Class archive {how}: {made}")
 
 
 @app.command(epilog="Example: weir sim --seeds 1000")
 def sim(
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs.")] = 1_000,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed; each run takes the next.")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs.")] = 1_000,
+    seed: Annotated[int, typer.Option(min=0, help="First seed; each run uses the next.")] = 0,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Go on for so many minutes instead of --seeds.")
+        float | None,
+        typer.Option(min=0.01, help="Run for this many minutes instead of --seeds runs."),
     ] = None,
 ) -> None:
-    """Simulate jobs under faults, and check the laws of the protocol.
+    """Simulate jobs under faults and check the protocol's laws.
 
-    Runs the coordinator, the tasks and durable storage on virtual time, while storage fails,
-    drivers die, are suspended and run two at a time, and queries fail. Exit code 1 if a law was
-    broken in any run.
+    Runs the coordinator, the tasks and durable storage in virtual time while storage fails, drivers
+    die, pause or overlap, and queries fail. Exits with 1 if any run breaks a law.
     """
     from weir.cli.simulate import run_simulation
 
@@ -401,19 +407,19 @@ def sim(
 
 @app.command(epilog="Example: weir demo --kill 3")
 def demo(
-    kill: Annotated[int, typer.Option("--kill", min=0, help="How often the driver is killed.")] = 3,
+    kill: Annotated[
+        int, typer.Option("--kill", min=0, help="Number of times to kill the driver.")
+    ] = 3,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the kills; drawn and printed if it is left out.")
+        int | None, typer.Option(help="Seed of the kills; default: random, and printed.")
     ] = None,
     keep: Annotated[
         Path | None,
-        typer.Option(
-            "--keep", metavar="DIR", help="Run in this directory and leave everything there."
-        ),
+        typer.Option("--keep", metavar="DIR", help="Run in this directory and keep all files."),
     ] = None,
     master: Master = None,
 ) -> None:
-    """Kill a real job repeatedly, and check that its tables are exact nevertheless."""
+    """Kill a real job repeatedly and verify its tables."""
     from weir.demo import run_demo
 
     raise typer.Exit(run_demo(kill=kill, seed=seed, directory=keep, master=master))

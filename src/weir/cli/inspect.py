@@ -101,12 +101,12 @@ def inspection_table(checkpoint: CompletedCheckpoint) -> Group:
     parts += [part for table in (offsets, states) if table.row_count for part in (Text(""), table)]
     for rejects in rejects_in(checkpoint.coordinator_states):
         newest = rejects.newest[-_TABLE_ROWS:]
-        hidden = f", the newest {len(newest)} are" if rejects.count > len(newest) else ""
+        hidden = f" (newest {len(newest)} shown)" if rejects.count > len(newest) else ""
         table = make_table(*_REJECT)
         for one in newest:
             table.add_row(*[Text(_as_text(one.get(name, ""))) for name in _REJECT])
         parts += (
-            [Text(""), Text(f"{rejects.operator} rejected {rejects.count}{hidden}"), table]
+            [Text(""), Text(f"rejected by {rejects.operator}: {rejects.count}{hidden}"), table]
             if newest
             else []
         )

@@ -35,7 +35,7 @@ def load_job(spec: str) -> Job:
     path, attribute = _split(spec)
     if not _is_file(path):
         raise PipelineError(
-            f"There is no pipeline file {path}: give the path of a Python file that builds a"
+            f"Pipeline file {path} not found: give the path of a Python file that builds a"
             " weir.Job."
         )
     module = _load(path)
@@ -46,14 +46,14 @@ def load_job(spec: str) -> Job:
     }
     if not jobs:
         raise PipelineError(
-            f"{path} builds no weir.Job at module level: assign one, such as job ="
+            f"{path} does not build a weir.Job at module level: add one, for example job ="
             f" weir.Job({path.stem!r})."
         )
     if len(jobs) > 1:
         names = ", ".join(name for name, _ in jobs.values())
         first = next(iter(jobs.values()))[0]
         raise PipelineError(
-            f"{path} has several jobs ({names}): name the one to run, such as {path}:{first}."
+            f"{path} has several jobs ({names}): choose one, for example {path}:{first}."
         )
     return next(iter(jobs.values()))[1]
 
@@ -78,13 +78,11 @@ def _named(module: ModuleType, path: Path, attribute: str) -> Job:
     if isinstance(job, Job):
         return job
     what = (
-        "has no attribute"
+        f"{path} has no attribute {attribute!r}"
         if job is None
-        else f"has a {type(job).__name__}, not a weir.Job, as attribute"
+        else f"{attribute!r} in {path} is of type {type(job).__name__}, not a weir.Job"
     )
-    raise PipelineError(
-        f"{path} {what} {attribute!r}: give the name of a weir.Job after the colon."
-    )
+    raise PipelineError(f"{what}: give the name of a weir.Job after the colon.")
 
 
 def _load(path: Path) -> ModuleType:
@@ -124,5 +122,5 @@ def _describe(path: Path, error: BaseException) -> str:
     if isinstance(error, PipelineError):
         return f"{place}: {error}"
     if isinstance(error, SystemExit):
-        return f"{place}: the file ended the program (exit code {error.code}) while it was loaded."
+        return f"{place}: the file exited (code {error.code}) while loading."
     return f"{place}: {type(error).__name__}: {error}."

@@ -15,7 +15,7 @@ Address = Annotated[
         "--address",
         "-m",
         envvar="WEIR_REST",
-        help="REST server of the job's driver, as 'weir run' prints it.",
+        help="REST address of the job's driver, as printed by 'weir run'.",
     ),
 ]
 TokenFile = Annotated[
@@ -25,8 +25,8 @@ TokenFile = Annotated[
         metavar="FILE",
         envvar="WEIR_REST_TOKEN_FILE",
         help=(
-            "File with the REST server's token, if it wants one. Not needed for jobs of your own on"
-            " this machine; WEIR_REST_TOKEN may hold the token itself."
+            "File with the REST server's token, if it requires one. Not needed for your own jobs"
+            " on this machine. WEIR_REST_TOKEN can hold the token itself."
         ),
     ),
 ]
@@ -36,61 +36,55 @@ CaFile = Annotated[
         "--ca-file",
         metavar="FILE",
         envvar="WEIR_REST_CA_FILE",
-        help=(
-            "Certificates in PEM by which a REST server with HTTPS is known; without it the usual"
-            " ones."
-        ),
+        help=("CA certificates (PEM) to verify an HTTPS REST server; default: public CAs."),
     ),
 ]
 JobName = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id, unique prefix of an id, or name of the job.")
+    str, typer.Argument(metavar="JOB", help="Job name, id, or unique prefix of its id.")
 ]
 Directory = Annotated[
     str | None,
     typer.Argument(
         metavar="[DIR]",
-        help=(
-            "Directory below which the savepoint is made; without it"
-            " execution.checkpointing.savepoint-dir is used."
-        ),
+        help="Parent directory of the savepoint; default: execution.checkpointing.savepoint-dir.",
     ),
 ]
 
 CoordinatedOperator = Annotated[
     str,
-    typer.Argument(
-        metavar="OPERATOR", help="Uid, or name, of the step whose coordinator is meant."
-    ),
+    typer.Argument(metavar="OPERATOR", help="Name or uid of the coordinator's step."),
 ]
 CoordinatorRequest = Annotated[
     str,
     typer.Argument(
-        metavar="JSON", help="What it is asked for: a JSON object, as it understands it."
+        metavar="JSON", help="Request to send: a JSON object, in the coordinator's own format."
     ),
 ]
 
 Pipeline = Annotated[
     str,
     typer.Argument(
-        metavar="FILE[:job]", help="Python file that builds a weir.Job, and the job's name in it."
+        metavar="FILE[:job]",
+        help=(
+            "Python file that builds a weir.Job; append the job's variable name if there are"
+            " several."
+        ),
     ),
 ]
 Master = Annotated[
     str | None,
     typer.Option(
-        help="Spark's master URL; without it spark.master of the configuration, else local[*]."
+        help="Spark master URL; default: spark.master from the configuration, else local[*]."
     ),
 ]
 Conf = Annotated[
     list[str] | None,
-    typer.Option(
-        "--conf", metavar="K=V", help="A key of Flink, weir.* or spark.*; may be repeated."
-    ),
+    typer.Option("--conf", metavar="K=V", help="Set a Flink, weir.* or spark.* key; repeatable."),
 ]
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", metavar="FILE", help="File of configuration keys, one 'key: value' a line."
+        "--config", metavar="FILE", help="Configuration file with one 'key: value' per line."
     ),
 ]
 FromSavepoint = Annotated[
@@ -109,7 +103,7 @@ ClaimMode = Annotated[
         "--claimMode",
         case_sensitive=False,
         help=(
-            "Who owns the snapshot of --from-savepoint: the user (NO_CLAIM), or the job, which may"
+            "Who owns the snapshot of --from-savepoint: you (NO_CLAIM), or the job, which may"
             " delete it (CLAIM)."
         ),
     ),
@@ -120,7 +114,7 @@ AllowNonRestoredState = Annotated[
         "--allow-non-restored-state",
         "--allowNonRestoredState",
         "-n",
-        help="Leave state behind whose step the pipeline no longer has.",
+        help="Skip state of steps that the pipeline no longer has.",
     ),
 ]
 AcceptDuplicates = Annotated[
@@ -128,8 +122,8 @@ AcceptDuplicates = Annotated[
     typer.Option(
         "--accept-duplicates",
         help=(
-            "Begin from a snapshot, or use an older checkpoint in place of a damaged one, although"
-            " sinks have committed beyond it: rows may be there twice, or be left out."
+            "Start from a snapshot, or fall back from a damaged checkpoint to an older one, even if"
+            " sinks have committed past it: rows may be duplicated or missing."
         ),
     ),
 ]
@@ -140,13 +134,13 @@ RestPort = Annotated[
         metavar="N",
         min=0,
         max=65535,
-        help="Port of the REST server; 0: any free one.",
+        help="REST server port; 0 picks a free one.",
     ),
 ]
 Claim = Annotated[
     bool,
     typer.Option(
-        "--claim", help="Short for --claim-mode CLAIM: the job owns the snapshot from now on."
+        "--claim", help="Short for --claim-mode CLAIM: the job takes ownership of the snapshot."
     ),
 ]
 SavepointDir = Annotated[
@@ -155,10 +149,7 @@ SavepointDir = Annotated[
         "--savepoint-dir",
         "-p",
         metavar="DIR",
-        help=(
-            "Directory below which the savepoint is made; without it"
-            " execution.checkpointing.savepoint-dir is used."
-        ),
+        help="Parent directory of the savepoint; default: execution.checkpointing.savepoint-dir.",
     ),
 ]
 Drain = Annotated[
@@ -167,18 +158,18 @@ Drain = Annotated[
         "--drain",
         "-d",
         help=(
-            "End as if the input were over: every window and timer fires before the savepoint. The"
-            " job cannot go on from it."
+            "End the input first: every window and timer fires before the savepoint, and the job"
+            " cannot resume from it."
         ),
     ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Make it anew, even if there is one that fits.")
+    bool, typer.Option("--force", help="Recreate the archive even if a matching one exists.")
 ]
 OptionalJobName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[JOB]", help="Id, unique prefix of an id, or name of the job; not with --dispose."
+        metavar="[JOB]", help="Job name, id, or unique prefix of its id; omit with --dispose."
     ),
 ]
 Dispose = Annotated[
@@ -188,8 +179,8 @@ Dispose = Annotated[
         "-d",
         metavar="PATH",
         help=(
-            "Delete the savepoint at this path instead of taking one. Needs no running job, and"
-            " asks none: make sure that no job was started from it that has not completed a"
+            "Delete the savepoint at this path instead of taking one. Does not check for jobs that"
+            " still need it: first make sure that every job started from it has completed a"
             " checkpoint since."
         ),
     ),
@@ -206,8 +197,8 @@ StateOperator = Annotated[
         "--operator",
         metavar="NAME",
         help=(
-            "Show the state of this operator (uid, name or vertex): what a Python operator keeps,"
-            " else Spark's keyed state of its vertex."
+            "Show the state of this operator (uid, name or vertex): a Python operator's own"
+            " state, otherwise Spark's keyed state of its vertex."
         ),
     ),
 ]
@@ -217,10 +208,10 @@ StateQuery = Annotated[
         "--sql",
         metavar="QUERY",
         help=(
-            "Answer this query over the operator's state. The view is named state, and has the"
-            " columns key, value and partition_id. A stream-stream join has the views left and"
-            " right, transformWithState one for each state variable and timers; several stateful"
-            " operators in one vertex have their number behind: state_0, left_1."
+            "Query the operator's state. The view is named state and has the columns key, value"
+            " and partition_id. A stream-stream join has the views left and right;"
+            " transformWithState has one per state variable, and timers. If a vertex has several"
+            " stateful operators, their numbers are appended: state_0, left_1."
         ),
     ),
 ]
@@ -231,7 +222,7 @@ StateLimit = Annotated[
         metavar="N",
         min=1,
         help=(
-            "Rows of each store, or of the answer, to show; without it 20 in a table, and all with"
+            "Maximum rows to show per store or query result; default: 20 in a table, all with"
             " --json."
         ),
     ),

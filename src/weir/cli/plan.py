@@ -101,10 +101,10 @@ def _rows(
     if vertex.sinks:
         yield "sinks", ", ".join(shown[sink] for sink in vertex.sinks)
     if vertex.inputs:
-        yield "reads the channels of", ", ".join(shown[name] for name in vertex.inputs)
+        yield "reads channels of", ", ".join(shown[name] for name in vertex.inputs)
     readers = [other for other in vertices if vertex.name in other.inputs]
     if readers:
-        yield "its channel is read by", ", ".join(shown[reader.name] for reader in readers)
+        yield "channel read by", ", ".join(shown[reader.name] for reader in readers)
     why = vertex.end.value
     if vertex.end is ChainEnd.SEVERAL_READERS:
         fed = [
@@ -117,7 +117,7 @@ def _rows(
             *(f"sink {shown[sink]}" for sink in vertex.sinks),
         ]
         why = f"{why} ({', '.join(fed)})"
-    yield "ends there because", why
+    yield "chain ends because", why
 
 
 def _chain(vertex: Vertex, shown: Mapping[OperatorId, str]) -> str:

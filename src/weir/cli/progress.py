@@ -65,7 +65,7 @@ def describe_checkpoint(stats: CheckpointStats) -> str:
     if stats.status == "IN_PROGRESS":
         return f"{name} triggered"
     if stats.status == "FAILED":
-        return f"{name} failed: {_why(stats.failure_message or 'no reason was given')}"
+        return f"{name} failed: {_why(stats.failure_message or 'unknown cause')}"
     path = f", {stats.external_path}" if stats.kind.is_savepoint else ""
     return (
         f"{name} completed in {stats.end_to_end_duration_ms} ms,"
@@ -94,7 +94,7 @@ def render(view: JobView) -> Group:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("vertex")
     table.add_column("status")
-    for column in ("step", "rows in", "rows/s", "committed"):
+    for column in ("batch", "rows in", "rows/s", "committed"):
         table.add_column(column, justify="right")
     for vertex in view.vertices:
         table.add_row(

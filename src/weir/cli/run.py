@@ -83,12 +83,12 @@ class SignalWatch:
         threading.Thread(target=self._suspend, args=(gateway.suspend,), daemon=True).start()
 
     def _suspend(self, suspend: Callable[[], None]) -> None:
-        self._display.say("suspending the job; once more ends the process at once")
+        self._display.say("suspending the job; a second signal kills the process")
         suspend()
 
 
 def _exit_now(number: int) -> NoReturn:
-    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"weir: ended by a signal\n")
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, b"weir: killed by a signal\n")
     os._exit(128 + number)
 
 
@@ -114,30 +114,28 @@ def _report(
 ) -> int:
     """Print how the job ended; return the exit code."""
     if result.status is JobStatus.FAILED:
-        raise JobFailedError(
-            f"Job {result.job_id} failed: {result.failure or 'no reason was given'}"
-        )
+        raise JobFailedError(f"Job {result.job_id} failed: {result.failure or 'unknown cause'}")
     if result.fenced:
         raise JobFencedError(
-            f"Another driver has taken over job {result.job_id}: this one has ended and left every"
-            " file to it."
+            f"Another driver has taken over job {result.job_id}: this one stopped without touching"
+            " any file."
         )
     if result.status is JobStatus.FINISHED:
         if result.already_finished:
             say(
-                f"Job {result.job_id} has finished before; nothing was run. Start anew with"
-                " --fresh."
+                f"Job {result.job_id} has already finished; nothing was run. Start from scratch"
+                " with --fresh."
             )
         elif result.savepoint is not None:
             how = "drained and stopped" if result.drained else "stopped"
             say(f"Job {result.job_id} was {how}. Savepoint: {result.savepoint}")
             if not result.drained:
-                say(f"Go on with: weir run --from-savepoint {result.savepoint} {spec}")
+                say(f"Resume with: weir run --from-savepoint {result.savepoint} {spec}")
         else:
             say(f"Job {result.job_id} has finished")
         return 0
     if result.status is JobStatus.CANCELED:
         say(f"Job {result.job_id} was cancelled")
         return 1
-    say(f"Job {result.job_id} is suspended; the same command resumes it")
+    say(f"Job {result.job_id} is suspended; run the same command again to resume it")
     return 1 if received is None else 128 + received

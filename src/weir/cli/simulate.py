@@ -72,9 +72,7 @@ def summary(totals: Totals, elapsed_s: float, failed: RunResult | None) -> str:
 def coverage_table(totals: Totals) -> Table:
     """How often each kind of fault struck in each state of the protocol."""
     states = sorted({state for _, state in totals.struck}, key=STATES.index)
-    table = Table(
-        title="how often each fault struck, by the state in which it struck", title_justify="left"
-    )
+    table = Table(title="faults injected, by protocol state", title_justify="left")
     table.add_column("fault", no_wrap=True)
     for state in states:
         table.add_column(state, justify="right", no_wrap=True)
@@ -89,8 +87,8 @@ def _print_failure(console: Console, failed: RunResult) -> None:
     lines = [
         f"seed {failed.seed}: {failed.violation}",
         failed.plan,
-        f"the last {_STORY_LINES} of its story (digest {failed.digest}):",
+        f"last {_STORY_LINES} lines of its story (digest {failed.digest}):",
         *failed.story[-_STORY_LINES:],
-        f"see it again: weir sim --seeds 1 --seed {failed.seed}",
+        f"reproduce with: weir sim --seeds 1 --seed {failed.seed}",
     ]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)

@@ -57,7 +57,7 @@ class LeaseKeeper:
         Raises ``JobFencedError`` if a newer attempt holds it.
         """
         if self._renew() is Recorded.FENCED:
-            raise JobFencedError("Another driver has just taken over the job: leave it running.")
+            raise JobFencedError("Another driver has just taken over the job: let it run.")
         self._thread.start()
 
     def stop(self) -> None:
@@ -77,12 +77,13 @@ class LeaseKeeper:
                 outcome = self._renew()
             except StorageError as error:
                 # Not a failure: the lease is only a hint, and the job log decides.
-                _log.warning("The lease could not be renewed: %s", error)
+                _log.warning("Cannot renew the lease: %s", error)
                 continue
             if outcome is Recorded.FENCED:
                 self._lost.set()
                 self._on_lost(
-                    "another driver has taken over the job: this one ends and touches no file"
+                    "another driver has taken over the job: this one stops without touching any"
+                    " file"
                 )
                 return
 

@@ -101,7 +101,7 @@ class StartPhases:
         self._finished = frozenset(task.vertex for task in checkpoint.tasks if task.fully_finished)
         self._listener.restored(checkpoint)
         what = "savepoint" if checkpoint.kind.is_savepoint else "checkpoint"
-        self._listener.phase(f"bringing sinks to {what} {checkpoint.checkpoint_id}")
+        self._listener.phase(f"restoring sinks from {what} {checkpoint.checkpoint_id}")
 
     def observe(self, effect: object) -> None:
         """The runtime is carrying out this effect."""

@@ -74,7 +74,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
         check_environment()
         session = LazySession(job.name, options.master, configuration)
         stack.callback(session.close)
-        listener.phase("looking for what ran before")
+        listener.phase("checking for earlier runs")
         submission = submit(
             name=job.name,
             options=options,
@@ -182,7 +182,6 @@ def with_recovery_path(options: RunOptions, configuration: Configuration) -> Run
         return options
     if options.fresh:
         raise ConfigurationError(
-            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: leave one of them"
-            " out."
+            f"--fresh starts without state, but {RECOVERY_PATH.key} is {path}: remove one of them."
         )
     return replace(options, from_savepoint=path)

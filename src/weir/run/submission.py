@@ -221,13 +221,12 @@ def _assign(
     )
     if outcome is Recorded.FENCED:
         raise JobFencedError(
-            f"Another command started job {name!r} at the same moment: leave it running, or run"
-            " this one again."
+            f"Another command started job {name!r} at the same moment: let it run, or run this"
+            " command again."
         )
     if outcome is Recorded.FAILED:
         raise StorageError(
-            f"The id of job {name!r} could not be recorded: look at the checkpoint directory's"
-            " disk."
+            f"Cannot record the id of job {name!r}: check the disk of the checkpoint directory."
         )
 
 
@@ -237,9 +236,9 @@ def _check_no_live_driver(
     lease = Lease(fs, base_directory, known.job_id).read()
     if lease is not None and holder_is_alive(lease, clock.wall_ms(), socket.gethostname()):
         raise JobAlreadyRunningError(
-            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host}, with"
-            f" its REST server at {lease.rest_address}: use that one, stop it with 'weir stop', or"
-            " take the job over with --takeover."
+            f"Job {name!r} ({known.job_id}) is running in process {lease.pid} on {lease.host},"
+            f" with its REST server at {lease.rest_address}: let it run, stop it with 'weir stop',"
+            " or take over the job with --takeover."
         )
 
 
@@ -249,19 +248,19 @@ def _check_resumable(name: str, known: NameRecord, record: JobRecord | None) -> 
     newest = record.checkpoints[-1].path if record.checkpoints else None
     if record.status is RecordStatus.STOPPED:
         raise JobEndedError(
-            f"Job {name!r} was stopped with a savepoint: go on with --from-savepoint"
-            f" {record.savepoint}, or start anew with --fresh."
+            f"Job {name!r} was stopped with a savepoint: resume with --from-savepoint"
+            f" {record.savepoint}, or start from scratch with --fresh."
         )
     if record.status is RecordStatus.CANCELED:
-        way = f"go on with --from-savepoint {newest}, or " if newest else ""
-        raise JobEndedError(f"Job {name!r} was cancelled: {way}start anew with --fresh.")
+        way = f"resume with --from-savepoint {newest}, or " if newest else ""
+        raise JobEndedError(f"Job {name!r} was cancelled: {way}start from scratch with --fresh.")
     if record.status is RecordStatus.SUPERSEDED:
         if newest is not None:
-            way = f"go on with --from-savepoint {newest}, or "
+            way = f"resume with --from-savepoint {newest}, or "
         else:
             began = known.from_savepoint
-            way = "" if began is None else f"begin again with --fresh --from-savepoint {began}, or "
+            way = "" if began is None else f"restart with --fresh --from-savepoint {began}, or "
         raise JobEndedError(
-            f"Job {name!r} ({known.job_id}) was superseded by a start under the new id"
-            f" {record.superseded_by}, which did not come to be: {way}start anew with --fresh."
+            f"Job {name!r} ({known.job_id}) was superseded by the new id {record.superseded_by},"
+            f" which never started: {way}start from scratch with --fresh."
         )

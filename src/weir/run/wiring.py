@@ -89,8 +89,8 @@ class JobRun:
         checkpointing = configuration.checkpoint_config()
         if checkpointing.interval_ms is None:
             listener.note(
-                "warning: periodic checkpoints are off (execution.checkpointing.interval), so sinks"
-                " commit only at the end, at 'weir checkpoint' and at 'weir stop'"
+                "warning: periodic checkpoints are off (execution.checkpointing.interval): sinks"
+                " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
             )
         plans = {
             vertex.name: _task_plan(job, vertex, checkpointing.aligned_timeout_ms)
@@ -161,7 +161,7 @@ class JobRun:
             self._lease.stop()
         except StorageError as error:
             # The lease expires anyway; raising here would hide how the job ended.
-            self._listener.note(f"the lease could not be given back: {error}")
+            self._listener.note(f"cannot release the lease: {error}")
         self._tasks.close()
 
     def _observe(self, effect: object) -> None:
@@ -175,7 +175,7 @@ class JobRun:
             self._tasks.delete_working_directory()
         except StorageError as error:
             # How the job ended is already on record; a query that hangs may still write there.
-            self._listener.note(f"the working directory could not be deleted: {error}")
+            self._listener.note(f"cannot delete the working directory: {error}")
 
     def _lost(self, message: str) -> None:
         self._listener.note(message)
