@@ -76,7 +76,9 @@ def test_the_pipeline_of_the_readme_is_two_queries_with_a_channel() -> None:
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)
 
-    assert [(vertex.name, vertex.inputs) for vertex in names["job"].vertices()] == [
+    from weir.steps import steps_of
+
+    assert [(vertex.name, vertex.inputs) for vertex in steps_of(names["job"]).vertices()] == [
         ("clean", ()),
         ("per_minute", ("clean",)),
     ]

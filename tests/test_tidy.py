@@ -65,9 +65,14 @@ LAYERS: dict[str, set[str]] = {
             "spark",
             "rest",
             "job",
+            "steps",
         }
     ),
-    "job": LOWER | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run"},
+    "steps": LOWER | {"sinks", "operators", "coordinators", "durable", "job"},
+    "job": (
+        LOWER
+        | {"storage", "sinks", "sources", "operators", "coordinators", "durable", "run", "steps"}
+    ),
 }
 
 #: Modules that the core must not import: time, ids, randomness and I/O are passed into it.

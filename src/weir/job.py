@@ -16,18 +16,17 @@ only shown to people. To rename a step that has run without a uid, give it its o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from weir.coordinators.base import OperatorCoordinator
-from weir.core.graph import GraphStep, JobGraph, StepKind, Vertex
+from weir.core.graph import GraphStep, StepKind
 from weir.core.status import JobStatus
-from weir.core.types import OperatorId
-from weir.durable.hooks import CheckpointListener, MasterHook, listener_of
+from weir.durable.hooks import MasterHook
 from weir.errors import JobFailedError, PipelineError
 from weir.operators.base import KEY_GROUPS, Operator
 from weir.sinks.base import Sink
 from weir.sources.base import SplitSource
+from weir.steps import ProcessFunction, Steps
 from weir.storage.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -37,16 +36,6 @@ if TYPE_CHECKING:
 
     SourceFunction = Callable[[SparkSession], DataFrame]
     TransformFunction = Callable[..., DataFrame]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProcessFunction:
-    """The arguments of ``Stream.process``, or the two sides of a source from ``weir.sources``."""
-
-    operator: Operator
-    coordinator: OperatorCoordinator | None
-    parallelism: int | None
-    key_by: str | None
 
 
 class Job:
@@ -68,11 +57,7 @@ class Job:
             )
         self.name = name
         self.conf = dict(conf or {})
-        self._graph = JobGraph()
-        self._functions: dict[OperatorId, Callable[..., Any]] = {}
-        self._sinks: dict[OperatorId, Sink] = {}
-        self._hooks: dict[str, MasterHook] = {}
-        self._operators: dict[OperatorId, ProcessFunction] = {}
+        self._steps = Steps()
 
     def source(
         self,
@@ -162,7 +147,7 @@ class Job:
                 " instance of a subclass of weir.coordinators.OperatorCoordinator."
             )
         if coordinator is not None and any(
-            one.coordinator is coordinator for one in self._operators.values()
+            one.coordinator is coordinator for one in self._steps.operators.values()
         ):
             raise PipelineError(
                 f"Step {name!r} has the coordinator of another step: make an instance for each,"
@@ -179,12 +164,12 @@ class Job:
 
         Raises ``PipelineError`` if the job already has a hook with this identifier.
         """
-        if hook.identifier in self._hooks:
+        if hook.identifier in self._steps.hooks:
             raise PipelineError(
                 f"Job {self.name!r} has two master hooks of the identifier {hook.identifier!r}:"
                 " give each its own."
             )
-        self._hooks[hook.identifier] = hook
+        self._steps.hooks[hook.identifier] = hook
 
     def run(
         self,
@@ -216,42 +201,9 @@ class Job:
             raise JobFailedError(f"Job {self.name!r} ({result.job_id}) failed: {result.failure}")
         return result
 
-    def vertices(self) -> tuple[Vertex, ...]:
-        """The vertices that the steps are chained into.
-
-        Raises ``PipelineError`` if the graph cannot run.
-        """
-        return self._graph.vertices()
-
-    @property
-    def functions(self) -> Mapping[OperatorId, Callable[..., Any]]:
-        """The user's source and transformation functions, by step id."""
-        return self._functions
-
-    def listeners(self, vertex: Vertex) -> tuple[CheckpointListener, ...]:
-        """The checkpoint listeners among the functions of a vertex, in chain order."""
-        functions = (self._functions.get(step.operator_id) for step in vertex.steps)
-        found = (listener_of(function) for function in functions if function is not None)
-        return tuple(listener for listener in found if listener is not None)
-
-    @property
-    def operators(self) -> Mapping[OperatorId, ProcessFunction]:
-        """The Python operators, source readers included, by step id."""
-        return self._operators
-
-    @property
-    def sinks(self) -> Mapping[OperatorId, Sink]:
-        """The sinks, by step id."""
-        return self._sinks
-
-    @property
-    def hooks(self) -> Mapping[str, MasterHook]:
-        """The master hooks, by identifier."""
-        return self._hooks
-
     def _added(self, step: GraphStep, function: Callable[..., Any]) -> Stream:
-        self._graph.add(step)
-        self._functions[step.operator_id] = function
+        self._steps.graph.add(step)
+        self._steps.functions[step.operator_id] = function
         return Stream(self, step)
 
     def _added_operator(self, step: GraphStep, function: ProcessFunction) -> Stream:
@@ -261,8 +213,8 @@ class Job:
                 f"Step {step.name!r} asks for {number!r} subtasks: give it a whole number from 1 to"
                 f" {KEY_GROUPS}."
             )
-        self._graph.add(step)
-        self._operators[step.operator_id] = function
+        self._steps.graph.add(step)
+        self._steps.operators[step.operator_id] = function
         return Stream(self, step)
 
     def _read_by_subtasks(
@@ -358,7 +310,7 @@ class Stream:
         step = GraphStep(
             name=name, kind=StepKind.UNION, inputs=tuple(stream.uid for stream in streams), uid=uid
         )
-        self.job._graph.add(step)
+        self.job._steps.graph.add(step)
         return Stream(self.job, step)
 
     def start_new_chain(self) -> Stream:
@@ -367,17 +319,17 @@ class Stream:
         Steps that follow may still be chained to it. The result of the job stays the same
         (PROTOCOL P25). Raises ``PipelineError`` for a source.
         """
-        if self.job._graph.is_source(self.uid):
+        if self.job._steps.graph.is_source(self.uid):
             raise PipelineError(
                 f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain()"
                 " on the step behind it."
             )
-        self.job._graph.cut(self.uid, before=True)
+        self.job._steps.graph.cut(self.uid, before=True)
         return self
 
     def disable_chaining(self) -> Stream:
         """Run this step as its own query, with channels on both sides."""
-        self.job._graph.cut(self.uid, before=True, behind=True)
+        self.job._steps.graph.cut(self.uid, before=True, behind=True)
         return self
 
     def sink(self, name: str, sink: Sink, *, uid: str | None = None) -> None:
@@ -391,8 +343,8 @@ class Stream:
                 " weir.sinks.DeltaTable(path), or a subclass of weir.sinks.Sink."
             )
         step = GraphStep(name=name, kind=StepKind.SINK, inputs=(self.uid,), uid=uid)
-        self.job._graph.add(step)
-        self.job._sinks[step.operator_id] = sink
+        self.job._steps.graph.add(step)
+        self.job._steps.sinks[step.operator_id] = sink
 
     def __repr__(self) -> str:
         return f"Stream({self.job.name!r}, {self.name!r})"

@@ -36,6 +36,7 @@ from weir.spark.frames import Frames
 from weir.spark.pipeline import Pipeline
 from weir.spark.query_directory import QueryDirectory
 from weir.spark.query_task import QueryTask
+from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 
 E = TypeVar("E")
@@ -140,7 +141,7 @@ class Collected(Sink):
 
 def one_vertex(job: Job) -> Vertex:
     """The only vertex of a job."""
-    (vertex,) = job.vertices()
+    (vertex,) = steps_of(job).vertices()
     return vertex
 
 
@@ -167,8 +168,8 @@ class Rig:
         pipeline = Pipeline(
             job_name=job.name,
             vertices={vertex.name: vertex},
-            functions=job.functions,
-            sinks=job.sinks,
+            functions=steps_of(job).functions,
+            sinks=steps_of(job).sinks,
         )
         self._frames = Frames(
             session=session,
@@ -180,7 +181,7 @@ class Rig:
             session=session,
             vertex=vertex,
             frames=self._frames,
-            sinks=job.sinks,
+            sinks=steps_of(job).sinks,
             attempt=1,
             directory=self.directory,
             inputs=self._frames.inputs(vertex.name),

@@ -14,6 +14,7 @@ from weir.job import Job
 from weir.sinks.foreach import Foreach
 from weir.spark.failures import TaskFailures, first_cause, read_error
 from weir.spark.pipeline import Pipeline
+from weir.steps import steps_of
 
 _QUERY = "[STREAM_FAILED] Query [id = 1a-2b, runId = 3c-4d] terminated with exception:"
 _STACK = (
@@ -208,9 +209,12 @@ def _told(function: Callable[[str], int]) -> TaskErrored:
     looked_up.transform("parsed", lambda frame: frame.map(_parse)).sink(
         "out", Foreach(lambda frame, step: frame.x)
     )
-    (vertex,) = job.vertices()
+    (vertex,) = steps_of(job).vertices()
     pipeline = Pipeline(
-        job_name="j", vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+        job_name="j",
+        vertices={vertex.name: vertex},
+        functions=steps_of(job).functions,
+        sinks=steps_of(job).sinks,
     )
     session: Any = None
     try:
@@ -244,9 +248,12 @@ def test_an_error_of_the_function_of_a_sink_names_the_sink() -> None:
 
     job = Job("j")
     job.source("codes", lambda spark: spark).sink("out", Foreach(stage))
-    (vertex,) = job.vertices()
+    (vertex,) = steps_of(job).vertices()
     pipeline = Pipeline(
-        job_name="j", vertices={vertex.name: vertex}, functions=job.functions, sinks=job.sinks
+        job_name="j",
+        vertices={vertex.name: vertex},
+        functions=steps_of(job).functions,
+        sinks=steps_of(job).sinks,
     )
     session: Any = None
     with pytest.raises(KeyError) as raised:

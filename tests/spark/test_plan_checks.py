@@ -23,6 +23,7 @@ from weir.sinks.base import SinkContext
 from weir.sinks.foreach import Foreach, StepInfo
 from weir.spark.jvm import Jvm
 from weir.spark.plan_checks import check_result, check_source
+from weir.steps import steps_of
 from weir.storage.local import LocalFileSystem
 
 pytestmark = pytest.mark.spark
@@ -308,7 +309,7 @@ def test_a_column_that_the_function_of_a_sink_does_not_find_fails_the_job_for_go
 
     job = Job("checks")
     job.source("numbers", landing.source).sink("out", Foreach(stage))
-    job.sinks["out"].open(
+    steps_of(job).sinks["out"].open(
         SinkContext(
             job_id="0" * 32,
             job_name="checks",

@@ -66,6 +66,7 @@ from weir.sim.table import SimTable
 from weir.sinks.base import Sink, Step
 from weir.spark.pipeline import Pipeline
 from weir.spark.task_port import SparkTaskPort
+from weir.steps import steps_of
 from weir.storage.checkpoints import CheckpointStorage
 from weir.storage.local import LocalFileSystem
 
@@ -243,14 +244,17 @@ def trace_of_spark(session: SparkSession, directory: Path) -> list[str]:
     # without data.
     numbers = job.source("numbers", landing.source, bounded=True)
     numbers.transform("v", lambda df: df.dropDuplicates(["id"])).sink("out", sink)
-    (vertex,) = job.vertices()
+    (vertex,) = steps_of(job).vertices()
     fs = LocalFileSystem()
     storage = CheckpointStorage(fs=lambda _: fs, base_directory=str(directory / "cp"), job_id=JOB)
     storage.make_job_directory()
     port = SparkTaskPort(
         session=session,
         pipeline=Pipeline(
-            job_name="model", vertices={"v": vertex}, functions=job.functions, sinks={"out": sink}
+            job_name="model",
+            vertices={"v": vertex},
+            functions=steps_of(job).functions,
+            sinks={"out": sink},
         ),
         storage=storage,
         sinks=sink_port({"out": sink}, fs, ThreadWaits()),

@@ -22,6 +22,7 @@ from rich.text import Text
 from weir.core.graph import ChainEnd, GraphStep, Vertex
 from weir.core.types import OperatorId
 from weir.job import Job
+from weir.steps import steps_of
 
 #: Width of the label column, so that the values of all vertices line up.
 _LABEL_WIDTH = 24
@@ -32,7 +33,7 @@ def plan_text(job: Job) -> Group:
 
     Raises ``PipelineError`` like ``weir run``.
     """
-    vertices = job.vertices()
+    vertices = steps_of(job).vertices()
     shown = _shown(vertices)
     channels = sum(len(vertex.inputs) for vertex in vertices)
     head = (
@@ -53,7 +54,7 @@ def plan_text(job: Job) -> Group:
 
 def plan_mermaid(job: Job) -> str:
     """``weir plan --mermaid FILE``: a subgraph per vertex, and arrows for channels to readers."""
-    vertices = job.vertices()
+    vertices = steps_of(job).vertices()
     shown = _shown(vertices)
     ids = {one: f"s{number}" for number, one in enumerate(shown)}
     lines, channels = ["flowchart LR"], []
@@ -78,7 +79,7 @@ def plan_mermaid(job: Job) -> str:
 
 def plan_json(job: Job) -> str:
     """``weir plan --json FILE``: the job's name, and the vertices as the graph has them."""
-    fields: dict[str, Any] = {"job": job.name, "vertices": job.vertices()}
+    fields: dict[str, Any] = {"job": job.name, "vertices": steps_of(job).vertices()}
     return msgspec.json.format(msgspec.json.encode(fields), indent=2).decode()
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from weir.core.status import JobStatus
 from weir.errors import ConfigurationError
 from weir.run.options import JobResult, RunListener, RunOptions
+from weir.steps import steps_of
 
 if TYPE_CHECKING:
     from weir.config import Configuration
@@ -65,7 +66,7 @@ def run_job(job: Job, options: RunOptions, listener: RunListener) -> JobResult:
 
     configuration = Configuration.load(None, {**job.conf, **options.conf})
     options = with_recovery_path(options, configuration)
-    job.vertices()
+    steps_of(job).vertices()
     clock = SystemClock()
     with contextlib.ExitStack() as stack:
         rest = _rest_server(configuration, clock)
@@ -157,7 +158,7 @@ def _sinks(
     from weir.runtime.concurrency import ThreadWaits
 
     return SinkPort(
-        sinks=job.sinks,
+        sinks=steps_of(job).sinks,
         job_name=job.name,
         file_system=storage.fs,
         retries=CommitRetries(

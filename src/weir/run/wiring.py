@@ -44,6 +44,7 @@ from weir.spark.pipeline import Pipeline, ProcessStep
 from weir.spark.query_directory import SHUFFLE_PARTITIONS
 from weir.spark.session import LazySession, check_reachable
 from weir.spark.task_port import SparkTaskPort
+from weir.steps import Steps, steps_of
 from weir.storage.lease import Lease
 from weir.storage.paths import join
 
@@ -74,7 +75,9 @@ class JobRun:
         self._submission = submission
         self._listener = listener
         self._rest_address = rest_address
-        self._phases = StartPhases(listener, (vertex.name for vertex in job.vertices()))
+        steps = steps_of(job)
+        vertices = steps.vertices()
+        self._phases = StartPhases(listener, (vertex.name for vertex in vertices))
         self._tasks, self._durable, operators = _make_ports(
             job=job,
             options=options,
@@ -93,18 +96,20 @@ class JobRun:
                 " commit only when the job ends, on 'weir checkpoint' and on 'weir stop'"
             )
         plans = {
-            vertex.name: _task_plan(job, vertex, checkpointing.aligned_timeout_ms)
-            for vertex in job.vertices()
+            vertex.name: _task_plan(steps, vertex, checkpointing.aligned_timeout_ms)
+            for vertex in vertices
         }
         self._running = RunningJob(
             job_id=submission.job_id,
             name=job.name,
-            master=_job_master(job, configuration, submission, plans, _coordinated(job, operators)),
+            master=_job_master(
+                steps, configuration, submission, plans, _coordinated(steps, operators)
+            ),
             plans=plans,
             tasks=self._tasks,
             durable=self._durable,
             coordinators=CoordinatorRunner(
-                {name: one.coordinator for name, one in job.operators.items() if one.coordinator},
+                {name: one.coordinator for name, one in steps.operators.items() if one.coordinator},
                 workers=ThreadWorkers(),
                 waits=ThreadWaits(),
             ),
@@ -198,15 +203,18 @@ def _make_ports(
     working = join(configuration.value(WORKING_DIR), submission.job_id)
     listener.phase("starting Spark")
     check_reachable(session.get(), storage.fs(working), working)
-    vertices = job.vertices()
-    operators = _operators(job, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1))
+    steps = steps_of(job)
+    vertices = steps.vertices()
+    operators = _operators(
+        steps, configuration, int(session.get().conf.get(SHUFFLE_PARTITIONS) or 1)
+    )
     tasks = SparkTaskPort(
         session=session.get(),
         pipeline=Pipeline(
             job_name=job.name,
             vertices={vertex.name: _with_parallelism(vertex, configuration) for vertex in vertices},
-            functions=job.functions,
-            sinks=job.sinks,
+            functions=steps.functions,
+            sinks=steps.sinks,
             operators=operators,
         ),
         storage=storage,
@@ -219,12 +227,12 @@ def _make_ports(
         storage=storage,
         sinks=sinks,
         hooks=MasterHooks(
-            job.hooks.values(),
+            steps.hooks.values(),
             allow_non_restored_state=allow_non_restored_state,
             waits=ThreadWaits(),
         ),
         listeners=CheckpointListeners(
-            {vertex.name: job.listeners(vertex) for vertex in vertices}, ThreadWaits()
+            {vertex.name: steps.listeners(vertex) for vertex in vertices}, ThreadWaits()
         ),
         state_mapping=StateMapping(
             vertices={vertex.name: vertex.operators for vertex in vertices},
@@ -243,7 +251,7 @@ def _make_ports(
 
 
 def _job_master(
-    job: Job,
+    steps: Steps,
     configuration: Configuration,
     submission: Submission,
     plans: Mapping[VertexId, TaskPlan],
@@ -255,7 +263,7 @@ def _job_master(
         config=configuration.checkpoint_config(),
         restart=configuration.restart_config(),
         savepoint_directory=configuration.value(SAVEPOINT_DIR),
-        hooks=tuple(sorted(job.hooks)),
+        hooks=tuple(sorted(steps.hooks)),
         producers={name: plan.inputs for name, plan in plans.items()},
         coordinated=coordinated,
     )
@@ -281,7 +289,7 @@ def _durable_settings(
 
 
 def _operators(
-    job: Job, configuration: Configuration, default: int
+    steps: Steps, configuration: Configuration, default: int
 ) -> Mapping[OperatorId, ProcessStep]:
     """The Python operators, each with its parallelism."""
     configured = configuration.value(DEFAULT_PARALLELISM) or default
@@ -292,19 +300,19 @@ def _operators(
             key_by=one.key_by,
             has_coordinator=one.coordinator is not None,
         )
-        for name, one in job.operators.items()
+        for name, one in steps.operators.items()
     }
 
 
 def _coordinated(
-    job: Job, operators: Mapping[OperatorId, ProcessStep]
+    steps: Steps, operators: Mapping[OperatorId, ProcessStep]
 ) -> Mapping[OperatorId, CoordinatedOperator]:
     """The operators that have a coordinator, each with its vertex and parallelism."""
     return {
         name: CoordinatedOperator(vertex=vertex.name, parallelism=operators[name].parallelism)
-        for vertex in job.vertices()
+        for vertex in steps.vertices()
         for name in process_steps(vertex)
-        if job.operators[name].coordinator is not None
+        if steps.operators[name].coordinator is not None
     }
 
 
@@ -315,11 +323,11 @@ def _with_parallelism(vertex: Vertex, configuration: Configuration) -> Vertex:
     return replace(vertex, parallelism=vertex.parallelism or configured)
 
 
-def _task_plan(job: Job, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
-    processing = [job.operators[name] for name in process_steps(vertex)]
+def _task_plan(steps: Steps, vertex: Vertex, aligned_timeout_ms: int | None) -> TaskPlan:
+    processing = [steps.operators[name] for name in process_steps(vertex)]
     parts: list[CheckpointListener | Sink] = [
-        *job.listeners(vertex),
-        *(job.sinks[name] for name in vertex.sinks),
+        *steps.listeners(vertex),
+        *(steps.sinks[name] for name in vertex.sinks),
     ]
     return TaskPlan(
         vertex=vertex.name,
