@@ -37,6 +37,19 @@ def test_the_rest_page_is_that_of_the_schema_that_is_served() -> None:
     assert (ROOT / "docs" / "REST.md").read_text() == load_script("rest_api").page()
 
 
+def test_lines_of_documents_fit_into_100_columns() -> None:
+    """Tables may be wider, since a row is a line."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    assert pages
+    wide = [
+        f"{page.name}:{number}"
+        for page in pages
+        for number, line in enumerate(page.read_text().splitlines(), start=1)
+        if len(line) > 100 and not line.startswith("|")
+    ]
+    assert wide == []
+
+
 def test_every_requirement_and_rule_that_is_cited_is_written_down() -> None:
     """Docstrings and tests cite requirements and rules by number; docs/PROTOCOL.md has each of them
     once."""
