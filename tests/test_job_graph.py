@@ -359,8 +359,8 @@ def test_python_operators_behind_one_another_share_a_query() -> None:
             {"coordinator": object()},
             "pass an instance of a subclass of weir.coordinators.OperatorCoordinator",
         ),
-        ({"parallelism": 0}, "give it a whole number from 1 to 128"),
-        ({"parallelism": 129}, "give it a whole number from 1 to 128"),
+        ({"parallelism": 0}, "set it to an integer from 1 to 128"),
+        ({"parallelism": 129}, "set it to an integer from 1 to 128"),
     ],
 )
 def test_what_is_no_operator_is_refused(options: dict[str, Any], says: str) -> None:
@@ -374,7 +374,7 @@ def test_two_operators_do_not_share_a_coordinator() -> None:
     """A coordinator keeps the state of one operator."""
     rules = BroadcastRules()
     stream = source(Job("orders"), "orders").process("score", Pass(), coordinator=rules)
-    with pytest.raises(PipelineError, match="make an instance for each"):
+    with pytest.raises(PipelineError, match="create one instance per step"):
         stream.process("judge", Pass(), coordinator=rules)
 
 
@@ -503,9 +503,9 @@ def test_what_a_source_cannot_be_given_is_refused() -> None:
     job = Job("orders")
     with pytest.raises(PipelineError, match="'live' is read by Spark"):
         job.source("live", nothing, parallelism=2)
-    with pytest.raises(PipelineError, match="give that bounded=True"):
+    with pytest.raises(PipelineError, match="pass bounded=True to it"):
         job.source("in", file_source(), bounded=True)
-    with pytest.raises(PipelineError, match="asks for 0 subtasks"):
+    with pytest.raises(PipelineError, match="has parallelism=0"):
         job.source("in", file_source(), parallelism=0)
 
 

@@ -80,14 +80,14 @@ class Job:
         if isinstance(source, SplitSource):
             if bounded:
                 raise PipelineError(
-                    f"Source {name!r} is a {type(source).__name__}: give that bounded=True, not the"
-                    " step."
+                    f"Source {name!r} is a {type(source).__name__}: pass bounded=True to it, not"
+                    " to the step."
                 )
             return self._read_by_subtasks(name, source, parallelism, uid)
         if parallelism is not None:
             raise PipelineError(
-                f"Source {name!r} is read by Spark, which decides how: only one of weir.sources"
-                " takes a parallelism."
+                f"Source {name!r} is read by Spark, which decides its parallelism itself: only"
+                " sources of weir.sources take one."
             )
         return self._added(
             GraphStep(name=name, kind=StepKind.SOURCE, bounded=bounded, uid=uid), source
@@ -150,8 +150,8 @@ class Job:
             one.coordinator is coordinator for one in self._steps.operators.values()
         ):
             raise PipelineError(
-                f"Step {name!r} has the coordinator of another step: make an instance for each,"
-                " since it keeps the state of one operator."
+                f"Step {name!r} shares its coordinator with another step: create one instance per"
+                " step, since it holds the state of one operator."
             )
         step = GraphStep(name=name, kind=StepKind.PROCESS, inputs=(stream.uid,), uid=uid)
         function = ProcessFunction(
@@ -166,7 +166,7 @@ class Job:
         """
         if hook.identifier in self._steps.hooks:
             raise PipelineError(
-                f"Job {self.name!r} has two master hooks of the identifier {hook.identifier!r}:"
+                f"Job {self.name!r} has two master hooks with the identifier {hook.identifier!r}:"
                 " give each its own."
             )
         self._steps.hooks[hook.identifier] = hook
@@ -210,7 +210,7 @@ class Job:
         number = function.parallelism
         if number is not None and not (type(number) is int and 1 <= number <= KEY_GROUPS):
             raise PipelineError(
-                f"Step {step.name!r} asks for {number!r} subtasks: give it a whole number from 1 to"
+                f"Step {step.name!r} has parallelism={number!r}: set it to an integer from 1 to"
                 f" {KEY_GROUPS}."
             )
         self._steps.graph.add(step)
@@ -321,8 +321,8 @@ class Stream:
         """
         if self.job._steps.graph.is_source(self.uid):
             raise PipelineError(
-                f"Step {self.name!r} is a source and begins a chain anyway: call start_new_chain()"
-                " on the step behind it."
+                f"Step {self.name!r} is a source, which always starts a chain: call"
+                " start_new_chain() on a later step."
             )
         self.job._steps.graph.cut(self.uid, before=True)
         return self

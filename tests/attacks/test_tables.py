@@ -77,7 +77,7 @@ def test_a_commit_that_says_only_half_is_refused(world: World, table: Path, fiel
 def test_what_others_write_into_their_commits_is_theirs(table: Path, info: Any) -> None:
     """It is not one of Weir's commits."""
     commit(table, info)
-    with pytest.raises(StorageError, match="No job of Weir has written"):
+    with pytest.raises(StorageError, match="No Weir job has written"):
         weir.read_consistent({"out": str(table)})
 
 
@@ -135,5 +135,5 @@ def test_a_frame_has_no_files_from_outside_of_its_table(
             line["add"]["path"] = path
     entry.write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(weir.readers.consistent, "_check_plain", lambda *_: None)
-    with world.untouched(), pytest.raises(StorageError, match="is not below"):
+    with world.untouched(), pytest.raises(StorageError, match="is outside"):
         cut.frame("out", None)  # type: ignore[arg-type]

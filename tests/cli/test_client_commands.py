@@ -232,17 +232,20 @@ def test_send_says_what_the_coordinator_refuses_and_which_operators_have_one(
 ) -> None:
     """Both are one sentence, without a stack trace."""
     gateway.prepared = [
-        CoordinatorError("The coordinator of 'score' has not done it: there is no rule 'x'.")
+        CoordinatorError(
+            "The coordinator of 'score' did not carry out the request: there is no rule 'x'."
+        )
     ]
     refused = weir("send", "orders", "score", '{"remove": ["x"]}', "-m", address)
     assert refused.exit_code == 1
     assert (
         refused.stderr
-        == "weir: error: The coordinator of 'score' has not done it: there is no rule 'x'.\n"
+        == "weir: error: The coordinator of 'score' did not carry out the request: there is no"
+        " rule 'x'.\n"
     )
     unknown = weir("send", "orders", "scores", "{}", "-m", address)
     assert unknown.exit_code == 1
-    assert "no operator 'scores' with a coordinator; there are: score" in unknown.stderr
+    assert "no operator 'scores' with a coordinator; those with one: score" in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -273,7 +276,8 @@ def test_a_request_that_json_would_change_is_refused_before_it_is_sent(
         pytest.raises(
             CoordinatorError,
             match=(
-                r"cannot be sent, since JSON does not keep \(1, 2\) \(tuple\) at \['set'\]\['a'\]"
+                r"cannot be sent, since JSON cannot represent \(1, 2\) \(tuple\) at"
+                r" \['set'\]\['a'\]"
             ),
         ),
     ):

@@ -149,10 +149,7 @@ def test_an_operator_without_keyed_state_is_one_sentence_without_spark(
     unknown = weir("inspect", str(savepoint), "--operator", "nobody", "--json")
     assert (unknown.exit_code, unknown.stderr) == (
         1,
-        (
-            f"weir: error: There is no operator 'nobody' in {savepoint}: name one of orders, out,"
-            " u1.\n"
-        ),
+        (f"weir: error: {savepoint} has no operator 'nobody': name one of orders, out, u1.\n"),
     )
 
 

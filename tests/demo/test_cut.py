@@ -38,7 +38,7 @@ def test_before_all_tables_have_a_checkpoint_there_is_nothing_to_compare(tmp_pat
     """A kill may come before the first rows are committed everywhere: that is not an error."""
     commit(tmp_path / "flights_clean", flights(5, 130), 1)
     cut = look(tmp_path, ["flights_clean", "anomalies"])
-    assert (cut.text, cut.problem) == ("no checkpoint is in all tables yet", None)
+    assert (cut.text, cut.problem) == ("no checkpoint is visible in all tables yet", None)
 
 
 def test_tables_are_compared_at_their_newest_common_checkpoint(tmp_path: Path) -> None:

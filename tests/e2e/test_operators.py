@@ -403,8 +403,8 @@ def test_state_that_json_would_change_fails_the_job_by_its_place(place: Place) -
         result = live.result()
     assert result.status is JobStatus.FAILED
     says = (
-        "of operator 'pairs' cannot be kept, since JSON does not keep (1, 2) (tuple) at [1]: make"
-        " it of text"
+        "of operator 'pairs' cannot be stored, since JSON cannot represent (1, 2) (tuple) at [1]:"
+        " make it of text"
     )
     assert says in (result.failure or "")
 
@@ -503,11 +503,11 @@ def test_rules_are_changed_while_a_job_runs_and_outlive_its_failure(place: Place
         with connect(live.job_id, live.address) as client:
             assert client.send("mark", {"set": {"b": 2}}) == {"rules": {"a": 1, "b": 2}}
             with pytest.raises(
-                RestError, match="there is no rule 'c' to be removed; there are: a, b"
+                RestError, match="there is no rule 'c' to remove; the rules are: a, b"
             ):
                 client.send("mark", {"remove": ["c"]})
             with pytest.raises(
-                RestError, match="no operator 'marks' with a coordinator; there are: mark"
+                RestError, match="no operator 'marks' with a coordinator; those with one: mark"
             ):
                 client.send("marks", {})
             place.land(1)

@@ -96,8 +96,8 @@ def test_an_element_that_json_would_change_is_refused_by_its_place(
         store.dump_lists()
     says = str(refused.value)
     assert (
-        f"The state 'things' of operator 'score' cannot be kept, since JSON does not keep {part}:"
-        " make it of" in says
+        "The state 'things' of operator 'score' cannot be stored, since JSON cannot represent"
+        f" {part}: make it of" in says
     )
     assert "or give the state a serializer, such as weir.operators.state.BYTES" in says
 
@@ -110,7 +110,7 @@ def test_an_element_that_changes_its_type_and_not_its_json_is_refused_too() -> N
         things.update([before])
         store.dump_lists()
         things.update([after])
-        with pytest.raises(OperatorStateError, match="JSON does not keep"):
+        with pytest.raises(OperatorStateError, match="JSON cannot represent"):
             store.dump_lists()
 
 
@@ -141,7 +141,8 @@ def test_an_element_that_a_serializer_cannot_keep_is_refused() -> None:
     store = StateStore()
     store.list_state("things", BYTES).add("text")
     with pytest.raises(
-        OperatorStateError, match="'things' of operator '' cannot be kept, since str are not bytes"
+        OperatorStateError,
+        match="'things' of operator '' cannot be stored, since str are not bytes",
     ):
         store.dump_lists()
 

@@ -32,9 +32,9 @@ def test_an_event_is_as_it_was_when_it_was_sent() -> None:
 @pytest.mark.parametrize(
     ("event", "why"),
     [
-        ({"at": [float("nan")]}, r"JSON does not keep nan (float) at ['at'][0]"),
-        ({"by": {1: 2}}, r"JSON does not keep the key 1 (int) at ['by']"),
-        ({"pair": (1, 2)}, r"JSON does not keep (1, 2) (tuple) at ['pair']"),
+        ({"at": [float("nan")]}, r"JSON cannot represent nan (float) at ['at'][0]"),
+        ({"by": {1: 2}}, r"JSON cannot represent the key 1 (int) at ['by']"),
+        ({"pair": (1, 2)}, r"JSON cannot represent (1, 2) (tuple) at ['pair']"),
         ([1], "it is a list, not a map"),
     ],
 )
@@ -43,7 +43,7 @@ def test_an_event_that_json_would_change_is_refused_by_its_place(event: Any, why
     with pytest.raises(OperatorStateError) as refused:
         context().send_event_to_coordinator(event)
     expected = (
-        f"Operator 'score' sent an event that cannot be kept, since {why}: make it a map of text,"
+        f"Operator 'score' sent an event that cannot be stored, since {why}: make it a map of text,"
         " finite numbers"
     )
     assert str(refused.value).startswith(expected)

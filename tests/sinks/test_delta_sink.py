@@ -510,7 +510,7 @@ def test_a_directory_with_foreign_files_is_refused(tmp_path):
     """check names a file and the way out, and leaves nothing behind."""
     (tmp_path / "data.csv").write_text("1")
     with pytest.raises(
-        SinkError, match=r"not empty and is no Delta table.*'data.csv'.*move its files away"
+        SinkError, match=r"not empty and not a Delta table.*'data.csv'.*move its files elsewhere"
     ):
         DeltaTable(str(tmp_path)).check(context())
     DeltaTable(str(tmp_path / "new")).check(context())

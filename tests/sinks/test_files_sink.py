@@ -287,7 +287,9 @@ def test_options_that_make_rows_uncountable_are_refused(arguments, message):
 def test_a_directory_with_foreign_files_is_refused(tmp_path):
     """check names a file and the way out, and leaves nothing behind."""
     (tmp_path / "data.csv").write_text("1")
-    with pytest.raises(SinkError, match=r"not written by Weir.*'data.csv'.*move its files away"):
+    with pytest.raises(
+        SinkError, match=r"not written by Weir.*'data.csv'.*move its files elsewhere"
+    ):
         opened(tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["data.csv"]
 

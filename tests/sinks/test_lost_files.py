@@ -110,7 +110,7 @@ def test_nothing_is_made_where_a_target_was_that_is_away(
     payload = target.flushed(commits)
     target.path.rename(tmp_path / "away")
     for use in (lambda: target.stage(9), lambda: target.sink.commit(2, [payload]), target.reopen):
-        with pytest.raises(StorageError, match=r"is gone: .* See whether its volume is mounted"):
+        with pytest.raises(StorageError, match=r"is gone: .* Check that its volume is mounted"):
             use()
     assert not target.path.exists()
     (tmp_path / "away").rename(target.path)
@@ -130,9 +130,9 @@ def test_what_a_task_still_writes_where_a_target_was_does_not_bring_it_back(
     target.path.rename(tmp_path / "away")
     written.parent.mkdir(parents=True)
     written.write_bytes(b"half")
-    with pytest.raises(StorageError, match="See whether its volume is mounted"):
+    with pytest.raises(StorageError, match="Check that its volume is mounted"):
         target.sink.flush([payload])
-    with pytest.raises(StorageError, match="See whether its volume is mounted"):
+    with pytest.raises(StorageError, match="Check that its volume is mounted"):
         target.reopen()
 
 
@@ -152,7 +152,7 @@ def test_a_commit_that_cannot_be_whole_shows_nothing_and_says_what_to_do(
         "Checkpoint 2 ",
         target.sink.describe(),
         str(path),
-        "Put the file back",
+        "Restore the file",
         "--from-savepoint",
     ):
         assert words in str(lost.value)

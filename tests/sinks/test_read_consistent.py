@@ -302,8 +302,8 @@ def test_what_is_committed_while_the_records_are_read_is_part_of_the_cut(
     ("directory", "reason"),
     [
         (f"/nowhere/{JOB}", "has no completed checkpoint"),
-        (f"hdfs://nn/checkpoints/{JOB}", "is read through Spark"),
-        (f"/checkpoints/{FRESH}", "do not name one directory"),
+        (f"hdfs://nn/checkpoints/{JOB}", "must be read through Spark"),
+        (f"/checkpoints/{FRESH}", "do not name one common directory"),
         (f"file://elsewhere/{JOB}", "names a file on host"),
     ],
 )
@@ -385,22 +385,22 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
     other.commit(5, 5)
     with pytest.raises(
         StorageError,
-        match=rf"No one job.*'clean'.*'orders' \({JOB}\).*'other'.*'billing' \({FRESH}\)",
+        match=rf"No single job.*'clean'.*'orders' \({JOB}\).*'other'.*'billing' \({FRESH}\)",
     ):
         cut_of(clean, other)
     late = Writer(tmp_path / "late")
     late.commit(4, 4)
     with pytest.raises(
         StorageError,
-        match=r"no checkpoint of job 'orders' in common yet: checkpoint 4 .* Wait until",
+        match=r"no common checkpoint of job 'orders' yet: checkpoint 4 .* Wait until",
     ):
         cut_of(clean, late)
     foreign = tmp_path / "foreign"
     deltalake.write_deltalake(str(foreign), pa.table({"id": [1]}))
-    with pytest.raises(StorageError, match=r"No job of Weir has written to table 'foreign'"):
+    with pytest.raises(StorageError, match=r"No Weir job has written to table 'foreign'"):
         weir.read_consistent({"clean": str(clean.path), "foreign": str(foreign)})
     with pytest.raises(
-        StorageError, match=r"no Delta table for table 'none'.*or wait for the first checkpoint"
+        StorageError, match=r"No Delta table found for table 'none'.*or wait for the first checkpoint"
     ):
         weir.read_consistent({"none": str(tmp_path / "none")})
     with pytest.raises(ConfigurationError, match=r"name at least one"):
@@ -428,7 +428,8 @@ def test_a_log_is_read_only_as_far_as_needed_and_says_when_it_is_too_short(clean
     table(clean).create_checkpoint()
     (clean.path / "_delta_log" / f"{0:020}.json").unlink()
     with pytest.raises(
-        StorageError, match=r"'clean' at .* is cleaned up before version 1.*logRetentionDuration"
+        StorageError,
+        match=r"'clean' at .* has been cleaned up before version 1.*logRetentionDuration",
     ):
         cut_of(clean, revenue)
     (clean.path / "_delta_log" / f"{1:020}.json").write_text("this entry is not read")
@@ -527,7 +528,7 @@ def test_rows_that_the_new_job_has_yet_to_commit_hold_the_cut_before_them(tmp_pa
     late = resumed.cut
     assert (late.job_id, late.checkpoint_id, resumed.ids) == (JOB, 19, ([1, 2], [10]))
     assert (
-        f"({FRESH}) has made the newest commit, but is not read yet, since it has yet to commit"
+        f"({FRESH}) made the newest commit, but has not been read yet, since it has not committed"
         in str(late.fallback)
     )
 
@@ -573,14 +574,22 @@ def test_what_the_resumed_job_commits_in_the_name_of_the_old_one_is_its_beginnin
 @pytest.mark.parametrize(
     ("origin", "tables", "why"),
     [
-        (SAVEPOINT_19, ("clean",), "its records do not say that it writes to table 'revenue'"),
+        (SAVEPOINT_19, ("clean",), "its records do not mention table 'revenue'"),
         (
             None,
             BOTH,
-            rf"has checkpoint 18 of job 'orders' \({JOB}\), which is not known to be part",
+            rf"has checkpoint 18 of job 'orders' \({JOB}\), which it is not known to have started",
         ),
-        (Origin(job_id=JOB, checkpoint_id=17), BOTH, "has checkpoint 18 .* not known to be part"),
-        (Origin(job_id=NEXT, checkpoint_id=19), BOTH, "has checkpoint 18 .* not known to be part"),
+        (
+            Origin(job_id=JOB, checkpoint_id=17),
+            BOTH,
+            "has checkpoint 18 .* not known to have started from",
+        ),
+        (
+            Origin(job_id=NEXT, checkpoint_id=19),
+            BOTH,
+            "has checkpoint 18 .* not known to have started from",
+        ),
     ],
     ids=["another table", "begun anew", "an older snapshot", "another job's snapshot"],
 )

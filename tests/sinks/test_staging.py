@@ -50,9 +50,9 @@ def test_partition_values_are_decoded():
 @pytest.mark.parametrize(
     ("sink", "column", "words"),
     [
-        (DeltaTable, ".a", "begins with '.', so its rows would be lost"),
-        (Files, ".a", "begins with '.', so its rows would be lost"),
-        (Files, "_a", "begins with '_', so its rows would be lost"),
+        (DeltaTable, ".a", "starts with '.', so its rows would be lost"),
+        (Files, ".a", "starts with '.', so its rows would be lost"),
+        (Files, "_a", "starts with '_', so its rows would be lost"),
     ],
 )
 def test_a_partition_column_whose_directories_readers_pass_over_is_refused(sink, column, words):
@@ -80,7 +80,7 @@ def test_a_partition_value_that_no_directory_can_be_named_after_is_told_in_a_sen
     value = "é" * 130
     with pytest.raises(
         SinkError,
-        match=r"partition column 'k' begins with 'ééé.*longer than the name of a directory",
+        match=r"partition column 'k' starts with 'ééé.*too long for the name of a directory",
     ):
         write_frame(frame, LocalFileSystem(), str(tmp_path / "0"), **where)
     value = "short"

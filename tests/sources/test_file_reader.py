@@ -193,12 +193,12 @@ def test_a_null_where_none_may_be_is_rejected_with_its_row(tmp_path: Path, forma
             "json",
             b"x\n" * 2_000,
             (
-                "ValueError: more than 1000 of its rows cannot be read, the first in line 1:"
+                "ValueError: more than 1000 of its rows are unreadable, the first in line 1:"
                 " ArrowInvalid"
             ),
         ),
         ("csv", b"id,id\n1,1\n", "ArrowInvalid: .*multiple columns named id"),
-        ("csv", b'id,more\nx,"' + b"a" * 200_000, "ValueError: the record in line 2 has no end"),
+        ("csv", b'id,more\nx,"' + b"a" * 200_000, "ValueError: the record in line 2 is incomplete"),
         ("parquet", b"no parquet", "ArrowInvalid"),
         ("json", None, "FileNotFoundError"),
     ],

@@ -99,7 +99,7 @@ class OperatorCoordinator(abc.ABC):
         they survive any later failure. To refuse a request, raise ``ValueError``, ``TypeError`` or
         ``LookupError`` before changing anything.
         """
-        raise ValueError(f"{type(self).__name__} takes no requests: {request}")
+        raise ValueError(f"{type(self).__name__} does not accept requests: {request}")
 
     @abc.abstractmethod
     def checkpoint_coordinator(self, checkpoint_id: int) -> Payload | None:

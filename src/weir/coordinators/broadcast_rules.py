@@ -46,7 +46,7 @@ class BroadcastRules(OperatorCoordinator):
             self._initial: dict[str, Any] = read_back(dict(rules or {}))
         except ValueError as error:
             raise PipelineError(
-                f"The rules of BroadcastRules cannot be kept, since {error}: make them of {KEPT}."
+                f"The rules of BroadcastRules cannot be stored, since {error}: make them of {KEPT}."
             ) from error
         self._accepts_new = new_rules == "accept" or not self._initial
         self._rules: dict[str, Any] = {}
@@ -64,7 +64,7 @@ class BroadcastRules(OperatorCoordinator):
     def handle_event_from_operator(self, subtask: int, attempt: int, event: Payload) -> None:
         """Raise ``ValueError``: no events are expected from operators."""
         raise ValueError(
-            f"subtask {subtask} has sent {event}, but {type(self).__name__} expects no events"
+            f"subtask {subtask} sent {event}, but {type(self).__name__} expects no events"
         )
 
     def handle_request(self, request: Payload) -> Payload:
@@ -75,22 +75,22 @@ class BroadcastRules(OperatorCoordinator):
         if unknown or not fits or not all(isinstance(name, str) for name in removed):
             why = f", since it has the key {unknown[0]!r}" if unknown else ""
             raise ValueError(
-                f'{request} is no change of rules{why}: send {{"set": {{NAME: VALUE}}}},'
+                f'{request} is not a valid change of rules{why}: send {{"set": {{NAME: VALUE}}}},'
                 ' {"remove": [NAME]}, or both;'
                 f" the rules are {', '.join(self._rules) or 'none'}"
             )
         missing = [name for name in removed if name not in self._rules]
         if missing:
             raise ValueError(
-                f"there is no rule {missing[0]!r} to be removed; there are:"
+                f"there is no rule {missing[0]!r} to remove; the rules are:"
                 f" {', '.join(self._rules) or 'none'}"
             )
         known = dict.fromkeys((*self._initial, *self._rules))
         new = [name for name in changed if name not in known]
         if new and not self._accepts_new:
             raise ValueError(
-                f"there is no rule {new[0]!r} to be set; there are: {', '.join(known)} (a job that"
-                " takes others says so with BroadcastRules(..., new_rules='accept'))"
+                f"there is no rule {new[0]!r} to set; the rules are: {', '.join(known)} (allow new"
+                " ones with BroadcastRules(..., new_rules='accept'))"
             )
         self._rules = {
             name: rule for name, rule in self._rules.items() if name not in removed

@@ -53,13 +53,12 @@ class OpenRequests:
     def restored(self, checkpoint_id: int | None) -> None:
         """The job was restored: answer the requests in the checkpoint, and fail the rest."""
         self.completed(checkpoint_id or 0)
-        self._fail("the job was restored from a checkpoint that does not have it: send it again")
+        self._fail("the job was restored from a checkpoint without it: send it again")
 
     def end(self) -> None:
         """The driver ends: fail all open requests."""
         self._fail(
-            "the job has ended before a checkpoint had it: see what it goes on from, and send it"
-            " again"
+            "the job ended before a checkpoint contained it: send it again when the job runs"
         )
 
     def refuse(self, future: Answer, why: str) -> None:
@@ -67,7 +66,8 @@ class OpenRequests:
         _settle(
             future,
             CoordinatorError(
-                f"The coordinator of {self._operator!r} has not done it: {why.removesuffix('.')}."
+                f"The coordinator of {self._operator!r} did not carry out the request:"
+                f" {why.removesuffix('.')}."
             ),
         )
 

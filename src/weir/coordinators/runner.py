@@ -78,7 +78,7 @@ class CoordinatorRunner:
         if operator not in self._coordinators:
             known = ", ".join(self._coordinators) or "none"
             raise CoordinatorError(
-                f"The job has no operator {operator!r} with a coordinator; there are: {known}."
+                f"The job has no operator {operator!r} with a coordinator; those with one: {known}."
             )
         self._coordinators[operator].request(request, answer)
 
@@ -90,7 +90,7 @@ class CoordinatorRunner:
         for one in self._coordinators.values():
             if not one.closed.wait(patience_s):
                 _log.warning(
-                    "The coordinator of %r has not closed within %.0f s.",
+                    "The coordinator of %r did not close within %.0f s.",
                     one.operator_id,
                     _CLOSING_S,
                 )
@@ -163,8 +163,8 @@ class _Coordinated:
         """
         if not 0 <= subtask < self._parallelism:
             raise CoordinatorError(
-                f"The coordinator of {self._name!r} sends an event to subtask {subtask}, but the"
-                f" operator has the subtasks 0 to {self._parallelism - 1}: see"
+                f"The coordinator of {self._name!r} sent an event to subtask {subtask}, but the"
+                f" operator has subtasks 0 to {self._parallelism - 1}: see"
                 " context.current_parallelism."
             )
         self._post(
@@ -260,7 +260,7 @@ class _Coordinated:
     def _handle_request(self, request: Payload, future: Future[CoordinatorAnswer]) -> None:
         if not self._attempt:
             self._requests.refuse(
-                future, "the job does not run at the moment, try again when it does"
+                future, "the job is not running at the moment; try again when it is"
             )
             return
         try:
@@ -362,11 +362,11 @@ class _Coordinated:
         """The value as JSON reads it back: an equal copy that the coordinator cannot change."""
         try:
             if not isinstance(value, dict):
-                raise ValueError(f"it is not a map but {type(value).__name__}")
+                raise ValueError(f"it is a {type(value).__name__}, not a map")
             read: Payload = read_back(value)
             return read
         except ValueError as error:
             raise CoordinatorError(
-                f"{what} the coordinator of {self._name!r} cannot be kept, since {error}: make it a"
-                f" map of {KEPT}."
+                f"{what} the coordinator of {self._name!r} cannot be stored, since {error}: make"
+                f" it a map of {KEPT}."
             ) from error

@@ -89,4 +89,4 @@ def _named(value: Any, place: str) -> str:
 
 
 def _changes(value: Any) -> ValueError:
-    return ValueError(f"JSON does not keep {changed_part(value) or _named(value, '')}")
+    return ValueError(f"JSON cannot represent {changed_part(value) or _named(value, '')}")

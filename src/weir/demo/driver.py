@@ -272,7 +272,7 @@ class Chaos:
             else " never"
         )
         self._tell(
-            f"{number}: SIGKILL {driver.phase}; first checkpoint of this life completed{took}"
+            f"{number}: SIGKILL {driver.phase}; first checkpoint of this run completed{took}"
         )
 
     def _live_to_the_end(self, driver: Driver, outcome: Outcome) -> None:
@@ -287,5 +287,5 @@ def _early_end(driver: Driver, number: str) -> str:
     if driver.exit_code == 0:
         return f"The job had finished before {number}: ask for fewer kills."
     if driver.exit_code is None:
-        return f"The job came no further within {_LIFE_LIMIT_S:.0f} s before {number}."
+        return f"The job made no progress within {_LIFE_LIMIT_S:.0f} s before {number}."
     return f"The job ended with exit code {driver.exit_code} before {number}."

@@ -59,7 +59,7 @@ def run_demo(
     """
     console = console or (Console() if sys.stdout.isatty() else Console(width=120))
     if kill < 0:
-        raise ConfigurationError(f"The number of kills is {kill}, but must be at least 0.")
+        raise ConfigurationError(f"The number of kills must be at least 0, not {kill}.")
     seed = secrets.randbelow(1_000_000) if seed is None else seed
     place = _place(directory)
     landing = land(place / "landing", flights=flights)
@@ -152,7 +152,7 @@ def _place(directory: Path | None) -> Path:
     directory = directory.absolute()
     if directory.is_dir() and any(directory.iterdir()):
         raise ConfigurationError(
-            f"{directory} is not empty: name a new directory to keep the run's files in."
+            f"{directory} is not empty: choose a new directory for the run's files."
         )
     directory.mkdir(parents=True, exist_ok=True)
     return directory
@@ -203,7 +203,7 @@ def _unchanged(change: RuleChange, anomalies: pa.Table | None) -> str | None:
     held = [] if anomalies is None else anomalies["limit_minutes"].unique().to_pylist()
     if not change.answered or AFTER_MINUTES in held:
         return None
-    return f"The rule was changed to {AFTER_MINUTES} minutes, but no anomaly was found by it."
+    return f"The rule was changed to {AFTER_MINUTES} minutes, but it found no anomaly."
 
 
 def _rows(table: Path) -> int:

@@ -62,7 +62,7 @@ def verify_table(path: Path, name: str, expected: pa.Table) -> TableReport:
     try:
         actual = DeltaTable(path).to_pyarrow_table()
     except TableNotFoundError:
-        return _incomparable(name, expected, 0, f"There is no Delta table at {path}.")
+        return _incomparable(name, expected, 0, f"No Delta table at {path}.")
     return compare(name, expected, actual)
 
 
@@ -73,7 +73,7 @@ def compare(name: str, expected: pa.Table, actual: pa.Table) -> TableReport:
     value that does not fit makes the tables incomparable.
     """
     if sorted(expected.column_names) != sorted(actual.column_names):
-        problem = f"The columns are {actual.column_names}, expected were {expected.column_names}."
+        problem = f"The columns are {actual.column_names}, expected {expected.column_names}."
         return _incomparable(name, expected, actual.num_rows, problem)
     try:
         aligned = actual.select(expected.column_names).cast(expected.schema)
@@ -136,7 +136,7 @@ def look(directory: Path, tables: Iterable[str]) -> Cut:
     try:
         cut = weir.read_consistent({name: str(directory / name) for name in tables})
     except StorageError:
-        return Cut(text="no checkpoint is in all tables yet")
+        return Cut(text="no checkpoint is visible in all tables yet")
     rows = {name: cut.table(name).to_pyarrow_table() for name in cut.versions}
     counts = ", ".join(f"{name} {table.num_rows:,}" for name, table in rows.items())
     text = f"all tables at checkpoint {cut.checkpoint_id}: {counts}"

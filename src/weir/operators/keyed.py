@@ -55,7 +55,7 @@ class KeyedState:
         """Set the value of each key. Keys must be of the current batch, each at most once.
 
         Raises ``OperatorStateError`` for another key, for a key with two values, and for values
-        that cannot be kept.
+        that cannot be stored.
         """
         if values.null_count and self._default.is_valid:
             raise OperatorStateError(

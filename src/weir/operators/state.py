@@ -32,7 +32,7 @@ class Serializer(Protocol):
     """Converts one element to bytes and back."""
 
     def encode(self, value: Any) -> bytes:
-        """The element as bytes. Raises ``TypeError`` or ``ValueError`` if it cannot be kept."""
+        """The element as bytes. Raises ``TypeError`` or ``ValueError`` if it cannot be stored."""
         ...
 
     def decode(self, data: bytes) -> Any:
@@ -116,7 +116,7 @@ class ListState(Generic[T]):
     def encoded(self) -> list[bytes]:
         """The elements as bytes.
 
-        Raises ``ValueError``, or the serializer's error, for an element that cannot be kept.
+        Raises ``ValueError``, or the serializer's error, for an element that cannot be stored.
         """
         if self._serializer is JSON:
             return encode_each(self._items, self._known)
@@ -221,7 +221,7 @@ class StateStore:
                 lists[name] = (state.redistribution.value, state.encoded())
             except (TypeError, ValueError, OverflowError) as error:
                 raise OperatorStateError(
-                    f"The state {name!r} of operator {self._operator_id!r} cannot be kept, since"
+                    f"The state {name!r} of operator {self._operator_id!r} cannot be stored, since"
                     f" {error}: make it of {KEPT}, or give the state a serializer, such as"
                     " weir.operators.state.BYTES."
                 ) from error

@@ -246,8 +246,8 @@ class ConsistentCut:
         except (deltalake.exceptions.DeltaError, OSError) as error:
             raise StorageError(
                 f"Version {version} of table {name!r} at {self.paths[name]} cannot be read"
-                f" ({error}): take a new cut, and let the table keep its log for longer if cuts are"
-                " read late (delta.logRetentionDuration)."
+                f" ({error}): take a new cut, and raise the table's delta.logRetentionDuration if"
+                " cuts are read late."
             ) from error
 
     def frame(self, name: str, spark: SparkSession) -> DataFrame:
@@ -268,9 +268,9 @@ class ConsistentCut:
         for path in paths:
             if not STAGED_PATH.fullmatch(path) or scheme_of(path) is not None:
                 raise StorageError(
-                    f"Version {self.versions[name]} of table {name!r} has the file {path!r}, which"
-                    f" is not below {self.paths[name]}: read cut.table(name) with delta-rs if you"
-                    " trust whoever wrote the table."
+                    f"Version {self.versions[name]} of table {name!r} lists the file {path!r},"
+                    f" which is outside {self.paths[name]}: read cut.table(name) with delta-rs if"
+                    " you trust whoever wrote the table."
                 )
         files = [join(root, path) for path in paths]
         if not files:
@@ -299,7 +299,7 @@ def read_consistent(
     """
     if not tables:
         raise ConfigurationError(
-            "read_consistent was given no table: name at least one with its path."
+            "read_consistent needs at least one table: pass its name and path."
         )
     for _ in range(_TRIES):
         logs = [TableLog(name, path, storage_options) for name, path in tables.items()]
@@ -314,7 +314,7 @@ def read_consistent(
     else:
         raise StorageError(
             f"The job that writes {', '.join(tables)} changed {_TRIES} times during one read: try"
-            " again when one job is running."
+            " again when a single job is running."
         )
     for log in logs:
         log.check_one_sink(job.job_id, job.name, job.sink_of(log, commits))
@@ -367,14 +367,14 @@ class _Job:
             return None
         sink = self.epochs.sink_of(log.root)
         if sink is None:
-            return f"its records do not say that it writes to {log.place}"
+            return f"its records do not mention {log.place}"
         if newest.checkpoint_id > self.origins.get(newest.job_id, -1):
             return (
                 f"{log.place} has checkpoint {newest.checkpoint_id} of job {newest.job_name!r}"
-                f" ({newest.job_id}), which is not known to be part of what it began from"
+                f" ({newest.job_id}), which it is not known to have started from"
             )
         if self.epochs.whole_up_to(sink, 0) < 1:
-            return f"it has yet to commit rows to {log.place}"
+            return f"it has not committed rows yet to {log.place}"
         return None
 
     def sink_of(self, log: TableLog, commits: Mapping[str, Commit]) -> str:
@@ -422,10 +422,11 @@ def _continuing_job(newest: Commit, logs: list[TableLog], spark: SparkSession | 
     Otherwise a sentence that says why it is not read.
     """
     who = (
-        f"Job {newest.job_name!r} ({newest.runner}) has made the newest commit, but is not read yet"
+        f"Job {newest.job_name!r} ({newest.runner}) made the newest commit, but has not been read"
+        " yet"
     )
     if not newest.job_directory:
-        return f"{who}, since that does not name the directory with the records of its job."
+        return f"{who}, since the commit does not name the directory of its job's records."
     try:
         epochs = read_job_epochs(normalize(newest.job_directory), _file_systems(spark))
     except WeirError as error:
@@ -449,7 +450,7 @@ def _job_epochs(
     if others or not directory.endswith(f"/{job_id}"):
         return (
             None,
-            "The tables' newest commits do not name one directory with the records of their job.",
+            "The tables' newest commits do not name one common directory of job records.",
         )
     try:
         return read_job_epochs(normalize(directory), _file_systems(spark)), None
@@ -463,7 +464,7 @@ def _file_systems(spark: SparkSession | None) -> FileSystems:
     def hadoop(uri: str) -> FileSystem:
         if spark is None:
             raise UnsupportedEnvironmentError(
-                f"{uri} is read through Spark: give read_consistent a session (spark=)."
+                f"{uri} must be read through Spark: pass read_consistent a session (spark=)."
             )
         from weir.spark.hadoop import HadoopFileSystem
 
@@ -504,7 +505,7 @@ def _newest_shared_job(logs: list[TableLog]) -> tuple[str, dict[str, Commit]]:
         newest = next(iter(found[log.name].values()))
         writers.append(f"{log.place} is written by job {newest.job_name!r} ({newest.job_id})")
     raise StorageError(
-        "No one job has written to all tables, so they have no checkpoint in common:"
+        "No single job has written to all tables, so they have no common checkpoint:"
         f" {', '.join(writers)}{''.join(log.cleaned_up() for log in logs)}. Read tables of one job"
         " together."
     )
@@ -527,10 +528,10 @@ def _version_at(log: TableLog, job: _Job, checkpoint_id: int) -> tuple[int, Comm
         elif maintained is None:
             maintained = entry.version
     raise StorageError(
-        f"The tables have no checkpoint of job {job.name!r} in common yet: checkpoint"
-        f" {checkpoint_id} is the newest that all could show, and {log.place} has none of the job's"
-        f" checkpoints up to it{log.cleaned_up()}. Wait until every table has rows of a newer"
-        " checkpoint, and read again."
+        f"The tables have no common checkpoint of job {job.name!r} yet: checkpoint {checkpoint_id}"
+        f" is the newest that all could show, but {log.place} has no checkpoint of the job up to"
+        f" it{log.cleaned_up()}. Wait until every table has rows of a newer checkpoint, and read"
+        " again."
     )
 
 
@@ -587,8 +588,8 @@ def _check_plain(name: str, table: deltalake.DeltaTable) -> None:
     if features:
         raise StorageError(
             f"Table {name!r} has the features {', '.join(sorted(features))}, so its Parquet files"
-            " alone are not its rows: read cut.table(name) with delta-rs, or cut.versions with a"
-            " Spark that has Delta's library."
+            " alone do not give its rows: read cut.table(name) with delta-rs, or cut.versions"
+            " with a Spark that has Delta's library."
         )
 
 

@@ -235,7 +235,7 @@ class Savepoint:
             raise StorageError(
                 f"Vertex {task.vertex!r} has no keyed state in {self.path}, since"
                 f" {_why_no_state(task)}:"
-                f" {f'name one of {others}' if others else 'no other vertex has any either'}."
+                f" {f'name one of {others}' if others else 'no other vertex has any'}."
             )
         return self._reader.frames(self._checkpoint, task)
 
@@ -270,9 +270,7 @@ class Savepoint:
             if operator in ids or operator in {step_name(one) for one in task.operators}:
                 return task
         known = ", ".join(one.uid for one in self.operators)
-        raise StorageError(
-            f"There is no operator {operator!r} in {self.path}: name one of {known}."
-        )
+        raise StorageError(f"{self.path} has no operator {operator!r}: name one of {known}.")
 
 
 def read_savepoint(path: str, spark: SparkSession | None = None) -> Savepoint:
@@ -335,5 +333,5 @@ def _why_no_state(task: TaskState) -> str:
     if task.fully_finished:
         return "it has finished, and every window and timer has fired"
     if task.position < 0:
-        return "it had not run a step yet"
-    return "none of its steps keeps any"
+        return "it had not run a batch yet"
+    return "none of its steps has state"

@@ -113,7 +113,7 @@ class _Payload(StagedPayload, kw_only=True):
             (file.partition, file.rows, file.statistics, file.modified_ms) for file in self.files
         ]
         if self.flushed and any(None in one for one in said):
-            raise ValueError("of a flushed file something is missing")
+            raise ValueError("a flushed file is incomplete")
 
 
 class DeltaTable(Sink):
@@ -186,8 +186,8 @@ class DeltaTable(Sink):
                 if not name.startswith(".") and not _STAGING_DIRECTORY.fullmatch(name)
             ]:
                 raise SinkError(
-                    f"{self.describe()} is not empty and is no Delta table (it holds"
-                    f" {foreign[0]!r}): choose an empty directory or move its files away."
+                    f"{self.describe()} is not empty and not a Delta table (it holds"
+                    f" {foreign[0]!r}): choose an empty directory or move its files elsewhere."
                 )
             return
         table = self._load()
@@ -317,7 +317,7 @@ class DeltaTable(Sink):
     @property
     def _context(self) -> SinkContext:
         if self._opened is None:
-            raise InvariantError(f"{self.describe()} is used before it was opened")
+            raise InvariantError(f"{self.describe()} was used before it was opened")
         return self._opened
 
     @property
@@ -412,7 +412,7 @@ class DeltaTable(Sink):
             return sum(file["rows"] for payload in payloads for file in payload["files"])
         raise SinkError(
             f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its rows"
-            " stay staged and are committed when the job is restored; check the table and the"
+            " stay staged and will be committed when the job is restored. Check the table and the"
             " access to it."
         ) from failure
 
@@ -543,7 +543,7 @@ class DeltaTable(Sink):
             staged = f"{directory}/{step.name}/"
             in_log = any(name.startswith(staged) for name in named)
             invariant(
-                not in_log, f"{staged} is above mark {mark}, yet in the log of {self.describe()}"
+                not in_log, f"{staged} is after mark {mark}, yet in the log of {self.describe()}"
             )
             file_system.delete(path)
         if not left:

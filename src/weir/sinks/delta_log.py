@@ -89,7 +89,7 @@ class TableLog:
             self._files = PyFileSystem(DeltaStorageHandler(uri, options))
         except deltalake.exceptions.TableNotFoundError as error:
             raise StorageError(
-                f"There is no Delta table for {self.place}: check the path, or wait for the first"
+                f"No Delta table found for {self.place}: check the path, or wait for the first"
                 " checkpoint with rows, which creates it."
             ) from error
         except (deltalake.exceptions.DeltaError, OSError) as error:
@@ -124,8 +124,8 @@ class TableLog:
         for commit in self.commits():
             return commit
         raise StorageError(
-            f"No job of Weir has written to {self.place}{self.cleaned_up()}: leave it out, or let a"
-            " DeltaTable sink write it."
+            f"No Weir job has written to {self.place}{self.cleaned_up()}: remove it from the list,"
+            " or write it with a DeltaTable sink."
         )
 
     def check_one_sink(self, job_id: str, job_name: str, sink: str) -> None:
@@ -146,9 +146,9 @@ class TableLog:
                 and not own.fullmatch(name)
             ):
                 raise StorageError(
-                    f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the one"
-                    f" that staged {name!r}), so its versions stand at no one checkpoint: give each"
-                    " sink a table of its own."
+                    f"Several sinks of job {job_name!r} write to {self.place} ({sink!r} and the"
+                    f" one that staged {name!r}), so no version of it belongs to a single"
+                    " checkpoint: give each sink its own table."
                 )
 
     def cleaned_up(self) -> str:
@@ -156,8 +156,8 @@ class TableLog:
         if not self.oldest:
             return ""
         return (
-            f" (the log of {self.place} is cleaned up before version {self.oldest}: it must reach"
-            " back to the last common checkpoint, see delta.logRetentionDuration)"
+            f" (the log of {self.place} has been cleaned up before version {self.oldest}: it must"
+            " reach back to the last common checkpoint, see delta.logRetentionDuration)"
         )
 
     def _unreadable(self, error: Exception) -> StorageError:

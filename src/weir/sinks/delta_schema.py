@@ -57,19 +57,19 @@ def check_partition_columns(schema: str, partition_by: Sequence[str], *, place: 
         if column not in types:
             raise SinkMismatchError(
                 f"{place} is partitioned by {column!r}, but the rows have only the columns"
-                f" {_names(types)}: add the column in a step before the sink or take it out of"
+                f" {_names(types)}: add the column before the sink, or remove it from"
                 " partition_by."
             )
         kind = types[column]
         if not isinstance(kind, str) or not (kind in _PARTITION_TYPES or _DECIMAL.fullmatch(kind)):
             raise SinkMismatchError(
-                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which has no"
-                " exact directory name: partition by a string, a date, a whole number, a decimal"
-                " or a boolean derived from it."
+                f"{place} is partitioned by {column!r} of type {_type_name(kind)}, which cannot be"
+                " written exactly as a directory name: partition by a string, date, integer,"
+                " decimal or boolean derived from it."
             )
     if len(partition_by) == len(types):
         raise SinkMismatchError(
-            f"{place} is partitioned by all of its columns: leave at least one out of partition_by."
+            f"{place} is partitioned by all of its columns: remove at least one from partition_by."
         )
 
 
@@ -126,8 +126,8 @@ def check_no_rules(
     )
     if rules:
         raise SinkMismatchError(
-            f"{place} cannot append to this table exactly once and keep {', '.join(sorted(rules))}:"
-            " remove that from the table, or write to another table."
+            f"{place} cannot append to this table exactly once and keep"
+            f" {', '.join(sorted(rules))}: remove these from the table, or write to another table."
         )
 
 
@@ -163,8 +163,9 @@ def _type(kind: Any, column: str, place: str) -> Any:
             return _map(_type(key, column, place), _type(value, column, place))
         case _:
             raise SinkMismatchError(
-                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which Delta"
-                " does not have: cast it (for instance to a string) or drop it before the sink."
+                f"{place} cannot hold the column {column!r} of type {_type_name(kind)}, which"
+                " Delta does not support: cast it (for example to a string) or drop it before the"
+                " sink."
             )
 
 

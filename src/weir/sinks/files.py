@@ -95,7 +95,7 @@ class _Payload(StagedPayload, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.flushed and any(file.rows is None for file in self.files):
-            raise ValueError("a flushed file has no number of rows")
+            raise ValueError("a flushed file has no row count")
 
 
 class Files(Sink):
@@ -152,7 +152,7 @@ class Files(Sink):
         if names and "_weir" not in names:
             raise SinkError(
                 f"{self.describe()} is not empty and was not written by Weir (it holds"
-                f" {names[0]!r}): choose an empty directory or move its files away."
+                f" {names[0]!r}): choose an empty directory or move its files elsewhere."
             )
 
     def open(self, context: SinkContext) -> None:
@@ -238,7 +238,7 @@ class Files(Sink):
         moves = [move for payload in payloads for move in self._moves(payload)]
         if len({target for _, target, _ in moves}) < len(moves):
             raise SinkMismatchError(
-                f"Checkpoint {epoch} names a file of {self.describe()} twice: use another"
+                f"Checkpoint {epoch} lists a file of {self.describe()} twice: use another"
                 " checkpoint or savepoint."
             )
         self._target.check(self._file_system)
@@ -300,7 +300,7 @@ class Files(Sink):
     @property
     def _context(self) -> SinkContext:
         if self._opened is None:
-            raise InvariantError(f"{self.describe()} is used before it was opened")
+            raise InvariantError(f"{self.describe()} was used before it was opened")
         return self._opened
 
     @property
@@ -383,8 +383,8 @@ class Files(Sink):
         if failure is not None:
             raise SinkError(
                 f"Checkpoint {epoch} could not be committed to {self.describe()} ({failure}): its"
-                " rows stay staged and are committed when the job is restored; check the directory"
-                " and the access to it."
+                " rows stay staged and will be committed when the job is restored. Check the"
+                " directory and the access to it."
             ) from failure
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
@@ -424,13 +424,12 @@ class Files(Sink):
             return
         if refused := sorted(_TEXT_OPTIONS_REFUSED & self._options.keys()):
             raise SinkError(
-                f"{self.describe()} does not take the option {refused[0]!r}: leave it at Spark's"
-                " default."
+                f"{self.describe()} does not support the option {refused[0]!r}: remove it."
             )
         if self._compression not in _TEXT_COMPRESSIONS:
             raise SinkError(
-                f"{self.describe()} does not take the compression {self._compression!r}: "
-                f"use one of {sorted(_TEXT_COMPRESSIONS)}."
+                f"{self.describe()} does not support the compression {self._compression!r}: use"
+                f" one of {sorted(_TEXT_COMPRESSIONS)}."
             )
 
 

@@ -113,7 +113,7 @@ class Foreach(Sink):
             raise SinkError(
                 f"The function of {self._description} (sink {self._context.sink!r}) returned a"
                 f" value that contains {kind.__name__}, which is not JSON: return only dicts with"
-                " text keys, lists, text, finite numbers, booleans and None."
+                " string keys, lists, strings, finite numbers, booleans and None."
             )
         # ``commit`` sees the same value now and after a restore: the one that JSON gives back (a
         # tuple becomes a list).
@@ -129,8 +129,8 @@ class Foreach(Sink):
             return 0
         if any("value" not in payload for payload in payloads):
             raise SinkError(
-                f"{self._description} cannot commit a step without a value, which the checkpoint"
-                " has for it: use another checkpoint or savepoint."
+                f"{self._description} cannot commit a batch for which the checkpoint has no value:"
+                " use another checkpoint or savepoint."
             )
         values = [payload["value"] for payload in payloads]
         return self._commit(CommitInfo(**self._identity, epoch=epoch), values) or 0
@@ -151,7 +151,7 @@ class Foreach(Sink):
     @property
     def _context(self) -> SinkContext:
         if self._opened is None:
-            raise InvariantError(f"{self._description} is used before it was opened")
+            raise InvariantError(f"{self._description} was used before it was opened")
         return self._opened
 
     @property

@@ -108,8 +108,8 @@ def check_staged(payloads: Iterable[Payload], kind: type[object], place: str) ->
             converted(payload, kind)
         except ValueError as error:
             raise SinkMismatchError(
-                f"{place} cannot commit what the checkpoint says was staged for it ({error}), and"
-                " leaves all files as they are: go on from another checkpoint or savepoint."
+                f"{place} cannot commit what the checkpoint records as staged ({error}); no file"
+                " was changed. Restore from another checkpoint or savepoint."
             ) from error
 
 
@@ -175,8 +175,8 @@ def write_frame(
         if long is None:
             raise
         raise SinkError(
-            f"A value of the partition column {long.partition('=')[0]!r} begins with"
-            f" {long.partition('=')[2][:40]!r} and is longer than the name of a directory may be:"
+            f"A value of the partition column {long.partition('=')[0]!r} starts with"
+            f" {long.partition('=')[2][:40]!r} and is too long for the name of a directory:"
             " shorten it before the sink, or do not partition by it."
         ) from error
 
@@ -207,8 +207,8 @@ def check_partition_names(columns: Sequence[str], hidden: str, *, place: str) ->
     for column in columns:
         if column.startswith(tuple(hidden)):
             raise SinkError(
-                f"{place} is partitioned by {column!r}, and readers pass over directories whose"
-                f" name begins with {column[0]!r}, so its rows would be lost: rename the column."
+                f"{place} is partitioned by {column!r}, and readers skip directories whose name"
+                f" starts with {column[0]!r}, so its rows would be lost: rename the column."
             )
 
 
@@ -346,17 +346,17 @@ class Target:
             and file_system.status(self._known) is None
         ):
             raise StorageError(
-                f"{self._place} is gone: {self._known} is not there any more. See whether its"
-                " volume is mounted; the job goes on once it is there again."
+                f"{self._place} is gone: {self._known} no longer exists. Check that its volume is"
+                " mounted; the job continues once it is back."
             )
 
 
 def lost_rows(place: str, epoch: int, damage: str) -> LostRowsError:
     """The error of a sink whose commit cannot be completed."""
     return LostRowsError(
-        f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows is"
-        " visible there, and the job cannot go on without them. Put the file back and run the job"
-        " again, or begin from a savepoint, which has a copy of such files, or from an older"
+        f"Checkpoint {epoch} cannot be committed to {place}, since {damage}: none of its rows are"
+        " visible there, and the job cannot continue without them. Restore the file and run the"
+        " job again, or start from a savepoint, which has a copy of such files, or from an older"
         " snapshot with --from-savepoint PATH --accept-duplicates."
     )
 

@@ -164,14 +164,13 @@ _log = logging.getLogger(__name__)
 MAX_SPLITS = 10_000
 MAX_REJECTS = 1_000
 _DOUBTFUL = (
-    "whether the file was read already cannot be told, since it is not younger than removed files"
-    " whose names are forgotten (FileSource(name_retention=...)), or has the name of a removed one:"
-    " move it away; if it was not read, copy it in again under another name and with a new"
-    " modification time"
+    "the file may have been read already: it is not newer than removed files whose names are"
+    " forgotten (FileSource(name_retention=...)), or has the name of a removed one. Move it away;"
+    " if it was not read, copy it in again with another name and a new modification time"
 )
 _MISSING = (
-    "the file was found before the job was restored, is in no completed checkpoint, and was"
-    " removed: its rows are in no checkpoint and no table unless it is put back"
+    "the file was found before the job was restored, is in no completed checkpoint, and has been"
+    " removed: unless it is put back, its rows are lost"
 )
 
 
@@ -258,8 +257,8 @@ class FileEnumerator(OperatorCoordinator):
             self._begin(state or {})
         except ValueError as error:
             raise CoordinatorStateError(
-                f"What the checkpoint says of the files in {self._directory} cannot be ({error}):"
-                " go on from another checkpoint or savepoint."
+                f"The checkpoint's record of the files in {self._directory} is invalid ({error}):"
+                " restore from another checkpoint or savepoint."
             ) from error
         self._expected |= {file.name for file in self._discovered}
         for subtask in range(self.context.current_parallelism):
@@ -294,8 +293,7 @@ class FileEnumerator(OperatorCoordinator):
         """
         if request != {"rejects": True}:
             raise ValueError(
-                f'{request} is no question to a file source, which knows one: send {{"rejects":'
-                " true}"
+                f'{request} is not a request that a file source supports: send {{"rejects": true}}'
             )
         return {"rejected": self._rejected, "rejects": list(self._rejects)}
 
@@ -327,8 +325,8 @@ class FileEnumerator(OperatorCoordinator):
         unnamed = {_spelled(file.name): file.name for file in files if not is_utf8(file.name)}
         if unnamed and not self._goes_on:
             self.context.fail_job(
-                f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that is"
-                " not UTF-8: rename it, or pass over such files with FileSource(on_error='reject')"
+                f"the file {next(iter(unnamed.values()))!r} in {self._directory} has a name that"
+                " is not UTF-8: rename it, or skip such files with FileSource(on_error='reject')"
             )
             return
         files = [msgspec.structs.replace(file, name=_spelled(file.name)) for file in files]

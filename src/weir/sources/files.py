@@ -96,7 +96,7 @@ class FileSource(SplitSource):
             ("max_bytes_per_split_batch", max_bytes_per_split_batch),
         ):
             if not 0 < value < float("inf"):
-                raise PipelineError(f"FileSource has {name}={value!r}: give it a number above 0.")
+                raise PipelineError(f"FileSource has {name}={value!r}: set it to a number above 0.")
         self._format = format
         self._schema = schema
         self._interval_ms = max(1, round(discovery_interval * 1000))

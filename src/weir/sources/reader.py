@@ -77,8 +77,8 @@ class FileReader(Operator):
         except UNREADABLE as error:
             if not self._rejects:
                 raise StorageError(
-                    f"The file {path} cannot be read ({why(error)}): put it right, or pass over"
-                    " what cannot be read with FileSource(on_error='reject')."
+                    f"The file {path} cannot be read ({why(error)}): fix it, or skip what cannot"
+                    " be read with FileSource(on_error='reject')."
                 ) from error
             yield from self._salvaged(path, error)
 

@@ -72,7 +72,7 @@ def _read(records: list[tuple[int, bytes]], header: bytes, parse: Parse, found: 
         if len(found.bad) > MAX_BAD:
             first = found.bad[0]
             raise ValueError(
-                f"more than {MAX_BAD} of its rows cannot be read, the first in line"
+                f"more than {MAX_BAD} of its rows are unreadable, the first in line"
                 f" {first['line']}: {first['why']}"
             ) from error
 
@@ -100,4 +100,4 @@ def _csv_records(data: bytes) -> Iterator[tuple[int, bytes]]:
                 yield begin + 1, record
             begin = reader.line_num
     except csv.Error as error:
-        raise ValueError(f"the record in line {begin + 1} has no end ({error})") from error
+        raise ValueError(f"the record in line {begin + 1} is incomplete ({error})") from error

@@ -91,7 +91,7 @@ class Context:
     def send_event_to_coordinator(self, event: Payload) -> None:
         """See ``OperatorContext``.
 
-        Raises ``OperatorStateError`` without a coordinator, and for values that JSON does not keep.
+        Raises ``OperatorStateError`` without a coordinator, or if JSON cannot represent a value.
         """
         if not self.has_coordinator:
             raise OperatorStateError(
@@ -104,7 +104,7 @@ class Context:
             self.sent.append(read_back(event))
         except ValueError as error:
             raise OperatorStateError(
-                f"Operator {self.operator_id!r} sent an event that cannot be kept, since {error}:"
+                f"Operator {self.operator_id!r} sent an event that cannot be stored, since {error}:"
                 f" make it a map of {KEPT}."
             ) from error
 
