@@ -130,4 +130,7 @@ class RestartConfig:
                 " must be from 0 to 1."
             )
         if self.fixed_delay_attempts < 0 or self.fixed_delay_ms < 0 or self.initial_backoff_ms < 1:
-            raise ConfigurationError("restart-strategy: attempts and delays must not be negative.")
+            raise ConfigurationError(
+                "restart-strategy: attempts and delays must not be negative, and the initial"
+                " backoff must be above 0."
+            )

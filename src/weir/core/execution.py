@@ -11,10 +11,9 @@ from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from weir.core.status import has_ended
 from weir.core.types import CompletedCheckpoint, OperatorState, TaskState, TaskStatus, VertexId
 from weir.errors import invariant
-
-_ENDED = frozenset({TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED})
 
 
 class AttemptPhase(enum.Enum):
@@ -130,7 +129,7 @@ class Execution:
 
     def receivers(self, vertices: tuple[VertexId, ...]) -> tuple[VertexId, ...]:
         """Those of ``vertices`` that a message can reach; none once the tasks are being stopped."""
-        return tuple(v for v in vertices if self._live and self._status[v] not in _ENDED)
+        return tuple(v for v in vertices if self._live and not has_ended(self._status[v]))
 
     def begin(self, attempt: int, restored: CompletedCheckpoint | None) -> None:
         """Start an attempt: each task not fully finished in ``restored`` initializes (D5)."""
@@ -158,7 +157,7 @@ class Execution:
     def set_status(self, vertex: VertexId, status: TaskStatus) -> None:
         """Record the status that a task reported; a task that has ended keeps its status."""
         invariant(vertex in self._status, f"the job has no task {vertex!r}")
-        if self._status[vertex] in _ENDED:
+        if has_ended(self._status[vertex]):
             return
         self._counts[self._status[vertex]] -= 1
         self._counts[status] += 1

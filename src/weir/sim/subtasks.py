@@ -339,7 +339,7 @@ class SubtaskWorld:
             case CoordinatorSentEvent(subtask=subtask, payload=payload) if self._is_current(event):
                 self._carry_out(self._holder.send(subtask, payload))
             case OperatorEventHandled(subtask=subtask, number=number) if self._is_current(event):
-                self._carry_out(self._holder.acknowledge(subtask, number))
+                self._carry_out(self._holder.send(subtask, {}, acknowledges=number))
 
     def _is_current(self, event: CoordinatorSentEvent | OperatorEventHandled) -> bool:
         """Whether the coordinator means the subtask's current attempt.

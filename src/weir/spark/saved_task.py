@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WATERMARK_ENTRY = "weir-output-watermark"
 
 _LOG_ENTRY = re.compile(r"(?P<log>offsets|commits)/(?P<batch>0|[1-9][0-9]*)")
-_SOURCE_LOG = re.compile(r"sources/[0-9]+/(?P<number>[0-9]+)(?:\.compact)?")
+_SOURCE_LOG = re.compile(r"sources/(?P<source>[0-9]+)/(?P<number>[0-9]+)(?:\.compact)?")
 _OTHER_ENTRY = re.compile(r"metadata|sources/[0-9]+/.+|weir-[a-z-]+")
 _FILES = re.compile(rf"(?:sources|state)/[0-9]+/.+|(?:{DIRECTORY}|in-flight)/.+")
 _CLASS = re.compile(r"[A-Za-z_$]\.[A-Za-z_$]")
@@ -151,18 +151,16 @@ def _check_conf(conf: dict[str, str]) -> None:
 
 
 def _check_sources(state: TaskState) -> None:
-    """Check that no source log has entries beyond the newest offset of the file sources.
+    """Check that no file source's log has entries beyond the source's offset.
 
     A file source treats every entry of its log as admitted files (PROTOCOL P3).
     """
     offsets = state.entries.get(f"offsets/{state.position}")
     if offsets is None:
         return
-    newest = max(
-        (found for one in decode_offsets(offsets)[1] if (found := log_offset(one)) is not None),
-        default=None,
-    )
+    newest = dict(enumerate(map(log_offset, decode_offsets(offsets)[1])))
     for key in (*state.entries, *(handle.key for handle in state.files)):
         match = _SOURCE_LOG.fullmatch(key)
-        if match is not None and newest is not None and int(match["number"]) > newest:
-            raise ValueError(f"{key!r} is beyond what was read, {newest}")
+        offset = None if match is None else newest.get(int(match["source"]))
+        if match is not None and offset is not None and int(match["number"]) > offset:
+            raise ValueError(f"{key!r} is beyond what was read, {offset}")

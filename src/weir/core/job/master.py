@@ -88,7 +88,7 @@ from weir.core.messages.protocol import (
     TaskStatusChanged,
 )
 from weir.core.operators.coordinators import CoordinatedOperator, OperatorCoordinators
-from weir.core.status import Goal, JobStatus, next_status
+from weir.core.status import Goal, JobStatus, has_ended, next_status
 from weir.core.types import (
     UNKNOWN,
     Cause,
@@ -292,7 +292,7 @@ class JobMaster:
         self._execution.set_status(event.vertex, event.status)
         if event.status is TaskStatus.RUNNING:
             self._effects.extend(self._operator_coordinators.ready(event.vertex))
-        if event.status in (TaskStatus.FINISHED, TaskStatus.FAILED, TaskStatus.CANCELED):
+        if has_ended(event.status):
             self._take(self._coordinator.task_ended(event.vertex, now_ms), now_ms)
 
     def _task_failed(self, event: TaskFailed, now_ms: int) -> None:

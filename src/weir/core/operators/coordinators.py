@@ -134,7 +134,7 @@ class OperatorCoordinators:
             case CoordinatorSnapshotFailed():
                 return holder.snapshot_failed(event.checkpoint_id, event.message)
             case OperatorEventHandled():
-                return holder.acknowledge(event.subtask, event.number)
+                return holder.send(event.subtask, {}, acknowledges=event.number)
             case CoordinatorFailed():
                 message = f"The coordinator of {event.operator!r} failed: {event.message}"
                 return [FailJob(message=message, fatal=event.fatal, cause=event.cause)]

@@ -82,13 +82,26 @@ class OperatorCoordinatorHolder:
 
     # -- the coordinator
 
-    def send(self, subtask: int, payload: Payload) -> list[HolderOutput]:
-        """Send the coordinator's event: it passes, or is held for the next epoch (C3)."""
-        return self._send(subtask, payload)
+    def send(
+        self, subtask: int, payload: Payload, *, acknowledges: int | None = None
+    ) -> list[HolderOutput]:
+        """Send the coordinator's event: it passes, or is held for the next epoch (C3).
 
-    def acknowledge(self, subtask: int, number: int) -> list[HolderOutput]:
-        """Acknowledge a subtask's event; like any event, the acknowledgement respects epochs."""
-        return self._send(subtask, {}, acknowledges=number)
+        ``acknowledges`` is the number of the subtask's event that it acknowledges, if any.
+        """
+        invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
+        if self._finished:
+            return []
+        self._number += 1
+        self._unconfirmed[self._number] = subtask
+        event = DeliverEvent(
+            operator=self._operator,
+            subtask=subtask,
+            number=self._number,
+            payload=payload,
+            acknowledges=acknowledges,
+        )
+        return [event] if self._gateways[subtask].send(event) else []
 
     def snapshot_taken(self, checkpoint_id: int, state: Payload | None) -> list[HolderOutput]:
         """The coordinator has taken its snapshot: close the gateways."""
@@ -215,23 +228,6 @@ class OperatorCoordinatorHolder:
             )
 
     # -- helpers
-
-    def _send(
-        self, subtask: int, payload: Payload, acknowledges: int | None = None
-    ) -> list[HolderOutput]:
-        invariant(0 <= subtask < self.parallelism, f"{self._operator} has no subtask {subtask}")
-        if self._finished:
-            return []
-        self._number += 1
-        self._unconfirmed[self._number] = subtask
-        event = DeliverEvent(
-            operator=self._operator,
-            subtask=subtask,
-            number=self._number,
-            payload=payload,
-            acknowledges=acknowledges,
-        )
-        return [event] if self._gateways[subtask].send(event) else []
 
     def _opened(self, checkpoint_id: int, subtasks: Iterable[int]) -> list[HolderOutput]:
         opened = [
