@@ -342,6 +342,13 @@ def test_the_command_line_loads_no_library_that_takes_long() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_driver_runs_python_operators_without_numpy_and_arrow() -> None:
+    """They load in the workers; the driver would wait half a second for them."""
+    code = "import sys, weir.run.wiring; print({'numpy', 'pyarrow'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_only_the_spark_folder_imports_spark() -> None:
     """No module outside weir/spark imports pyspark or py4j at run time, not even in a function."""
     assert source_breaches("spark") == []

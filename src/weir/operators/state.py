@@ -22,10 +22,11 @@ from weir.core.json_values import KEPT, encode_each
 from weir.core.types import OperatorId
 from weir.errors import OperatorStateError
 from weir.operators.base import KEY_GROUPS
-from weir.operators.keyed import KeyedState, RawKeyedState
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from weir.operators.keyed import KeyedState, RawKeyedState
 
 
 class Serializer(Protocol):
@@ -173,6 +174,9 @@ class StateStore:
 
         ``default`` is the value of a key that was never set.
         """
+        # Here, since the driver needs the rest of this module, but neither pyarrow nor numpy.
+        from weir.operators.keyed import KeyedState
+
         state = self._keyed.get(name)
         if state is None:
             self._check_new(name, self._raw)
@@ -184,6 +188,8 @@ class StateStore:
 
     def raw_keyed_state(self, name: str) -> RawKeyedState:
         """The bytes of this name by key group, for an operator with ``key_by``."""
+        from weir.operators.keyed import RawKeyedState
+
         state = self._raw.get(name)
         if state is None:
             self._check_new(name, self._keyed)
