@@ -403,7 +403,7 @@ def test_tables_without_a_common_checkpoint_are_refused_by_name(tmp_path, clean)
         StorageError, match=r"No Delta table found for table 'none'.*or wait for the first checkpoint"
     ):
         weir.read_consistent({"none": str(tmp_path / "none")})
-    with pytest.raises(ConfigurationError, match=r"name at least one"):
+    with pytest.raises(ConfigurationError, match=r"needs at least one table"):
         weir.read_consistent({})
     with pytest.raises(StorageError, match=r"no table named 'clena': its tables are 'clean'"):
         cut_of(clean).table("clena")

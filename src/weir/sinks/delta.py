@@ -44,8 +44,8 @@ from urllib.parse import unquote
 import msgspec
 
 from weir.core.types import Count, Payload, Timestamp
-from weir.errors import InvariantError, SinkError, SinkMismatchError, invariant
-from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.errors import SinkError, SinkMismatchError, invariant
+from weir.sinks.base import Commit, SinkContext
 from weir.sinks.delta_log import TableLog
 from weir.sinks.delta_schema import (
     check_fits,
@@ -56,6 +56,7 @@ from weir.sinks.delta_schema import (
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
+    FileSink,
     StagedPath,
     StagedPayload,
     SureSync,
@@ -68,13 +69,9 @@ from weir.sinks.staging import (
     is_hidden,
     lost_rows,
     partition_values,
-    staging_prefix,
-    sync_below,
-    visible_files,
     write_frame,
 )
-from weir.storage.filesystem import FileSystem
-from weir.storage.paths import as_delta_path, is_local, join, normalize
+from weir.storage.paths import as_delta_path, is_local, join
 
 if TYPE_CHECKING:
     import deltalake
@@ -116,7 +113,7 @@ class _Payload(StagedPayload, kw_only=True):
             raise ValueError("a flushed file is incomplete")
 
 
-class DeltaTable(Sink):
+class DeltaTable(FileSink):
     """Appends to a Delta table, exactly once. The table is created with the first rows.
 
     ``path``: the table's root; relative paths are made absolute at once. ``partition_by``: columns
@@ -125,6 +122,9 @@ class DeltaTable(Sink):
     delta-rs, such as credentials of an object store; Spark needs its own.
     """
 
+    _payload_type = _Payload
+    _staging_prefix = "weir-"
+
     def __init__(
         self,
         path: str,
@@ -132,15 +132,11 @@ class DeltaTable(Sink):
         partition_by: Sequence[str] = (),
         storage_options: dict[str, str] | None = None,
     ) -> None:
-        self._shown_path = path
-        self._root = normalize(path)
+        super().__init__(path, partition_by)
         #: The root as delta-rs spells it.
         self._uri = as_delta_path(self._root)
-        self._partition_by = tuple(partition_by)
         self._storage_options = storage_options
-        self._opened: SinkContext | None = None
         self._table: deltalake.DeltaTable | None = None
-        self._target = Target(self.describe())
         self._log_sync = SureSync()
         #: The table's schema when the attempt began; ``stage`` must not touch the table, which a
         #: commit may be using.
@@ -204,60 +200,16 @@ class DeltaTable(Sink):
         table = self._load()
         self._schema_at_open = None if table is None else table.schema().to_json()
 
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the batch's rows below the table's root, in one Spark job.
-
-        None if Spark wrote no file.
-
-        Raises ``SinkError`` before any row is written if the columns do not fit the table.
-        """
-        self._target.check(self._file_system)
-        schema = self._fitting_schema(frame.schema.json())
-        directory = f"weir-{staging_prefix(self._context)}-{self._context.attempt}"
-        path = join(self._root, directory, str(step.position))
-        fs, columns = self._file_system, self._partition_by
-        write_frame(
-            frame, fs, path, format_name="parquet", partition_by=columns, written=step.files
-        )
-        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
-        self._target.check(fs)
-        files = visible_files(fs, path)
-        if not files:
-            return None
-        return {
-            "directory": directory,
-            "position": step.position,
-            "schema": schema,
-            "flushed": False,
-            "files": [{"path": file.path, "size": file.size} for file in files],
-        }
-
-    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Sync the staged files and read their footers, once per payload (PROTOCOL P23)."""
-        check_staged(payloads, _Payload, self.describe())
-        self._target.check(self._file_system)
-        sync_below(
-            self._file_system,
-            self._root,
-            [
-                _relative(payload, file)
-                for payload in payloads
-                if not payload["flushed"]
-                for file in payload["files"]
-            ],
-        )
-        return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
-
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are, before and after their commit."""
         self._check_flushed([payload])
-        return [join(self._root, _relative(payload, file)) for file in payload["files"]]
+        return [join(self._root, self._staged(payload, file)) for file in payload["files"]]
 
     def damaged(self, payload: Payload) -> str | None:
         """The first staged file that is gone or has another size."""
         check_staged([payload], _Payload, self.describe())
         sizes = {
-            join(self._root, _relative(payload, file)): file["size"] for file in payload["files"]
+            join(self._root, self._staged(payload, file)): file["size"] for file in payload["files"]
         }
         return damaged_file(self._file_system, sizes)
 
@@ -271,7 +223,7 @@ class DeltaTable(Sink):
         filled = [payload for payload in payloads if payload["files"]]
         rows = self._commit_filled(epoch, filled) if filled else 0
         for empty in (payload for payload in payloads if not payload["files"]):
-            self._file_system.delete(join(self._root, empty["directory"], str(empty["position"])))
+            self._delete_batch(empty)
         return rows
 
     def newest_committed(self) -> int | None:
@@ -290,7 +242,7 @@ class DeltaTable(Sink):
 
     def clean(self, attempt: int) -> None:
         """Delete dead attempts' batches above their mark, and Spark's hidden leftovers (P22)."""
-        prefix = f"weir-{staging_prefix(self._context)}"
+        prefix = self._attempts_prefix
         if not (dead := dead_attempts(self._file_system, self._root, prefix, attempt)):
             return
         table = self._load()
@@ -314,15 +266,18 @@ class DeltaTable(Sink):
                     " use another checkpoint or savepoint."
                 ) from error
 
-    @property
-    def _context(self) -> SinkContext:
-        if self._opened is None:
-            raise InvariantError(f"{self.describe()} was used before it was opened")
-        return self._opened
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        write_frame(
+            frame,
+            self._file_system,
+            path,
+            format_name="parquet",
+            partition_by=self._partition_by,
+            written=written,
+        )
 
-    @property
-    def _file_system(self) -> FileSystem:
-        return self._context.file_system(self._root)
+    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+        return {"schema": self._fitting_schema(frame.schema.json())}
 
     @property
     def _transaction_id(self) -> str:
@@ -376,7 +331,7 @@ class DeltaTable(Sink):
         now_ms = time.time_ns() // 1_000_000
         files = []
         for file in payload["files"]:
-            footer = read_footer(self._file_system, join(self._root, _relative(payload, file)))
+            footer = read_footer(self._file_system, join(self._root, self._staged(payload, file)))
             if footer.rows:
                 details = {
                     "rows": footer.rows,
@@ -429,7 +384,11 @@ class DeltaTable(Sink):
                 place=self.describe(),
             )
         schema_of_rows = Schema.from_json(payloads[0]["schema"])
-        actions = [_add_action(payload, file) for payload in payloads for file in payload["files"]]
+        actions = [
+            _add_action(self._staged(payload, file), file)
+            for payload in payloads
+            for file in payload["files"]
+        ]
         properties = self._commit_properties(epoch, payloads)
         if table is None:
             transaction.create_table_with_add_actions(
@@ -550,16 +509,11 @@ class DeltaTable(Sink):
             file_system.delete(base)
 
 
-def _relative(payload: Payload, file: dict[str, Any]) -> str:
-    """A staged file's path relative to the table's root."""
-    return f"{payload['directory']}/{payload['position']}/{file['path']}"
-
-
-def _add_action(payload: Payload, file: dict[str, Any]) -> AddAction:
+def _add_action(path: str, file: dict[str, Any]) -> AddAction:
     from deltalake.transaction import AddAction
 
     return AddAction(
-        path=_relative(payload, file),
+        path=path,
         size=file["size"],
         partition_values=file["partition"],
         modification_time=file["modified_ms"],

@@ -33,16 +33,17 @@ import io
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import msgspec
 
 from weir.core.types import Count, Payload
-from weir.errors import InvariantError, LostWriteError, SinkError, SinkMismatchError, StorageError
-from weir.sinks.base import Commit, Sink, SinkContext, Step
+from weir.errors import LostWriteError, SinkError, SinkMismatchError, StorageError
+from weir.sinks.base import Commit, SinkContext
 from weir.sinks.parquet import read_footer
 from weir.sinks.staging import (
     STAGED_BY,
+    FileSink,
     StagedPath,
     StagedPayload,
     SureSync,
@@ -54,14 +55,11 @@ from weir.sinks.staging import (
     dead_attempts,
     lost_rows,
     slug,
-    staging_prefix,
     statuses,
-    sync_below,
-    visible_files,
     write_frame,
 )
 from weir.storage.filesystem import FileSystem
-from weir.storage.paths import join, normalize
+from weir.storage.paths import join
 from weir.storage.records import decoded
 
 if TYPE_CHECKING:
@@ -98,13 +96,16 @@ class _Payload(StagedPayload, kw_only=True):
             raise ValueError("a flushed file has no row count")
 
 
-class Files(Sink):
+class Files(FileSink):
     """Adds files to a directory, exactly once.
 
     ``path``: the directory; relative paths are made absolute at once. ``format``: what Spark
     writes. ``partition_by``: columns that become directories. ``options``: Spark's options of the
     format.
     """
+
+    _payload_type = _Payload
+    _staging_below = "_weir/staged"
 
     def __init__(
         self,
@@ -114,13 +115,9 @@ class Files(Sink):
         partition_by: Sequence[str] = (),
         options: Mapping[str, str] | None = None,
     ) -> None:
-        self._shown_path = path
-        self._root = normalize(path)
         self._format = format
-        self._partition_by = tuple(partition_by)
         self._options = {key.lower(): str(value) for key, value in (options or {}).items()}
-        self._opened: SinkContext | None = None
-        self._target = Target(self.describe())
+        super().__init__(path, partition_by)
         self._target_sync = SureSync()
         if format not in get_args(Format):
             raise SinkError(
@@ -161,51 +158,6 @@ class Files(Sink):
         self._target.check(self._file_system)
         self._file_system.make_directory(self._ledger)
         self._target.is_known_by(self._ledger)
-
-    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
-        """Write the batch's rows into the hidden part of the directory, in one Spark job.
-
-        None if Spark wrote no file.
-        """
-        self._target.check(self._file_system)
-        directory = f"{staging_prefix(self._context)}-{self._context.attempt}"
-        path = join(self._root, _staged(directory, step.position))
-        write_frame(
-            frame,
-            self._file_system,
-            path,
-            format_name=self._format,
-            partition_by=self._partition_by,
-            options=self._options,
-            written=step.files,
-        )
-        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
-        self._target.check(self._file_system)
-        files = visible_files(self._file_system, path)
-        if not files:
-            return None
-        return {
-            "directory": directory,
-            "position": step.position,
-            "flushed": False,
-            "files": [{"path": file.path, "size": file.size} for file in files],
-        }
-
-    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Sync the staged files and count their rows, once per payload (PROTOCOL P23)."""
-        check_staged(payloads, _Payload, self.describe())
-        self._target.check(self._file_system)
-        sync_below(
-            self._file_system,
-            self._root,
-            [
-                _staged_file(payload, file)
-                for payload in payloads
-                if not payload["flushed"]
-                for file in payload["files"]
-            ],
-        )
-        return [payload if payload["flushed"] else self._counted(payload) for payload in payloads]
 
     def staged_files(self, payload: Payload) -> list[str]:
         """Where the payload's files are: those that a commit has moved, under their final names."""
@@ -252,8 +204,7 @@ class Files(Sink):
         elif moves and self._target_sync.in_doubt:
             self._enter(epoch, len(moves))
         for payload in payloads:
-            staged = _staged(payload["directory"], payload["position"])
-            self._file_system.delete(join(self._root, staged))
+            self._delete_batch(payload)
         return rows
 
     def newest_committed(self) -> int | None:
@@ -273,10 +224,8 @@ class Files(Sink):
 
     def clean(self, attempt: int) -> None:
         """Delete the staging directories of dead attempts (PROTOCOL P22)."""
-        base = join(self._root, "_weir", "staged")
-        for directory in dead_attempts(
-            self._file_system, base, staging_prefix(self._context), attempt
-        ):
+        base = join(self._root, self._staging_below)
+        for directory in dead_attempts(self._file_system, base, self._attempts_prefix, attempt):
             self._file_system.delete(join(base, directory))
 
     def _commit_moves(self, epoch: int, moves: list[tuple[str, str, int]]) -> int:
@@ -297,15 +246,16 @@ class Files(Sink):
         for entry in self._ledger_epochs()[:-_LEDGER_ENTRIES_KEPT]:
             self._file_system.delete(join(self._ledger, str(entry)))
 
-    @property
-    def _context(self) -> SinkContext:
-        if self._opened is None:
-            raise InvariantError(f"{self.describe()} was used before it was opened")
-        return self._opened
-
-    @property
-    def _file_system(self) -> FileSystem:
-        return self._context.file_system(self._root)
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        write_frame(
+            frame,
+            self._file_system,
+            path,
+            format_name=self._format,
+            partition_by=self._partition_by,
+            options=self._options,
+            written=written,
+        )
 
     @property
     def _ledger(self) -> str:
@@ -356,7 +306,7 @@ class Files(Sink):
             match = _EXTENSION.search(name)
             extension = match["extension"] if match else self._format
             target = f"{partition}{slash}{prefix}-{number}.{extension}"
-            moves.append((_staged_file(payload, file), target, file.get("rows", 0)))
+            moves.append((self._staged(payload, file), target, file.get("rows", 0)))
         return moves
 
     def _rename(self, epoch: int, source: str, target: str) -> bool:
@@ -388,10 +338,10 @@ class Files(Sink):
             ) from failure
         raise lost_rows(self.describe(), epoch, f"{staged} is gone")
 
-    def _counted(self, payload: Payload) -> Payload:
+    def _completed(self, payload: Payload) -> Payload:
         """The payload with the row count of each file, and without files without rows."""
         counted = [
-            {**file, "rows": self._rows(join(self._root, _staged_file(payload, file)))}
+            {**file, "rows": self._rows(join(self._root, self._staged(payload, file)))}
             for file in payload["files"]
         ]
         return {**payload, "files": [file for file in counted if file["rows"]], "flushed": True}
@@ -444,13 +394,3 @@ def _epochs(file_system: FileSystem, ledger: str) -> list[int]:
     """All epochs in a ledger, oldest first."""
     names = (entry.name for entry in file_system.list(ledger))
     return sorted(int(name) for name in names if re.fullmatch(r"[1-9][0-9]{0,17}", name))
-
-
-def _staged(directory: str, position: int) -> str:
-    """A batch's staging directory relative to the sink's path."""
-    return f"_weir/staged/{directory}/{position}"
-
-
-def _staged_file(payload: Payload, file: dict[str, Any]) -> str:
-    """A staged file's path relative to the sink's path."""
-    return f"{_staged(payload['directory'], payload['position'])}/{file['path']}"

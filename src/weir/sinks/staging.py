@@ -17,6 +17,7 @@ This module imports no pyspark: it only calls methods of the frame that it is gi
 
 from __future__ import annotations
 
+import abc
 import hashlib
 import re
 import threading
@@ -26,22 +27,28 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta
 
 from weir.core.types import Payload, Position
-from weir.errors import LostRowsError, LostWriteError, SinkError, SinkMismatchError, StorageError
+from weir.errors import (
+    InvariantError,
+    LostRowsError,
+    LostWriteError,
+    SinkError,
+    SinkMismatchError,
+    StorageError,
+)
+from weir.sinks.base import Sink, SinkContext, Step
 from weir.storage.filesystem import FileStatus, FileSystem
-from weir.storage.paths import as_spark_path, is_local, join, name_of
+from weir.storage.paths import as_spark_path, is_local, join, name_of, normalize
 from weir.storage.records import converted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from weir.sinks.base import SinkContext
 
 #: The name of the partition directory in which Spark, like Hive, puts nulls (and empty strings).
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
@@ -367,3 +374,91 @@ def _walk(file_system: FileSystem, directory: str, prefix: str) -> Iterator[tupl
             yield from _walk(file_system, join(directory, entry.name), f"{prefix}{entry.name}/")
         else:
             yield f"{prefix}{entry.name}", entry
+
+
+class FileSink(Sink):
+    """A sink that stages files below its root; a subclass says how they are committed.
+
+    A batch's payload is ``{"directory": <of the attempt>, "position": 7, "flushed": false,
+    "files": [{"path": ..., "size": ...}]}``, with what the subclass adds.
+    """
+
+    #: What payloads must be.
+    _payload_type: ClassVar[type[StagedPayload]]
+    #: Where the attempts' directories are, relative to the root, and how their names begin.
+    _staging_below: ClassVar[str] = ""
+    _staging_prefix: ClassVar[str] = ""
+
+    def __init__(self, path: str, partition_by: Sequence[str]) -> None:
+        self._shown_path = path
+        self._root = normalize(path)
+        self._partition_by = tuple(partition_by)
+        self._opened: SinkContext | None = None
+        self._target = Target(self.describe())
+
+    def stage(self, frame: DataFrame, step: Step) -> Payload | None:
+        """Write the batch's rows below the root, in one Spark job.
+
+        None if Spark wrote no file. Raises ``SinkError`` before any row is written if the columns
+        do not fit.
+        """
+        fs = self._file_system
+        self._target.check(fs)
+        added = self._check_rows(frame)
+        directory = f"{self._attempts_prefix}-{self._context.attempt}"
+        path = join(self._root, self._batch(directory, step.position))
+        self._write(frame, path, step.files)
+        # Raises if the volume went away meanwhile: some of the files may be elsewhere.
+        self._target.check(fs)
+        files = [{"path": file.path, "size": file.size} for file in visible_files(fs, path)]
+        staged = {"directory": directory, "position": step.position, "flushed": False}
+        return {**staged, "files": files, **added} if files else None
+
+    def flush(self, payloads: Sequence[Payload]) -> list[Payload]:
+        """Sync the staged files and read what a commit needs, once per payload (PROTOCOL P23)."""
+        check_staged(payloads, self._payload_type, self.describe())
+        self._target.check(self._file_system)
+        new = [payload for payload in payloads if not payload["flushed"]]
+        files = [self._staged(payload, file) for payload in new for file in payload["files"]]
+        sync_below(self._file_system, self._root, files)
+        return [payload if payload["flushed"] else self._completed(payload) for payload in payloads]
+
+    @abc.abstractmethod
+    def _write(self, frame: DataFrame, path: str, written: Sequence[str]) -> None:
+        """Call ``write_frame``."""
+
+    @abc.abstractmethod
+    def _completed(self, payload: Payload) -> Payload:
+        """The payload, flushed, without files that have no rows."""
+
+    def _check_rows(self, frame: DataFrame) -> dict[str, Any]:
+        """What the payload says of the rows as a whole. Raises ``SinkError`` if they do not fit."""
+        return {}
+
+    @property
+    def _context(self) -> SinkContext:
+        if self._opened is None:
+            raise InvariantError(f"{self.describe()} was used before it was opened")
+        return self._opened
+
+    @property
+    def _file_system(self) -> FileSystem:
+        return self._context.file_system(self._root)
+
+    @property
+    def _attempts_prefix(self) -> str:
+        """How the names of all attempts' directories of this sink and job begin."""
+        return self._staging_prefix + staging_prefix(self._context)
+
+    def _batch(self, directory: str, position: Position) -> str:
+        """A batch's directory relative to the root."""
+        below = f"{self._staging_below}/" if self._staging_below else ""
+        return f"{below}{directory}/{position}"
+
+    def _staged(self, payload: Payload, file: Mapping[str, Any]) -> str:
+        """A staged file's path relative to the root."""
+        return f"{self._batch(payload['directory'], payload['position'])}/{file['path']}"
+
+    def _delete_batch(self, payload: Payload) -> None:
+        batch = self._batch(payload["directory"], payload["position"])
+        self._file_system.delete(join(self._root, batch))
